@@ -112,7 +112,8 @@ class Chains:
         """
         rows, fold_slice = records.rows, fold or _fold
         chains, old_ends = self.grown(keys)
-        order, starts, last_snapshot_record = group_by_key(rows, keys)
+        numbers, last_snapshot_record = records.grouping()
+        order, starts = group_by_key(numbers, keys)
         self.last_snapshot_record = max(self.last_snapshot_record, last_snapshot_record)
         ends = np.zeros(keys + 1, np.int64)
 
@@ -156,33 +157,29 @@ def _batches_of(rows, order, begin, end):
 
 
 @allocating_kernel
-def group_by_key(rows, keys):
+def group_by_key(numbers, keys):
     """A stable counting sort.
 
+    Args:
+        numbers: int32, share-partition number of each row; -1 for none.
+        keys: number of share-partitions.
     Returns:
-        (order, starts, offset of the last readable snapshot or tombstone or -1): the rows of number n are
-        order[starts[n]:starts[n + 1]], in log order.
+        (order, starts): the rows of number n are order[starts[n]:starts[n + 1]], in log order.
     """
-    starts, last_snapshot_record = np.zeros(keys + 1, np.int64), np.int64(NO_OFFSET)
-    # The rows are too many for the CPU's cache, so they are read once.
-    key_of = np.empty(len(rows), np.int32)
-    for number in range(len(rows)):
-        row = rows[number]
-        key_of[number] = row.key
-        if row.key >= 0:
-            starts[row.key + 1] += 1
-            if (row.kind == Kind.SNAPSHOT or row.kind == Kind.TOMBSTONE) and not row.fault & UNREADABLE_FAULTS:
-                last_snapshot_record = row.offset
+    starts = np.zeros(keys + 1, np.int64)
+    for row in range(len(numbers)):
+        if numbers[row] >= 0:
+            starts[numbers[row] + 1] += 1
     for key in range(keys):
         starts[key + 1] += starts[key]
     order = np.empty(starts[keys], np.int64)
     free = starts[:-1].copy()
-    for number in range(len(rows)):
-        key = key_of[number]
+    for row in range(len(numbers)):
+        key = numbers[row]
         if key >= 0:
-            order[free[key]] = number
+            order[free[key]] = row
             free[key] += 1
-    return order, starts, last_snapshot_record
+    return order, starts
 
 
 @allocating_kernel

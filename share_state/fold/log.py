@@ -228,7 +228,9 @@ class _LogFold:
             self.folding.submit(lambda: self._fold(buffer, keys, limit_rows, lost))
 
     def _fold(self, buffer: RecordBuffer, keys: int, limit_rows: np.ndarray | None, lost: Sequence[int]) -> None:
-        records = StateRecords(buffer.rows, buffer.batches)
+        records = StateRecords(
+            buffer.rows, buffer.batches, numbers=buffer.keys, last_snapshot_record=buffer.last_snapshot_record
+        )
         # Reading and decoding keep one core busy.
         slices = max(1, self.options.cores - 1)
         if self.archiving_ranges is not None:

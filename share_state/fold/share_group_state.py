@@ -132,7 +132,7 @@ class StateReplay:
         # The extra entry is for number -1: a record of no share-partition.
         rows = records.rows[np.append(selected, False)[records.rows["key"]]]
         keys = len(selected)
-        order, starts, _ = group_by_key(rows, keys)
+        order, starts = group_by_key(rows["key"].copy(), keys)
         chains, old_ends = self.chains.grown(keys)
         position, buffer = np.array([0, -1, 0, 0]), np.empty(1024, STATE_BATCH)
         while True:

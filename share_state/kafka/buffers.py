@@ -133,11 +133,17 @@ _MAX_POOLED = 256 << 20
 
 
 class RecordBuffer:
-    """Two growing arrays: record rows, and the batch rows that they refer to."""
+    """Growing arrays: record rows, the batch rows that they refer to, and the key number of each record.
+
+    Attributes:
+        row_count, batch_count: rows in use.
+        last_snapshot_record: offset of the last readable snapshot or tombstone; -1 for none.
+    """
 
     def __init__(self, record: np.dtype, batch: np.dtype) -> None:
-        self._rows, self._batches = np.empty(0, record), np.empty(0, batch)
+        self._rows, self._batches, self._keys = np.empty(0, record), np.empty(0, batch), np.empty(0, np.int32)
         self.row_count = self.batch_count = 0
+        self.last_snapshot_record = -1
 
     @property
     def rows(self) -> np.ndarray:
@@ -148,6 +154,11 @@ class RecordBuffer:
     def batches(self) -> np.ndarray:
         """The batch rows in use."""
         return self._batches[: self.batch_count]
+
+    @property
+    def keys(self) -> np.ndarray:
+        """The key numbers of the records in use."""
+        return self._keys[: self.row_count]
 
     @property
     def size(self) -> int:
@@ -167,12 +178,14 @@ class RecordBuffer:
         """
         begin, self.row_count = self.row_count, self.row_count + rows
         self._rows = _with_capacity(self._rows, begin, self.row_count)
+        self._keys = _with_capacity(self._keys, begin, self.row_count)
         self._batches = _with_capacity(self._batches, self.batch_count, self.batch_count + batches)
         return self._rows[begin : self.row_count], self._batches
 
     def clear(self) -> None:
         """Drop all rows."""
         self.row_count = self.batch_count = 0
+        self.last_snapshot_record = -1
 
 
 class RecordBufferPool:

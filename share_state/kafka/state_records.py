@@ -110,12 +110,25 @@ class StateRecords:
         batches: STATE_BATCH rows that they refer to.
         faults: all Fault bits that occur in the rows, or more.
         layouts: all layouts that occur, bit n for Layout n, or more.
+        numbers: int32, the field `key` of each row; None if only the rows have it.
+        last_snapshot_record: offset of the last readable snapshot or tombstone, -1 for none; valid with `numbers`.
     """
 
     rows: np.ndarray
     batches: np.ndarray
     faults: int = -1
     layouts: int = -1
+    # Rows are spread over ten times as many lines of the CPU's cache.
+    numbers: np.ndarray | None = None
+    last_snapshot_record: int = -1
+
+    def grouping(self) -> tuple[np.ndarray, int]:
+        """`numbers` and `last_snapshot_record`, from the rows where they are not known."""
+        if self.numbers is not None:
+            return self.numbers, self.last_snapshot_record
+        rows = self.rows
+        is_one = (rows["key"] >= 0) & (rows["kind"] != Kind.UPDATE) & (rows["fault"] & UNREADABLE_FAULTS == 0)
+        return rows["key"].copy(), int(rows["offset"][is_one].max(initial=-1))
 
 
 def _new_buffer() -> RecordBuffer:
@@ -143,20 +156,23 @@ def decode_state_records(
     """
     buffer, done, faults, layouts = buffer or _new_buffer(), 0, 0, 0
     rows, batches = buffer.extend(len(records), _bytes_of_values(records) // _MIN_BATCH_SIZE)
-    total = buffer.batch_count
+    total, numbers = buffer.batch_count, buffer.keys[buffer.row_count - len(records) :]
     block = np.empty(_BLOCK, np.int32), np.empty(_BLOCK, np.uint64)
     while True:
         table = keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
-        done, total, some_faults, some_layouts = _decode(
-            data, records, done, total, rows, batches, _BLANK, *table, *block
+        done, total, some_faults, some_layouts, last_snapshot_record = _decode(
+            data, records, done, total, rows, numbers, batches, _BLANK, *table, *block
         )
+        buffer.last_snapshot_record = max(buffer.last_snapshot_record, last_snapshot_record)
         faults, layouts = faults | some_faults, layouts | some_layouts
         if done == len(records):
             break
         keys.grow(int(records[done]["key_size"]))
     buffer.batch_count = total
-    keys.merge_malformed(rows["key"])
-    return StateRecords(rows, buffer.batches, faults, layouts)
+    keys.merge_malformed(numbers)
+    if keys.malformed:
+        rows["key"] = numbers
+    return StateRecords(rows, buffer.batches, faults, layouts, numbers, buffer.last_snapshot_record)
 
 
 def set_reported_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]]) -> None:
@@ -181,22 +197,27 @@ def _bytes_of_values(records):
 
 
 @kernel
-def _decode(data, records, done, total, rows, batches, blank, slots, hashes, starts, arena, count, numbers, hashed):
-    faults, layouts = np.int64(0), np.int64(0)
+def _decode(
+    data, records, done, total, rows, keys, batches, blank, slots, hashes, starts, arena, count, numbers, hashed
+):
+    faults, layouts, last_snapshot_record = np.int64(0), np.int64(0), np.int64(-1)
     while done < len(records):
         end = min(done + _BLOCK, len(records))
         numbered = _number_keys(data, records, done, end, numbers, hashed, slots, hashes, starts, arena, count)
         for number in range(np.uint64(done), np.uint64(numbered)):
-            record, row = records[number], rows[number]
+            record, row, key = records[number], rows[number], numbers[number - np.uint64(done)]
+            keys[number] = key
             copy_rows(blank, 0, rows, number, 1)
-            total, fault = _decode_one(data, record, row, numbers[number - np.uint64(done)], batches, total)
+            total, fault = _decode_one(data, record, row, key, batches, total)
             row.fault = np.int16(fault)
             faults |= fault
             layouts |= 1 << row.layout
+            if key >= 0 and row.kind != Kind.UPDATE and not fault & UNREADABLE_FAULTS:
+                last_snapshot_record = row.offset
         done = numbered
         if numbered < end:
             break
-    return done, total, faults, layouts
+    return done, total, faults, layouts, last_snapshot_record
 
 
 @kernel
