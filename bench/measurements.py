@@ -11,7 +11,7 @@ from bench.spark_measurements import spark_shapes
 from bench.stream_measurements import stream
 
 _RATIO = "decode + fold, times as fast as Kafka's replay per core"
-PER_CORE = Bound(f"{_RATIO} ({{records:,}} records, {{batch}} a batch)", "at least", 8)
+PER_CORE = Bound(f"{_RATIO} ({{records:,}} records, {{batch}} a batch)", "at least", 16)
 PER_CORE_BY_RANGES = [Bound(f"{_RATIO}, {{ranges}} ranges, any batch size", "at least", times) for times in (5, 15, 30)]
 PER_CORE_COMPRESSED = Bound(f"{_RATIO}, {{codec}}, 30 ranges, 20 a batch", "at least", 15)
 _OVER_CRC = "decode + fold without compression, time over that of reading and checksumming the same bytes"
