@@ -133,7 +133,8 @@ def open_sorter(choice: ExecutorChoice) -> Iterator[RowSorter]:
                 from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
                 from share_state.spark.session import session  # noqa: PLC0415
 
-                spark = opened.enter_context(session(choice.master or LOCAL_MASTER, choice.conf, delta=True))
+                master = choice.master or LOCAL_MASTER
+                spark = opened.enter_context(session(master, choice.conf, verbose=choice.verbose, delta=True))
                 return getattr(SparkSorter(spark), name)
 
         yield cast(RowSorter, LazySorter())
