@@ -104,13 +104,16 @@ def test_mapped_columns_keep_their_names_and_clustering_is_refused_by_name(spark
     ):
         spark.sql(change)
     (vector,) = (warehouse / HISTORY).glob("deletion_vector_*.bin")
-    kept = sizes(warehouse)
+    # Rows of the audit that was refused may be there, too; until the next one commits, nobody reads past them.
+    known = CommittedTables(str(warehouse)).runs["run_id"].to_pylist()
+    kept = Counter(row.run_id for row in spark.table(history).select("run_id").collect() if row.run_id in known)
     written = audit(tmp_path / "logs", warehouse, tasks=SparkExecutor(spark))
     assert {**sizes(warehouse)} == {**kept, written.run_id: written.share_partitions}
     assert spark.table(history).count() == sizes(warehouse).total()
     assert vector.exists()
     feed = spark.read.option("readChangeFeed", "true").option("startingVersion", versions(warehouse)[HISTORY])
-    assert feed.format("delta").load(str(warehouse / HISTORY)).count() == written.share_partitions
+    added = feed.format("delta").load(str(warehouse / HISTORY)).where("_change_type = 'insert'")
+    assert added.count() == written.share_partitions
     fields = spark.table(state).schema
     assert [fields[name].metadata["comment"] for name in ("group_id", "mine")] == ["theirs", "mine"]
     theirs = {one: spark.sql(f"DESCRIBE DETAIL {one}").first() for one in (state, findings)}
