@@ -404,15 +404,12 @@ class CommittedTables:
                 f"{self.root}/{table}: has deletion vectors or column mapping, from which audits cannot resume; "
                 f"run ALTER TABLE ... DROP FEATURE or REORG TABLE ... APPLY (PURGE) in Spark"
             )
-        return self._files(table, opened)
+        return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in list_files(opened)]
 
     def run_ids(self, table: str) -> set[str]:
         """The runs that have rows in a committed table; as `run_ids`."""
         opened = self._version_of(table)
         return set() if opened is None else run_ids(f"{self.root}/{table}", table, opened)
-
-    def _files(self, table: str, opened: "DeltaTable") -> list[dict[str, Any]]:
-        return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in list_files(opened)]
 
     def _version_of(self, table: str) -> "DeltaTable | None":
         # `runs` names the versions of the other tables and is itself read in its latest version.

@@ -201,29 +201,6 @@ def _lock_holder(path: Path) -> str:
         return "another run"
 
 
-def repair_history(root: str) -> list[str]:
-    """Remove files that are gone or cut from the tables that runs append to; all others are written anew.
-
-    Returns:
-        A note for each table that lost rows.
-    Raises:
-        WarehouseError: if a table cannot be read.
-    """
-    notes = []
-    for table in _HISTORY_TABLES:
-        place = f"{root}/{table}"
-        with commit_errors(place, _FIX):
-            if (existing := open_table(place)) is None or not (damaged := damaged_files(place, existing)):
-                continue
-            filesystem, folder = open_filesystem(place)
-            for name in damaged:
-                if filesystem.get_file_info(f"{folder}/{name}").is_file:
-                    filesystem.delete_file(f"{folder}/{name}")
-            existing.repair()
-        notes.append(f"{table} lost rows: {len(damaged)} of its files were removed or cut")
-    return notes
-
-
 @dataclass(slots=True)
 class Commit:
     """A commit to one table.
@@ -368,8 +345,33 @@ class Warehouse:
 
     def run_ids(self, table: str) -> set[str]:
         """The runs that have rows in a table."""
-        existing = self._table(table)
-        return set() if existing is None else run_ids(self.folder(table), table, existing)
+        with commit_errors(self.folder(table), _FIX):
+            existing = self._table(table)
+            return set() if existing is None else run_ids(self.folder(table), table, existing)
+
+    def repair_history(self) -> list[str]:
+        """Remove files that are gone or cut from the tables that runs append to; all others are written anew.
+
+        Returns:
+            A note for each table that lost rows.
+        Raises:
+            WarehouseError: if a table cannot be read.
+        """
+        notes = []
+        for table in _HISTORY_TABLES:
+            place = self.folder(table)
+            with commit_errors(place, _FIX):
+                if (existing := self._table(table)) is None or not (damaged := damaged_files(place, existing)):
+                    continue
+                filesystem, folder = open_filesystem(place)
+                for name in damaged:
+                    if filesystem.get_file_info(f"{folder}/{name}").is_file:
+                        filesystem.delete_file(f"{folder}/{name}")
+                existing.repair()
+            if table == "runs":
+                self._runs_version = self._version(table)
+            notes.append(f"{table} lost rows: {len(damaged)} of its files were removed or cut")
+        return notes
 
     def maintain(self, days: int, tables: Iterable[str] = ALL_TABLES) -> None:
         """Compact small files of the history, and delete files that no table version of the last `days` days names.
@@ -392,8 +394,9 @@ class Warehouse:
 
     def compact_runs(self) -> None:
         """Compact small files of `runs`, which every run reads, behind a run that writes no other table."""
-        if (existing := self._table("runs")) is not None:
-            _compact(existing)
+        with commit_errors(self.folder("runs"), _FIX):
+            if (existing := self._table("runs")) is not None:
+                _compact(existing)
 
     def vacuum(self, table: str, kept: Collection[int]) -> None:
         """Delete the files of a table that neither its latest version nor one of some others names.
@@ -420,11 +423,13 @@ class Warehouse:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
         path = self.folder(table)
-        if (table == "runs" or not self._is_begun) and self._version("runs") != self._runs_version:
+        if table != "runs" and not self._is_begun and self._version("runs") != self._runs_version:
             raise self._overtaken()
         self._is_begun = True
         with commit_errors(path, _FIX):
             existing = self._table(table)
+            if table == "runs" and (None if existing is None else existing.version()) != self._runs_version:
+                raise self._overtaken()
             if existing is None:
                 self._new.add(table)
             replaced = replaced_runs and existing and run_ids(path, table, existing) & {*replaced_runs}
@@ -451,8 +456,8 @@ class Warehouse:
 
         with self.commit(table, replaced_runs) as one:
             existing, schema, doc = one.existing, stored_schema(table), declarations.table(table)[0]
-            options: dict[str, Any] = {"storage_options": delta_storage_options(one.path), "description": doc}
-            options["configuration"] = PROPERTIES
+            store = delta_storage_options(one.path)
+            options: dict[str, Any] = {"storage_options": store, "description": doc, "configuration": PROPERTIES}
             if existing is not None:
                 if one.missing:
                     added = (field for field in Schema.from_arrow(schema).fields if field.name in one.missing)
@@ -483,16 +488,15 @@ class Warehouse:
         return None if existing is None else existing.version()
 
     def _table(self, table: str) -> "DeltaTable | None":
-        """The latest version of a table; None if there is none.
+        """The latest version of a table; None if there is none. Callers convert the errors.
 
         Opening a table reads its whole log, so it stays open, and only later entries are read.
         """
         place, known = self.folder(table), self._opened.pop(table, None)
-        with warehouse_errors(place):
-            if known is not None and has_entry(place, known.version()):
-                known.update_incremental()
-            else:
-                known = open_table(place)
+        if known is not None and has_entry(place, known.version()):
+            known.update_incremental()
+        else:
+            known = open_table(place)
         if known is not None:
             self._opened[table] = known
         return known

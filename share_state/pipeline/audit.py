@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.warehouse import GROUP_TABLES, Warehouse, repair_history
+from share_state.delta.warehouse import GROUP_TABLES, Warehouse
 from share_state.errors import WarehouseError
 from share_state.fold.archiving import RANGES
 from share_state.fold.history import add_verdicts
@@ -82,9 +82,9 @@ def run_audit(
     # The options do not hold the limits that a live cluster told.
     own = ((group, limits.items()) for group, limits in plan.limits.groups.items())
     fingerprint |= {f"limits.groups.{group}.{name}": str(value) for group, named in own for name, value in named}
-    lost = repair_history(warehouse)
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.
     tables = Warehouse(warehouse)
+    lost = tables.repair_history()
     last = LastRun.of(warehouse)
     known = last and last.cluster
     if known and cluster and known != cluster:

@@ -308,7 +308,7 @@ def _expand(text: str | InputPath, topic: str | None) -> list[InputPath]:
 
 
 def _segments_under(folder: InputPath, topic: str | None) -> list[InputPath]:
-    searched, level, other_topics, wanted = 0, [folder], set[str](), topic or "<topic>"
+    searched, level, other_topics = 0, [folder], set[str]()
     if files := _segment_files([folder]):
         if (name := _topic_of(folder)) is not None and not _is_selected(name, topic):
             raise InputError(f"{folder}: a log of topic {name}, not of {topic or _ORDINARY}")
@@ -321,9 +321,10 @@ def _segments_under(folder: InputPath, topic: str | None) -> list[InputPath]:
         other_topics |= {name for child, name in named.items() if _segment_files([child])}
         level = sorted(child for parent in level for child in parent.iterdir() if child.is_dir())
     instead = f"found logs of {', '.join(sorted(other_topics)[:3])}" if other_topics else "no log segments here"
+    log = topic or "<topic>"
     raise InputError(
-        f"{folder}: {instead} (looked for {wanted}-*/*.log in {searched} folder{'s' * (searched != 1)});"
-        f" give the folder that holds {wanted}-0"
+        f"{folder}: {instead} (looked for {log}-*/*.log in {searched} folder{'s' * (searched != 1)});"
+        f" give the folder that holds {log}-0"
     )
 
 

@@ -91,12 +91,12 @@ def fetch(name: str) -> None:
     start_ivy = [java(), "-jar", *map(str, _spark_jars().glob("ivy-*.jar"))]
     organisation, module, revision = COORDINATES[name]
     with tempfile.TemporaryDirectory(prefix="share-state-jars-") as scratch:
-        wanted = ["-dependency", organisation, module, revision]
+        of_module = ["-dependency", organisation, module, revision]
         if name == DEAD_LETTER_BROKER:
             ivy_file = Path(scratch, "ivy.xml")
             ivy_file.write_text(_IVY_FILE.format(organisation, module, revision), encoding="utf-8")
-            wanted = ["-ivy", str(ivy_file)]
-        command = [*start_ivy, "-cache", f"{scratch}/cache", "-confs", "default", *wanted, "-types", "jar", "bundle"]
+            of_module = ["-ivy", str(ivy_file)]
+        command = [*start_ivy, "-cache", f"{scratch}/cache", "-confs", "default", *of_module, "-types", "jar", "bundle"]
         command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         fetched = sorted(Path(scratch, "jars").glob("*.jar"))

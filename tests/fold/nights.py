@@ -24,23 +24,23 @@ class Auditor:
     log: str | None = None
     share_partitions: pa.Table | None = None
     settled: list[dict] = field(default_factory=list)
-    fates: list[ResumeStatus] = field(default_factory=list)
+    statuses: list[ResumeStatus] = field(default_factory=list)
     folded: FoldedLog | None = None
     unsettled: list[dict] = field(default_factory=list)
 
     def audit(self, log: LogPartition, chunk: int = CHUNK_SIZE) -> None:
         """Take in what is new."""
-        restore, fate = None, ResumeStatus.NEW
+        restore, status = None, ResumeStatus.NEW
         mark = resume_point_of(self.log) if self.log else None
         if mark is not None:
-            log, fate = resume(log, mark)
-        if fate in READ_FROM_START:
+            log, status = resume(log, mark)
+        if status in READ_FROM_START:
             self.settled = []
         else:
             restore = partial(restore_checkpoint, self.log, self.share_partitions)
-        self.fates.append(fate)
+        self.statuses.append(status)
         self.folded = fold_log(
-            log, options=FoldOptions(restore=restore, resume_status=fate, judge=judge_records), chunk=chunk
+            log, options=FoldOptions(restore=restore, resume_status=status, judge=judge_records), chunk=chunk
         )
         found = judge(self.folded, records=self.folded.judged).to_pylist()
         self.settled += [row for row in found if row["settled"]]

@@ -52,7 +52,7 @@ def test_a_real_log_cut_at_random_is_one_log(tmp_path: Path, scenario: str):
     for log in find_logs([str(DATA / scenario)]):
         sizes = sorted(draw.sample(range(log.size), 5))
         nightly = _equals_one_audit(log, tmp_path / log.name, sizes)
-        assert set(nightly.fates[2:]) == {ResumeStatus.GROWN}
+        assert set(nightly.statuses[2:]) == {ResumeStatus.GROWN}
 
 
 @given(logs(), st.lists(st.floats(0, 1), min_size=1, max_size=4), st.sampled_from([0, 1, 4]))

@@ -137,8 +137,8 @@ def test_a_log_that_grew_is_gone_on_with(s3: str, tmp_path: Path):
     assert carried is not None
     log.write_bytes(whole)
     put(s3, log, name)
-    left, fate = resume(find_logs([address])[0], carried.mark)
-    assert fate == ResumeStatus.GROWN
+    left, status = resume(find_logs([address])[0], carried.mark)
+    assert status == ResumeStatus.GROWN
     assert 0 < left.size < len(whole)
-    gone_on = fold_log(left, options=FoldOptions(restore=lambda: carried, resume_status=fate))
+    gone_on = fold_log(left, options=FoldOptions(restore=lambda: carried, resume_status=status))
     assert gone_on.states == fold_log(find_logs([address])[0]).states
