@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from share_state.errors import disk_error
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
@@ -186,9 +185,8 @@ def simulate(
         elif events is None:
             run_workload(cluster, seed=seed, groups=groups, minutes=minutes, prunes=prunes)
         else:
-            with _lines_of(events, "a file of JSON lines") as lines:
-                for event in read_events(lines):
-                    cluster.apply(event)
+            for event in read_events(_lines_of(events, "a file of JSON lines")):
+                cluster.apply(event)
         cluster.finish()
         records, share_partitions = cluster.counts
         planted = plant_faults(faults, cluster, seed) if faults else []
@@ -220,11 +218,10 @@ def _remove_on_failure(out: Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _lines_of(path: Path, what: str) -> Iterator[BinaryIO]:
+def _lines_of(path: Path, what: str) -> Iterator[bytes]:
     try:
         with path.open("rb") as lines:
-            yield lines
+            yield from lines
     except OSError as error:
         raise SimulationError(f"{path}: cannot be read ({error.strerror}); give {what}") from None
 
@@ -232,9 +229,8 @@ def _lines_of(path: Path, what: str) -> Iterator[BinaryIO]:
 def _replay_file(cluster: SimulatedCluster, requests: Path) -> list[OutcomeMismatch]:
     replay = RequestReplay(cluster)
     try:
-        with _lines_of(requests, "a broker's request log") as lines:
-            for line, ts_ms, request in read_requests(lines):
-                replay.play(line, ts_ms, request)
+        for line, ts_ms, request in read_requests(_lines_of(requests, "a broker's request log")):
+            replay.play(line, ts_ms, request)
     except (EventError, ConfigError) as error:
         raise SimulationError(f"{requests}: {error}") from None
     if not cluster.events:

@@ -80,6 +80,16 @@ def test_simulated_logs_that_do_not_fit_are_removed(limited: Callable[..., tuple
     assert [*tmp_path.rglob("*")] == []
 
 
+def test_a_full_disk_is_not_taken_for_events_that_cannot_be_read(
+    limited: Callable[..., tuple[int, str]], tmp_path: Path
+):
+    assert run(["simulate", "--out", str(tmp_path / "events"), "--minutes", "1", "--groups", "2"]) == 0
+    events = tmp_path / "events/events.jsonl"
+    code, said = limited(2_000, "simulate", "--out", tmp_path / "made", "--events", events)
+    assert (code, "free space" in said) == (2, True), said
+    assert not (tmp_path / "made").exists()
+
+
 def test_kernels_that_cannot_be_kept_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
     command = [sys.executable, "-m", "share_state", "decode", str(DATA / "4.3.1/happy"), "--out", str(tmp_path / "w")]
