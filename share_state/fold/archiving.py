@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import NO_OFFSET, Chains
-from share_state.fold.interval_merge import ARCHIVED, ARCHIVING
 from share_state.fold.states import KEY, declared_table, key_columns, row_texts, to_timestamps
+from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import LARGEST_OFFSET, UNREADABLE_FAULTS, Kind, StateRecords
 from share_state.schema.declarations import table_schema

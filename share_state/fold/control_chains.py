@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from share_state.fold.chains import NO_OFFSET
-from share_state.fold.interval_merge import ACQUIRED, AVAILABLE, is_terminal
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.control_records import (
     EPOCH_MODULUS,
@@ -27,6 +26,7 @@ from share_state.kafka.control_records import (
     ControlRecords,
     is_empty_range,
 )
+from share_state.kafka.delivery_states import ACQUIRED, AVAILABLE, is_terminal
 from share_state.kafka.state_records import STATE_BATCH
 
 

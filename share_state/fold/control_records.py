@@ -27,7 +27,6 @@ from share_state.fold.control_chains import (
     starts_in_log,
 )
 from share_state.fold.control_log import decode_control_log
-from share_state.fold.interval_merge import is_terminal
 from share_state.fold.log_stats import Losses
 from share_state.fold.options import STRICT, FoldOptions, SharePartitionFilter
 from share_state.fold.states import RecordStates, RecordView, control_key_columns, control_state_table
@@ -41,6 +40,7 @@ from share_state.kafka.control_records import (
     GroupTable,
     concat_control_records,
 )
+from share_state.kafka.delivery_states import is_terminal
 from share_state.kafka.state_records import STATE_BATCH
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition

@@ -17,9 +17,9 @@ import pyarrow as pa
 from share_state.fold.chains import NO_OFFSET
 from share_state.fold.dialect import Dialect, LogReader, dialect_of
 from share_state.fold.group_replay import GroupReplay
-from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED
 from share_state.fold.options import FoldOptions, SharePartitionFilter
 from share_state.fold.states import RecordStates, RecordView
+from share_state.kafka.delivery_states import TERMINAL
 from share_state.kafka.group_records import read_group_records, record_types
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
@@ -54,7 +54,7 @@ class Standing:
     @property
     def is_finished(self) -> bool:
         """Whether the offset is never delivered again."""
-        return self.place == Place.BELOW_START or self.state in (ACKNOWLEDGED, ARCHIVED)
+        return self.place == Place.BELOW_START or self.state in TERMINAL
 
 
 @dataclass(frozen=True, slots=True)

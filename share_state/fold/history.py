@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import Chains
-from share_state.fold.interval_merge import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, piece_bounds
 from share_state.fold.states import KEY, declared_table, key_texts, slice_chains, to_timestamps, window_tiles
+from share_state.kafka.delivery_states import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, TERMINAL, is_poison
 
 TABLE = "share_partition_history"
 PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME = "previous_start", "first_delivery_at", "log_time"
@@ -42,8 +42,8 @@ def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarra
     limit = np.repeat(limits, np.diff(tile_ends))
     effective = np.repeat(states["effective_start_offset"].to_numpy(), np.diff(tile_ends))
     left = np.clip(rows["last"] - np.maximum(rows["first"], effective) + 1, 0, None)
-    waiting, terminal = (state == AVAILABLE) | (state == ACQUIRED), (state != ARCHIVING) & (state > ACQUIRED)
-    poison = ((waiting | (state == ARCHIVING)) & (count >= limit - 1)) | ((state == ARCHIVED) & (count >= limit))
+    waiting, terminal = (state == AVAILABLE) | (state == ACQUIRED), np.isin(state, [*TERMINAL])
+    poison = is_poison(state, count, limit)
 
     def total(mask: np.ndarray, amounts: np.ndarray = left) -> pa.Array:
         sums = np.concatenate(([0], np.cumsum(np.where(mask, amounts, 0))))

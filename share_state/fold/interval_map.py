@@ -7,18 +7,10 @@ one array because each array argument of a compiled function costs as much as a 
 
 import numpy as np
 
-from share_state.fold.interval_merge import (
-    ACKNOWLEDGED,
-    ARCHIVING,
-    AVAILABLE,
-    clip_ranges,
-    is_terminal,
-    priority,
-    range_columns,
-    sweep,
-)
+from share_state.fold.interval_merge import clip_ranges, priority, range_columns, sweep
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.buffers import copy_rows
+from share_state.kafka.delivery_states import ARCHIVING, is_illegal_transition, is_terminal
 from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
 
 UNCOVERED = -(2**31)
@@ -222,9 +214,6 @@ def _continues(buffer, row, first, count, state):
 def first_illegal_transition(buffer, size, incoming_end):
     """The first offset that the incoming ranges move out of a state that it cannot leave.
 
-    These are: an acknowledged or archived offset that becomes the other of the two, or not terminal (with a higher
-    count, or from acknowledged to ARCHIVING); an archiving offset that becomes available or acknowledged.
-
     Returns:
         (first such offset or -1, its current priority, its incoming priority).
     """
@@ -242,7 +231,7 @@ def first_illegal_transition(buffer, size, incoming_end):
 def _illegal_transition(buffer, row, size, new):
     """`first_illegal_transition` for one incoming range; `row` is the first current range that ends in or after it."""
     while row < size and buffer[row].first <= buffer[new].last:
-        if _is_illegal(buffer[row].state, buffer[row].count, buffer[new].state, buffer[new].count):
+        if is_illegal_transition(buffer[row].state, buffer[row].count, buffer[new].state, buffer[new].count):
             return (
                 max(buffer[row].first, buffer[new].first),
                 priority(buffer[row].count, buffer[row].state),
@@ -250,20 +239,6 @@ def _illegal_transition(buffer, row, size, new):
             )
         row += 1
     return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
-
-
-@inlined
-def _is_illegal(old_state, old_count, new_state, new_count):
-    if new_state == old_state or new_count < old_count:
-        return False
-    if old_state == ARCHIVING:
-        return new_state == AVAILABLE or new_state == ACKNOWLEDGED
-    if not is_terminal(old_state):
-        return False
-    if is_terminal(new_state):
-        return True
-    # AVAILABLE at the same count is a delayed older write, which changes nothing.
-    return new_count > old_count or (new_state == ARCHIVING and old_state == ACKNOWLEDGED)
 
 
 @kernel

@@ -8,6 +8,7 @@ Source: Kafka PersisterStateBatchCombiner of 4.4 (a sweep line); earlier release
 import numpy as np
 
 from share_state.jit.compile import allocating_kernel, inlined, kernel
+from share_state.kafka.delivery_states import AVAILABLE, is_terminal
 from share_state.kafka.state_records import LARGEST_OFFSET
 
 _FEW = 128
@@ -200,18 +201,8 @@ def _pop(heap_packed, heap_last, size):
     return size
 
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = 0, 1, 2, 3, 4
-
-STATE_NAMES = {0: "AVAILABLE", 1: "ACQUIRED", 2: "ACKNOWLEDGED", 3: "ARCHIVING", 4: "ARCHIVED"}
-
 TILE = np.dtype([("first", "i8"), ("last", "i8"), ("count", "i2"), ("state", "i1"), ("gap", "?")], align=True)
 """One row per in-flight range."""
-
-
-@inlined
-def is_terminal(state):
-    """Whether a state is terminal (acknowledged or archived): the start offset moves past it."""
-    return state == ACKNOWLEDGED or state == ARCHIVED
 
 
 @allocating_kernel

@@ -38,10 +38,10 @@ from share_state.fold.interval_map import (
     merge_incoming,
     replace_with_incoming,
 )
-from share_state.fold.interval_merge import ARCHIVING
 from share_state.fold.limits import Limits
 from share_state.jit.compile import inlined, kernel, prefetch
 from share_state.kafka.buffers import clone_rows, concat_rows, copy_rows, take_rows
+from share_state.kafka.delivery_states import ARCHIVING
 from share_state.kafka.state_records import (
     LARGEST_OFFSET,
     STATE_BATCH,

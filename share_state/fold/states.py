@@ -10,17 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import NO_OFFSET, Chains
-from share_state.fold.interval_merge import (
-    ACKNOWLEDGED,
-    ARCHIVED,
-    AVAILABLE,
-    STATE_NAMES,
-    TILE,
-    effective_starts,
-    end_offsets,
-    tiles,
-)
+from share_state.fold.interval_merge import TILE, effective_starts, end_offsets, tiles
 from share_state.fold.log_stats import Pieces
+from share_state.kafka.delivery_states import AVAILABLE, TERMINAL, state_name
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition, group_partition_of
@@ -236,11 +228,6 @@ def sizes_before(chains: Chains) -> np.ndarray:
     return chains.ends + np.arange(len(chains.ends))
 
 
-def state_name(state: int) -> str:
-    """Name of a delivery state."""
-    return STATE_NAMES.get(state, f"UNKNOWN({state})")
-
-
 def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -> pa.Table:
     """Build the table `in_flight` from key columns and the result of `tiles`."""
     owner = pa.array(np.repeat(np.arange(len(tile_ends) - 1), np.diff(tile_ends)))
@@ -253,7 +240,7 @@ def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.nd
         "delivery_state": pa.array(state),
         "state": pa.DictionaryArray.from_arrays(pa.array(state.astype(np.int16) + 128), names),
         "delivery_count": pa.array(rows["count"].copy()),
-        "terminal": pa.array((state == ACKNOWLEDGED) | (state == ARCHIVED)),
+        "terminal": pa.array(np.isin(state, [*TERMINAL])),
         "gap": pa.array(rows["gap"].copy()),
     }
     return declared_table("in_flight", columns)

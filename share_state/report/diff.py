@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.delta.reader import CommittedTables
-from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED
 from share_state.fold.options import SharePartitionFilter
-from share_state.fold.states import state_name
+from share_state.kafka.delivery_states import TERMINAL, state_name
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import OutputSpec
@@ -202,7 +201,7 @@ def _range_state(row: Mapping[str, Any]) -> RangeState:
     if row["gap"]:
         return "gap", False
     state = row["delivery_state"]
-    return f"{state_name(state)} ({row['delivery_count']})", state in (ACKNOWLEDGED, ARCHIVED)
+    return f"{state_name(state)} ({row['delivery_count']})", state in TERMINAL
 
 
 def _compare(

@@ -16,9 +16,8 @@ from share_state.fold.explain import (
     explain,
 )
 from share_state.fold.groups import add_topic_names, read_topic_names, to_datetime, topic_names
-from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVING
 from share_state.fold.options import SharePartitionFilter
-from share_state.fold.states import state_name
+from share_state.kafka.delivery_states import ACKNOWLEDGED, ACQUIRED, ARCHIVING, state_name
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, escape_unprintable, format_time, print_line, print_table
 from share_state.sources.discovery import LogPartition, find_group_logs, group_partition_of

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
-from share_state.fold.interval_merge import ARCHIVED, STATE_NAMES
 from share_state.fold.limits import Limits
 from share_state.fold.options import SharePartitionFilter
+from share_state.kafka.delivery_states import DeliveryState, is_poison
 from share_state.schema.declarations import table_schema
 
 KEY_COLUMNS = ("dialect", "group_id", "topic_id", "topic", "partition")
@@ -25,7 +25,7 @@ KEY_COLUMNS = ("dialect", "group_id", "topic_id", "topic", "partition")
 IDENTITY_COLUMNS = ("dialect", "group_id", "topic_key", "partition")
 """What identifies a share-partition; topic_key is the topic's id, or its name if it has none."""
 
-DELIVERY_STATES = tuple(STATE_NAMES.values())
+DELIVERY_STATES = tuple(DeliveryState.__members__)
 """Delivery states in the order of their codes; columns of record counts bear these names in lower case."""
 
 VERDICTS = ("REWIND", "STOP", "STALL", "OK")
@@ -299,6 +299,4 @@ def poison_filter(limits: Limits) -> pc.Expression:
 
 
 def _poison(limit: int) -> pc.Expression:
-    count = pc.field("delivery_count")
-    waits_once_more = ~pc.field("terminal") & (count >= max(1, limit - 1))
-    return waits_once_more | ((pc.field("delivery_state") == ARCHIVED) & (count >= limit))
+    return is_poison(pc.field("delivery_state"), pc.field("delivery_count"), limit)

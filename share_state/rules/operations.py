@@ -7,11 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import NO_OFFSET
-from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, ARCHIVING, has_terminal_after_start
+from share_state.fold.interval_merge import has_terminal_after_start
 from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
+from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, is_poison
 from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, at_share_partitions, rule
 
 _LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
@@ -48,8 +49,8 @@ def poison_records(folded: Folded) -> Breaches:
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
     limit, start = (np.repeat(column, np.diff(folded.chains.ends)) for column in (limits, folded.leader_starts()))
     # Of the offsets before the leader's start, only archived ones are reported.
-    is_near = (batches["state"] != ACKNOWLEDGED) & (batches["count"] >= limit - 1) & (batches["last"] >= start)
-    rows = np.flatnonzero(np.where(batches["state"] == ARCHIVED, batches["count"] >= limit, is_near))
+    is_reported = (batches["last"] >= start) | (batches["state"] == ARCHIVED)
+    rows = np.flatnonzero(is_poison(batches["state"], batches["count"], limit) & is_reported)
     after = " or one delivery below it"
     return _with_ranges(folded, rows, lambda owners: ("at the delivery limit of ", limits[owners], after))
 

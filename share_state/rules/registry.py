@@ -21,8 +21,9 @@ from share_state.errors import DeclarationError
 from share_state.fold.interval_map import UNCOVERED
 from share_state.fold.log_stats import Folded
 from share_state.fold.record_context import BROKEN_BY_BATCH, BROKEN_RULES, ContextChunk
-from share_state.fold.states import SHARE_GROUP_STATE, state_name
+from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.jit.compile import first_class, inlined
+from share_state.kafka.delivery_states import state_name
 from share_state.kafka.state_records import Kind
 
 ERROR, WARNING, INFO, OFF = "error", "warning", "info", "off"

@@ -6,8 +6,8 @@ The latter apply if such a release is configured as the writer, or after a recor
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE
 from share_state.fold.record_context import ContextChunk
+from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE
 from share_state.kafka.state_records import Kind, Layout
 from share_state.rules.registry import (
     INFO,

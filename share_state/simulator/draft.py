@@ -8,13 +8,13 @@ from operator import attrgetter
 
 from share_state.kafka.codec import encode
 from share_state.kafka.control_records import CHECKPOINT_TYPE, DELTA_TYPE, EPOCH_MODULUS
+from share_state.kafka.delivery_states import TERMINAL, DeliveryState
 from share_state.schema.declarations import layout
 from share_state.simulator.events import EventResult
 from share_state.simulator.log_writer import LogWriter
 from share_state.simulator.share_partition import SharePartition
 from share_state.simulator.state_records import Batches
-from share_state.simulator.types import CheckpointWrite, DeliveryState, DeltaWrite, StateBatch, merge_adjacent
-from share_state.simulator.window import TERMINAL
+from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch, merge_adjacent
 
 NO_OFFSET = -1
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
+from share_state.kafka.delivery_states import DeliveryState
 from share_state.simulator.acquisition import NO_LIMIT, AcquiredRecords, AcquireMode, LogBatch
 from share_state.simulator.cluster import SimulatedCluster
 from share_state.simulator.events import (
@@ -23,14 +24,7 @@ from share_state.simulator.events import (
     invalid_field,
 )
 from share_state.simulator.settings import AckBatch
-from share_state.simulator.types import (
-    NO_START_OFFSET,
-    DeliveryState,
-    ErrorCode,
-    SharePartitionKey,
-    StateBatch,
-    merge_adjacent,
-)
+from share_state.simulator.types import NO_START_OFFSET, ErrorCode, SharePartitionKey, StateBatch, merge_adjacent
 
 _FETCH, _FINAL_EPOCH = 78, -1
 _COMPLETED = re.compile(rb'\[(.*?)\].*?Completed request:(\{.*?"requestApiKey":(?:78|79),.*\})')

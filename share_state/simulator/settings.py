@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from share_state.errors import ShareStateError
-from share_state.simulator.types import RELEASES, DeliveryState, Release
+from share_state.kafka.delivery_states import DeliveryState
+from share_state.simulator.types import RELEASES, Release
 
 
 class AckType(IntEnum):

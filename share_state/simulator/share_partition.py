@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
+from share_state.kafka.delivery_states import DeliveryState
 from share_state.simulator.acquisition import AcquiredRecords, Acquisition, AcquisitionLocks, Fetch, LockRelease
 from share_state.simulator.durability import (
     ChangedRuns,
@@ -31,7 +32,6 @@ from share_state.simulator.types import (
     NO_EPOCH,
     NO_START_OFFSET,
     RELEASES,
-    DeliveryState,
     ErrorCode,
     Release,
     StateBatch,

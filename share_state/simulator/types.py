@@ -6,23 +6,11 @@ from enum import IntEnum
 from typing import Literal, NamedTuple
 
 from share_state.errors import ShareStateError
+from share_state.kafka.delivery_states import DeliveryState
 
 NO_EPOCH = -1
 NO_START_OFFSET = -1
 NO_DELIVERY_COMPLETE_COUNT = -1
-
-
-class DeliveryState(IntEnum):
-    """Delivery state of an in-flight record; ARCHIVING waits for the dead letter queue.
-
-    Source: Kafka org.apache.kafka.server.share.fetch.RecordState.
-    """
-
-    AVAILABLE = 0
-    ACQUIRED = 1
-    ACKNOWLEDGED = 2
-    ARCHIVING = 3
-    ARCHIVED = 4
 
 
 class StateBatch(NamedTuple):

@@ -7,9 +7,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
-from share_state.simulator.types import DeliveryState, StateBatch
-
-TERMINAL = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
+from share_state.kafka.delivery_states import TERMINAL, DeliveryState
+from share_state.simulator.types import StateBatch
 
 _first = attrgetter("first")
 

@@ -12,11 +12,12 @@ from typing import Any
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
+from share_state.kafka.delivery_states import DeliveryState
 from share_state.simulator.acquisition import Fetch
 from share_state.simulator.durability import Operation, PendingWrite, merge_adjacent
 from share_state.simulator.settings import AckBatch, PartitionSettings
 from share_state.simulator.share_partition import SharePartition
-from share_state.simulator.types import DeliveryState, ErrorCode, StateBatch, StateRead
+from share_state.simulator.types import ErrorCode, StateBatch, StateRead
 from share_state.sources import jars
 
 LEADER_EPOCH = 3

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from hypothesis import note
 
+from share_state.kafka.delivery_states import DeliveryState
 from share_state.simulator.acquisition import AcquireMode, Fetch, LogBatch
 from share_state.simulator.settings import AckBatch, PartitionSettings
-from share_state.simulator.types import DeliveryState, ErrorCode, StateRead
+from share_state.simulator.types import ErrorCode, StateRead
 from tests.differential.kafka_share_partition import Kafkas, Ours, Seen
 
 # What may happen

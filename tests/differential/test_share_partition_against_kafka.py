@@ -9,9 +9,10 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from share_state.errors import SetupError
+from share_state.kafka.delivery_states import DeliveryState
 from share_state.simulator.acquisition import AcquireMode
 from share_state.simulator.settings import PartitionSettings
-from share_state.simulator.types import DeliveryState, StateBatch, StateRead
+from share_state.simulator.types import StateBatch, StateRead
 from share_state.sources import jars
 from tests.differential.kafka_share_partition import kafka
 from tests.differential.share_partition_twins import Leave, LogStart, Read, Say, Step, Twins, Wait

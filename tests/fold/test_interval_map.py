@@ -15,7 +15,7 @@ from share_state.fold.interval_map import (
     load_incoming,
     merge_incoming,
 )
-from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVING, AVAILABLE
+from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVING, AVAILABLE
 from share_state.kafka.state_records import STATE_BATCH
 from tests.truth import TERMINAL, runs
 

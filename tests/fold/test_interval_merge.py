@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.interval_merge import STATE_NAMES, effective_starts, end_offsets, is_terminal, tiles
+from share_state.fold.interval_merge import effective_starts, end_offsets, tiles
+from share_state.kafka.delivery_states import DeliveryState, is_terminal
 from share_state.kafka.state_records import STATE_BATCH
 
 Range = tuple[int, int, int, int]
@@ -81,4 +82,4 @@ def test_a_gap_at_the_start_holds_the_start_back():
 
 
 def test_only_acknowledged_and_archived_are_terminal():
-    assert [STATE_NAMES[state] for state in range(5) if is_terminal(state)] == ["ACKNOWLEDGED", "ARCHIVED"]
+    assert [state.name for state in DeliveryState if is_terminal(state)] == ["ACKNOWLEDGED", "ARCHIVED"]

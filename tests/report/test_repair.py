@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from share_state import repair, timeline
 from share_state.errors import ShareStateError
 from share_state.fold.limits import Limits
+from share_state.kafka.delivery_states import DeliveryState
 from share_state.report.repair.commands import KafkaTools, quote
 from share_state.report.repair.options import HARM, repairs
 from share_state.report.repair.plan import RepairPlan
 from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
-from share_state.simulator.types import DeliveryState, StateBatch
+from share_state.simulator.types import StateBatch
 from tests.cli.commands import Command, flipped, say
 from tests.kafka.batches import Record, consecutive
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from share_state.kafka.delivery_states import DeliveryState
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import AcquireMode
 from share_state.simulator.settings import AckType, PartitionSettings
-from share_state.simulator.types import DeliveryState, ErrorCode, StateBatch
+from share_state.simulator.types import ErrorCode, StateBatch
 from tests.profiles import by_profile
 from tests.simulator.history import ACCEPT, GAP, REJECT, RELEASE, RENEW, History
 

@@ -17,7 +17,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.patches import Patch, PathPatch
 
 from share_state.errors import ShareStateError
-from share_state.fold.interval_merge import STATE_NAMES
+from share_state.kafka.delivery_states import state_name
 from share_state.report.plots.charts import (
     INK,
     OTHER_SHADES,
@@ -264,7 +264,7 @@ def window(timeline: Any, *, until: datetime | None = None) -> Chart:
 def _tile_style(tile: Tile) -> dict[str, Any]:
     if tile.state is None:
         return {"facecolor": "none", "edgecolor": INK, "linestyle": "dotted", "linewidth": 0.4}
-    name = STATE_NAMES.get(tile.state, "")
+    name = state_name(tile.state)
     _, hatch = STATE_STYLES.get(name, OTHER_STYLE)
     # Available records have no hatch; slashes show how often they were delivered before.
     marks = hatch[0] * max(1, tile.count) if hatch else "/" * tile.count
@@ -275,7 +275,7 @@ def _tile_style(tile: Tile) -> dict[str, Any]:
 def _tile_label(tile: Tile) -> str:
     if tile.state is None:
         return "gap: never delivered"
-    name = STATE_NAMES.get(tile.state, f"state {tile.state}").lower()
+    name = state_name(tile.state).lower()
     return f"{name} ×{tile.count}{' or more' if tile.count == MAX_COUNT else ''}"
 
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from share_state.kafka.delivery_states import TERMINAL, DeliveryState
 from share_state.report.console import format_number, pluralize
 from share_state.report.repair.commands import KafkaTools, diff_command
 from share_state.report.repair.rehearsal import Effect, Rehearsal
 from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.durability import UnloadableStateError
 from share_state.simulator.settings import WIDEST, BrokerConfigs, PartitionSettings
-from share_state.simulator.types import LATEST, DeliveryState, Release, find_release
-from share_state.simulator.window import TERMINAL
+from share_state.simulator.types import LATEST, Release, find_release
 
 HARM = ("no harm", "settings change", "records may be delivered again", "records are skipped", "state is deleted")
 """What the options of each harm cost at most; an option's harm is an index of it."""

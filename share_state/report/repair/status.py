@@ -18,6 +18,7 @@ from share_state.errors import NothingCommittedError
 from share_state.fold.limits import RELEASES, Limits
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.kafka.delivery_states import DeliveryState
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
@@ -42,7 +43,7 @@ from share_state.report.share_partitions import (
     select_share_partitions,
     with_unreported_verdicts,
 )
-from share_state.simulator.types import DeliveryState, StateBatch
+from share_state.simulator.types import StateBatch
 from share_state.sources.kafka_client import SCHEME
 
 TROUBLES = (
