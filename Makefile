@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO_INPUT := tests/data/4.3.1/chaos
 DEMO_OUT := demo-warehouse
 
-# uv installs in a fraction of pip's time; where it cannot be had, pip does it.
+# uv installs in a fraction of pip's time; if it is not available, pip installs.
 UV := $(or $(shell command -v uv),$(BIN)/uv)
 INDEX = $(or $(UV_DEFAULT_INDEX),$(PIP_INDEX_URL),$(shell $(BIN)/python -m pip config get global.index-url 2>/dev/null))
 INSTALL = { $(UV) --version && $(if $(INDEX),UV_DEFAULT_INDEX=$(INDEX)) $(UV) pip install --quiet --python $(BIN)/python $(1); } >/dev/null \
@@ -13,9 +13,9 @@ INSTALL = { $(UV) --version && $(if $(INDEX),UV_DEFAULT_INDEX=$(INDEX)) $(UV) pi
 TIMED = echo "$(1) ..."; begun=$$(date +%s); { $(2); } && echo "  done in $$(($$(date +%s) - begun)) s"
 # Debian's package has promtool, which checks the alert rules; without it their tests are skipped.
 PROMTOOL = d=$$(mktemp -d) && { (cd $$d && apt-get download prometheus && dpkg-deb -x prometheus_*.deb .) >/dev/null 2>&1 \
-	&& mv $$d/usr/bin/promtool $(BIN)/ || echo "  not to be had: its tests are skipped"; rm -rf $$d; }
+	&& mv $$d/usr/bin/promtool $(BIN)/ || echo "  not available: its tests are skipped"; rm -rf $$d; }
 
-# Many containers set it, and every process would then compile all that it imports.
+# Many containers set it; every process would then compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -28,7 +28,7 @@ $(BIN)/python:
 	@$(call TIMED,create $(VENV),$(PYTHON) -m venv $(VENV))
 
 $(VENV)/.runtime: pyproject.toml | $(BIN)/python
-	@command -v uv >/dev/null || test -x $(BIN)/uv || { $(call TIMED,install uv,$(BIN)/python -m pip install --quiet uv || echo "  not to be had: pip installs"); }
+	@command -v uv >/dev/null || test -x $(BIN)/uv || { $(call TIMED,install uv,$(BIN)/python -m pip install --quiet uv || echo "  not available: pip installs"); }
 	@$(call TIMED,install share-state and its dependencies (1.3 GB with Spark),$(call INSTALL,--editable .))
 	@touch $@
 

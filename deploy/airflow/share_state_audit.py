@@ -1,4 +1,4 @@
-"""Airflow 3: the nightly audit. The worker needs the `share-state` command (docs/how-to/deploy.md).
+"""Airflow 3: the nightly audit. The worker needs the `share-state` command (docs/deploy.md).
 
 Findings and an unusable configuration fail the task at once; any other failure is retried.
 """
