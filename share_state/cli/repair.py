@@ -10,7 +10,7 @@ from share_state.cli.options import DeadLetters, GroupSide, Json, Reading, open_
 from share_state.config.inputs import InputSpec
 from share_state.config.loading import settings_for
 from share_state.errors import ShareStateError
-from share_state.fold.limits import RELEASES
+from share_state.kafka.releases import RELEASES
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.inputs import find_cluster_address
 from share_state.report import console

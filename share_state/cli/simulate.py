@@ -8,6 +8,7 @@ import typer
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import Json, pairs
+from share_state.kafka.releases import LATEST, RELEASES
 from share_state.report import console
 from share_state.report.cutoff import print_simulation, simulation_json
 from share_state.simulator.faults import FAULTS
@@ -51,7 +52,7 @@ def simulate(
             help=f"Plant a fault (repeatable); faults.jsonl lists the findings. One of all or:\n\n\b\n{_FAULTS}",
         ),
     ] = None,
-    release: Annotated[str, typer.Option(help="Kafka release of the brokers, 4.0 to 4.4.")] = "4.4",
+    release: Annotated[str, typer.Option(help=f"Kafka release of the brokers: {', '.join(RELEASES)}.")] = LATEST.name,
     state_partitions: Annotated[int, typer.Option(help="Partitions of __share_group_state.")] = 50,
     updates_per_snapshot: Annotated[int, typer.Option(help="Updates before the next snapshot.")] = 500,
     checkpoint_every: Annotated[int, typer.Option(help="control_records: deltas before the next checkpoint.")] = 10,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic import (
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.limits import Limits
 from share_state.fold.options import STRICT
+from share_state.kafka.releases import RELEASES
 from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import OFF, registered
 from share_state.sources.as_of import to_epoch_ms
@@ -57,7 +58,10 @@ Dialect = Literal["auto", "share_group_state", "control_records"]
 Claims = Literal["history", "latest"]
 Mode = Literal["strict", "best-effort"]
 Judge = Literal["all", "state", "none"]
-Release = Literal["4.0", "4.1", "4.2", "4.3", "4.4"]
+if TYPE_CHECKING:
+    Release = str
+else:
+    Release = Literal[tuple(RELEASES)]
 Severity = Annotated[Literal["error", "warning", "info", "off"], BeforeValidator(_off_if_false)]
 RuleCode = Annotated[str, AfterValidator(_is_registered)]
 PathText = Annotated[str, Field(min_length=1, json_schema_extra={"format": "path"})]

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.kafka.compression import MAX_BODY_SIZE
-
-RELEASES = ("4.0", "4.1", "4.2", "4.3", "4.4")
+from share_state.kafka.releases import RELEASES
 
 GROUP_LIMITS = ("delivery_count", "record_locks")
 """Limits that a share group may set for itself (share.delivery.count.limit, share.partition.max.record.locks)."""
@@ -72,5 +71,5 @@ class Limits:
             archiving_since: offset of the first record that only 4.4 or later can have written, -1 for none.
         """
         if self.writer_version is not None:
-            return -1 if self.writer_version == "4.4" else None
+            return None if RELEASES[self.writer_version].is_before("4.4") else -1
         return None if archiving_since < 0 else archiving_since

@@ -42,6 +42,7 @@ from share_state.fold.limits import Limits
 from share_state.jit.compile import inlined, kernel, prefetch
 from share_state.kafka.buffers import clone_rows, concat_rows, copy_rows, take_rows
 from share_state.kafka.delivery_states import ARCHIVING
+from share_state.kafka.releases import RELEASES
 from share_state.kafka.state_records import (
     LARGEST_OFFSET,
     STATE_BATCH,
@@ -110,7 +111,7 @@ def rule_limits(limits: Limits, log_start_offset: int, archiving_since: int) -> 
     rows["delivery_count"], rows["log_start_offset"] = limits.values("delivery_count"), log_start_offset
     rows["written_by_4_4_after"] = LARGEST_OFFSET if since is None else since
     rows["writer_is_known"], rows["lowers_counts"] = version is not None, version == "4.1"
-    rows["writes_archiving"] = version in (None, "4.4")
+    rows["writes_archiving"] = version is None or RELEASES[version].dead_letters
     return rows
 
 

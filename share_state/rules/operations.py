@@ -13,9 +13,9 @@ from share_state.fold.log_stats import Folded
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, is_poison
+from share_state.kafka.releases import RELEASES
 from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, at_share_partitions, rule
 
-_LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
 _MAX_RANGES = 5
 _MINUTE_MS = 60_000
 
@@ -143,7 +143,8 @@ def long_chain(folded: FoldedLog) -> Breaches:
     """
     limits, chains = folded.limits, folded.chains.chains
     # Up to 4.1 the first cycle after a load or a creation has one more.
-    allowed = limits.updates_per_snapshot + (limits.writer_version not in _LATER_THAN_4_1)
+    writer = RELEASES.get(limits.writer_version or "")
+    allowed = limits.updates_per_snapshot + (writer is None or not writer.counts_first_update)
     rows = np.flatnonzero((chains["updates"] > allowed) & ~folded.suspect)
     base, updates = chains["snapshot_offset"][rows], chains["updates"][rows]
     since = np.where(base >= 0, base, chains["orphan_offset"][rows])

@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from share_state.kafka.delivery_states import DeliveryState
+from share_state.kafka.releases import Release
 from share_state.simulator.durability import (
     ChangedRuns,
     DeadLetterReason,
@@ -17,7 +18,7 @@ from share_state.simulator.durability import (
     build_dead_letters,
 )
 from share_state.simulator.settings import PartitionSettings
-from share_state.simulator.types import Release, StateBatch, merge_adjacent
+from share_state.simulator.types import StateBatch, merge_adjacent
 from share_state.simulator.window import InFlightBatch, OffsetRun, Window
 
 

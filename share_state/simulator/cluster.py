@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from share_state.kafka.releases import Release
 from share_state.simulator.coordinator import CoordinatorEntry, ShareCoordinator
 from share_state.simulator.draft import ControlState, DraftWriter
 from share_state.simulator.events import Ack, Acquire, Event, EventResult, Prune, to_json_line, write_event
@@ -21,7 +22,7 @@ from share_state.simulator.log_writer import LogWriter, StateTopic, StateTopicSe
 from share_state.simulator.player import EventPlayer
 from share_state.simulator.settings import AckBatch, AckType, PlayerSettings
 from share_state.simulator.state_records import StateKey, StateRecord
-from share_state.simulator.types import Release, SharePartitionKey
+from share_state.simulator.types import SharePartitionKey
 
 EVENTS, RESULTS, TOPICS = "events.jsonl", "results.jsonl", "topics.json"
 TRUTH, REDUNDANT, DELETED = "truth.jsonl", "redundant.json", "deleted-keys.jsonl"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from share_state.kafka.record_batches import locate_records
+from share_state.kafka.releases import LATEST, Release
 from share_state.simulator.state_records import (
     NO_TIME,
     DurableState,
@@ -16,12 +17,10 @@ from share_state.simulator.state_records import (
     merge_update,
 )
 from share_state.simulator.types import (
-    LATEST,
     NO_DELIVERY_COMPLETE_COUNT,
     NO_EPOCH,
     NO_START_OFFSET,
     ErrorCode,
-    Release,
     StateRead,
     StateWrite,
 )

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from share_state.errors import ShareStateError
 from share_state.kafka.delivery_states import DeliveryState
+from share_state.kafka.releases import Release
 from share_state.simulator.settings import PartitionSettings
-from share_state.simulator.types import NO_DELIVERY_COMPLETE_COUNT, Release, StateBatch, StateWrite, merge_adjacent
+from share_state.simulator.types import NO_DELIVERY_COMPLETE_COUNT, StateBatch, StateWrite, merge_adjacent
 from share_state.simulator.window import InFlightBatch, LoadGap, OffsetRun, Window
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
+from share_state.kafka.releases import Release
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import Fetch
 from share_state.simulator.coordinator import ShareCoordinator
@@ -25,7 +26,6 @@ from share_state.simulator.types import (
     NO_DELIVERY_COMPLETE_COUNT,
     CheckpointWrite,
     ErrorCode,
-    Release,
     SharePartitionKey,
     StateRead,
 )

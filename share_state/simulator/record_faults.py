@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 from share_state.kafka.codec import encode
 from share_state.kafka.control_records import CHECKPOINT_TYPE, DELTA_TYPE, EPOCH_MODULUS
 from share_state.kafka.delivery_states import TERMINAL, DeliveryState
+from share_state.kafka.releases import RELEASES, Release
 from share_state.schema.declarations import layout
 from share_state.simulator.coordinator import CoordinatorEntry
 from share_state.simulator.draft import ControlState, DraftWriter
@@ -21,7 +22,7 @@ from share_state.simulator.state_records import (
     state_partition_for,
     value_fields,
 )
-from share_state.simulator.types import RELEASES, CheckpointWrite, DeltaWrite, Release, StateBatch
+from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch
 
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 _FOREIGN_TYPE, _FOREIGN_VERSION, _FOREIGN_STATE, _FOREIGN_TAG = 9, 1, 7, (7, b"\xab\xcd")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from share_state.errors import ShareStateError
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.simulator.types import RELEASES, Release
+from share_state.kafka.releases import RELEASES, Release
 
 
 class AckType(IntEnum):

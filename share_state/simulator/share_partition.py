@@ -6,6 +6,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from share_state.kafka.delivery_states import DeliveryState
+from share_state.kafka.releases import RELEASES, Release
 from share_state.simulator.acquisition import AcquiredRecords, Acquisition, AcquisitionLocks, Fetch, LockRelease
 from share_state.simulator.durability import (
     ChangedRuns,
@@ -31,9 +32,7 @@ from share_state.simulator.types import (
     FENCED,
     NO_EPOCH,
     NO_START_OFFSET,
-    RELEASES,
     ErrorCode,
-    Release,
     StateBatch,
     StateRead,
     merge_adjacent,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from share_state.errors import disk_error
+from share_state.kafka.releases import LATEST
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT
 from share_state.simulator.events import EventError, read_events
@@ -14,7 +15,7 @@ from share_state.simulator.faults import PlantedFault, check_names, plant_faults
 from share_state.simulator.log_writer import CODECS, SEGMENT_BYTES, STATE_PARTITIONS, StateTopicSettings
 from share_state.simulator.requests import OutcomeMismatch, RequestReplay, read_requests
 from share_state.simulator.settings import WIDEST, BrokerConfigs, ConfigError, DraftConfigs, PlayerSettings, with_config
-from share_state.simulator.types import LATEST, SharePartitionKey, SimulationError, find_release
+from share_state.simulator.types import SharePartitionKey, SimulationError, find_release
 from share_state.simulator.workload import BEHAVIOURS, GroupAdmin, Member, Workload, run_cold_snapshots, run_pruning
 
 START_MS = 1_700_000_000_000
@@ -129,7 +130,7 @@ def simulate(
         minutes: minutes of simulated time.
         dialect: one of DIALECTS.
         faults: names of faults.FAULTS, or ALL.
-        release: release of the brokers, 4.0 to 4.4.
+        release: release of the brokers, one of RELEASES.
         state_partitions: partitions of `__share_group_state`.
         updates_per_snapshot: updates after which the next write of a share-partition is a snapshot.
         checkpoint_every: deltas before a checkpoint in the draft dialect.

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from share_state.kafka.codec import decode, encode
 from share_state.kafka.delivery_states import DeliveryState
+from share_state.kafka.releases import Release
 from share_state.schema.declarations import layout
 from share_state.simulator.types import (
     NO_DELIVERY_COMPLETE_COUNT,
     NO_EPOCH,
     NO_START_OFFSET,
-    Release,
     StateBatch,
     merge_adjacent,
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from share_state.config.inputs import Claims, Column, Dialect, FileFormat, Format, Mode
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import Clock, FailingVerdict, keys
-from share_state.fold.limits import RELEASES
+from share_state.kafka.releases import RELEASES
 from share_state.rules.registry import OFF, SEVERITIES, registered
 from tests.config.settings_text import REQUIRED, at_key, in_yaml, with_key
 

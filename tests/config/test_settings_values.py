@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from share_state.config.inputs import Column, Dialect, FileFormat, Format
 from share_state.config.loading import load_settings, settings_for
-from share_state.fold.limits import RELEASES, Limits
+from share_state.fold.limits import Limits
+from share_state.kafka.releases import RELEASES
 from share_state.pipeline.inputs import AUTO, FORMATS
 from share_state.sources.discovery import DIALECTS
 from share_state.sources.kafka_client import KAFKA_FORM

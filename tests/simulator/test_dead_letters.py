@@ -1,11 +1,12 @@
 """Records on their way to a dead letter queue (KIP-1191, Kafka 4.4)."""
 
+from share_state.kafka.releases import RELEASES
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import Fetch, LogBatch
 from share_state.simulator.durability import DeadLetter, DeadLetterReason
 from share_state.simulator.settings import AckBatch, PartitionSettings
 from share_state.simulator.share_partition import SharePartition
-from share_state.simulator.types import RELEASES, StateRead
+from share_state.simulator.types import StateRead
 from tests.simulator.history import ACCEPT, GAP, REJECT, RELEASE, History, batches
 
 QUEUE = PartitionSettings(delivery_count_limit=2, has_dead_letter_queue=True)

@@ -3,11 +3,12 @@
 import pytest
 
 from share_state.kafka.delivery_states import DeliveryState
+from share_state.kafka.releases import RELEASES
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import Fetch, LogBatch
 from share_state.simulator.durability import UnloadableStateError
 from share_state.simulator.share_partition import SharePartition, Status
-from share_state.simulator.types import RELEASES, ErrorCode, SimulationError, StateBatch, StateRead, find_release
+from share_state.simulator.types import ErrorCode, SimulationError, StateBatch, StateRead, find_release
 from tests.simulator.history import ACCEPT, RELEASE, History, batches, short
 
 

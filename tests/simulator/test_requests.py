@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from share_state.kafka.releases import RELEASES
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import ShareCoordinator
 from share_state.simulator.requests import RequestReplay, read_requests
 from share_state.simulator.settings import WIDEST, PlayerSettings
-from share_state.simulator.types import RELEASES, SharePartitionKey
+from share_state.simulator.types import SharePartitionKey
 from tests.cli.commands import Said, say
 
 BROKER = Path(__file__).parent / "requests"

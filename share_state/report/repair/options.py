@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from share_state.kafka.delivery_states import TERMINAL, DeliveryState
+from share_state.kafka.releases import LATEST, RELEASES, Release
 from share_state.report.console import format_number, pluralize
 from share_state.report.repair.commands import KafkaTools, diff_command
 from share_state.report.repair.rehearsal import Effect, Rehearsal
 from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.durability import UnloadableStateError
 from share_state.simulator.settings import WIDEST, BrokerConfigs, PartitionSettings
-from share_state.simulator.types import LATEST, Release, find_release
+from share_state.simulator.types import find_release
 
 HARM = ("no harm", "settings change", "records may be delivered again", "records are skipped", "state is deleted")
 """What the options of each harm cost at most; an option's harm is an index of it."""
@@ -320,10 +321,10 @@ class _Advisor:
         """Set a limit: of the group from 4.3 on, else of all brokers."""
         action = f"RAISE_{config.upper().replace('.', '_')}"
         of_brokers = f"group.share.{config}={value} in server.properties of every broker, and a rolling restart"
-        if self.release.name < _GROUP_LIMITS_SINCE:
+        if self.release.is_before(_GROUP_LIMITS_SINCE):
             why = f"{self.release.name} has no such limit for a single group"
             return Option(action, AGAIN, f"{what} {why}: set {of_brokers}.", effect=effect)
-        if self.found.releases[0] < _GROUP_LIMITS_SINCE:
+        if RELEASES[self.found.releases[0]].is_before(_GROUP_LIMITS_SINCE):
             what += f" This needs brokers of {_GROUP_LIMITS_SINCE}; earlier ones need {of_brokers}."
         elif value > getattr(_DEFAULTS, f"max_{config.replace('.', '_')}"):
             what += f" The brokers must allow it: group.share.max.{config}."
@@ -331,7 +332,7 @@ class _Advisor:
         return Option(action, SETTINGS, what, command, effect=effect)
 
     def forbid_renewals(self) -> Option | None:
-        if self.release.name < _GROUP_LIMITS_SINCE:
+        if self.release.is_before(_GROUP_LIMITS_SINCE):
             return None
         what = (
             f"Disallow lock renewals ({_GROUP_LIMITS_SINCE} and later): a record that a consumer keeps is released "
@@ -381,7 +382,7 @@ class _Advisor:
 
     def reset_to_latest(self) -> Option | None:
         end = self.status.row["topic_end_offset"]
-        if end is None or end <= self.loaded.partition.start_offset or self.release.name < "4.2":
+        if end is None or end <= self.loaded.partition.start_offset or self.release.is_before("4.2"):
             return None
         what = (
             "Skip to the end of the topic-partition, once the group is empty: kafka-share-groups.sh resets to times, "

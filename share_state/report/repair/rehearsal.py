@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from share_state.kafka.delivery_states import TERMINAL, DeliveryState
+from share_state.kafka.releases import Release
 from share_state.report.diff import BELOW, FINISHED, InFlightWindow, RangeChange, compare_windows
 from share_state.report.repair.status import SharePartitionStatus
 from share_state.simulator.acquisition import Fetch, LogBatch
@@ -12,7 +13,7 @@ from share_state.simulator.durability import DeadLetter, Operation, UnloadableSt
 from share_state.simulator.settings import AckBatch, AckType, PartitionSettings
 from share_state.simulator.share_partition import SharePartition
 from share_state.simulator.state_records import DurableState, StateKey
-from share_state.simulator.types import NO_START_OFFSET, Release
+from share_state.simulator.types import NO_START_OFFSET
 
 _MEMBER = "member"
 

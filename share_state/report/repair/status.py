@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from share_state.config.inputs import LimitSettings
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError
-from share_state.fold.limits import RELEASES, Limits
+from share_state.fold.limits import Limits
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.kafka.delivery_states import DeliveryState
+from share_state.kafka.releases import RELEASES, Release
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
@@ -347,14 +348,18 @@ def _releases(tables: CommittedTables, states: pa.Table) -> tuple[str, ...]:
     archives = any(note.startswith(WRITER) for note in tables.run["notes"] or ())
     archiving = pc.field("delivery_state") == int(DeliveryState.ARCHIVING)
     if archives or next(tables.batches("in_flight", ["partition"], archiving), None) is not None:
-        return RELEASES[4:]
+        return _with(lambda release: release.dead_letters)
     if pc.any(pc.greater_equal(states["delivery_complete_count"], 0)).as_py():
-        return RELEASES[2:]
+        return _with(lambda release: release.counts_completed)
     if pc.any(pc.is_valid(states["write_time"])).as_py():
         # From 4.2 on, every start offset that is set comes with its delivery complete count.
         is_set = pc.any(pc.greater_equal(states["start_offset"], 0)).as_py()
-        return RELEASES[1:2] if is_set else RELEASES[1:]
-    return RELEASES[:1] if len(states) else RELEASES
+        return _with(lambda release: release.layout != "4.0" and not (is_set and release.counts_completed))
+    return _with(lambda release: release.layout == "4.0" or not len(states))
+
+
+def _with(has: Callable[[Release], bool]) -> tuple[str, ...]:
+    return tuple(name for name, release in RELEASES.items() if has(release))
 
 
 _NOT_UTF8 = re.compile(r"�|\\x[0-9a-f]{2}|[\0\ud800-\udfff]")

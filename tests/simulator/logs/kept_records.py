@@ -1,8 +1,8 @@
 """A log in memory, for tests that look at the records of one coordinator."""
 
+from share_state.kafka.releases import RELEASES
 from share_state.simulator.coordinator import ShareCoordinator
 from share_state.simulator.state_records import StateRecord, encode_record
-from share_state.simulator.types import RELEASES
 
 
 class KeptRecords:

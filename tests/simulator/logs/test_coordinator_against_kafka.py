@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from share_state.kafka.releases import RELEASES
 from share_state.simulator.coordinator import CoordinatorResponse
 from share_state.simulator.state_records import encode_record
-from share_state.simulator.types import RELEASES, ErrorCode
+from share_state.simulator.types import ErrorCode
 from share_state.sources import jars
 from tests.simulator.logs.conversations import NOW, conversations
 from tests.simulator.logs.kafka_coordinator import answers

@@ -2,6 +2,7 @@
 
 import pytest
 
+from share_state.kafka.releases import RELEASES
 from share_state.simulator.coordinator import CoordinatorResponse
 from share_state.simulator.state_records import (
     DurableState,
@@ -10,7 +11,7 @@ from share_state.simulator.state_records import (
     UpdateValue,
     encode_record,
 )
-from share_state.simulator.types import RELEASES, ErrorCode, StateBatch, StateWrite
+from share_state.simulator.types import ErrorCode, StateBatch, StateWrite
 from tests.simulator.logs.conversations import snapshot_cold
 from tests.simulator.logs.kept_records import coordinator_of, hex_values
 
