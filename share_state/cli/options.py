@@ -1,6 +1,6 @@
 """Options that several commands share, and the InputSpec that they describe.
 
-What only commands over logs need is imported in functions: `show` and `groups` start in half the time without it.
+Imports that only commands over logs need are in functions: `show` and `groups` start in half the time without them.
 """
 
 import logging
@@ -220,9 +220,9 @@ def spec_of(
     copied_last: bool = False,
     **control: Any,
 ) -> "InputSpec":
-    """The InputSpec that the options describe, with `control` of ControlSettings.
+    """The InputSpec that the options describe; `control` holds fields of ControlSettings.
 
-    It has a group side if there is `side` or `names_only`.
+    It has a group side if `side` or `names_only` is given.
 
     Raises:
         ShareStateError: if an option cannot be used.
@@ -275,4 +275,4 @@ def announce_compiling() -> None:
     from share_state.jit.compile import has_cached_kernels  # noqa: PLC0415
 
     if not has_cached_kernels():
-        _LOG.info("compiling kernels, which takes half a minute or two; later commands start at once")
+        _LOG.info("compiling kernels, which takes half a minute to two minutes; later commands start at once")
