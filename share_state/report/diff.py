@@ -57,7 +57,7 @@ class InFlightWindow:
         return {self.start, self.end} | {bound for first, last, _ in self.ranges for bound in (first, last + 1)}
 
     def states(self, bounds: Sequence[int]) -> Iterator[RangeState]:
-        """The state between each two neighbours of sorted bounds that include the window's own."""
+        """The state between neighbouring bounds, which are sorted and include the window's own."""
         at = 0
         for first in bounds[:-1]:
             while at < len(self.ranges) and self.ranges[at][1] < first:
@@ -94,7 +94,7 @@ def compare_windows(before: InFlightWindow | None, after: InFlightWindow | None)
     Args:
         before, after: the window at each point; None if there is no state or no start offset yet.
     Returns:
-        Ranges between the lowest and the highest offset of the windows. If one is None, the whole other is new or gone.
+        Ranges between the lowest and the highest offset of the windows. If one is None, the other is new or gone.
     """
     if before is None and after is None:
         return []
@@ -276,7 +276,7 @@ def _kind_of(merged: tuple[str, int, int, list[str], list[str]]) -> tuple[str, s
 
 
 def _named(states: Sequence[str]) -> str:
-    """The state of all, with the least and the largest delivery count."""
+    """The state that all have, with the smallest and the largest delivery count."""
     name, _, rest = states[0].partition(" (")
     counts = sorted({int(state.partition(" (")[2].rstrip(")")) for state in states} if rest else ())
     if len(counts) < 2:

@@ -40,7 +40,7 @@ def records(folder: Path) -> list[list[Any]]:
 def test_the_replayed_log_leaves_the_records_that_the_broker_wrote(capfd, tmp_path):
     said = say(capfd, "simulate", "--out", tmp_path / "out", "--requests", LOG, *AS_THE_BROKER, *LIMIT)
     assert said.code == 0, said
-    assert "25 events left 12 records of 2 share-partitions" in said.out
+    assert "25 events produced 12 records of 2 share-partitions" in said.out
     written = records(tmp_path / "out")
     assert len(written) == 12
     assert written == records(BROKER)
