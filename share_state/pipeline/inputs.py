@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 AUTO, SEGMENTS = "auto", "segments"
 
 HEAD_SIZE = 1 << 20
-"""Bytes of a file that are enough to recognise its format."""
+"""Bytes of a file that are enough to recognize its format."""
 
 _PARQUET = b"PAR1"
 _NOT_DATA = ("_", ".")
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-"""Ending of a name -> how the file is compressed, for Arrow and Spark alike."""
+"""Ending of a file name -> how the file is compressed, for Arrow and Spark alike."""
 
 SortedLogs = tuple[list[LogPartition], set[str]]
 """Log partitions, and the topics whose rows are left out."""
@@ -67,8 +67,8 @@ class ExportPaths:
 
     Attributes:
         paths: files, folders and globs.
-        dialect: of segments.
-        columns: of tables: name in Spark's Kafka source -> name in the table.
+        dialect: for segments.
+        columns: for tables: name in Spark's Kafka source -> name in the table.
         sorter: None if Spark must not be started.
     """
 
@@ -167,7 +167,7 @@ def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | 
         format: one of FORMATS, kafka, or AUTO to look at the content.
         kafka_properties: path of a properties file for a cluster, as Kafka's tools take it with --command-config.
     Raises:
-        InputError: if an input cannot be used, is not of this format, or AUTO sees several formats.
+        InputError: if an input cannot be used, is not of this format, or AUTO finds several formats.
     """
     address = find_cluster_address(given.paths, format)
     if address is not None:
@@ -220,7 +220,7 @@ def find_cluster_address(inputs: Sequence[str], form: str = AUTO) -> str | None:
         raise InputError(f"{clusters[0]}: a cluster is not read as {form}; leave --format out")
     bootstrap_servers(clusters[0])
     if len(inputs) > 1:
-        raise InputError(f"{clusters[0]}: a cluster is read alone; take the other {len(inputs) - 1} inputs out")
+        raise InputError(f"{clusters[0]}: a cluster is read alone; remove the other {len(inputs) - 1} inputs")
     return clusters[0]
 
 

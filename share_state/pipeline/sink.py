@@ -42,7 +42,7 @@ class Sink(Protocol):
 
         Raises:
             InputError: if a segment cannot be read.
-            WarehouseError: as of `replace`.
+            WarehouseError: as for `replace`.
         """
         ...
 

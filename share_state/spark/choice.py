@@ -80,7 +80,7 @@ def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[Executo
         choice: the request; without Spark every name is that of a folder.
         warehouse: a folder, an address, or `catalog.schema`, unless there is a folder of this name.
     Yields:
-        The request with the schema, if any, whose session stays active meanwhile; where its tables lie.
+        The request with the schema, if any, whose session stays active meanwhile; where its tables are.
     Raises:
         WarehouseError: if Spark does not know the schema.
     """

@@ -28,7 +28,7 @@ TABLES = (DECODED_RECORDS, STATE, IN_FLIGHT, CUTOFF, FINDINGS)
 """What the option `table` may name; the first is the default."""
 
 KAFKA_TABLE = "records"
-"""What only a stream reads: the records with the columns of Spark's Kafka source."""
+"""The table that only a stream reads: the records with the columns of Spark's Kafka source."""
 
 _SOURCE_OPTIONS = ("format", "dialect", "kafka_properties")
 _PLAN_OPTIONS = ("as_of", "topics", "groups", "group_partitions", "state_partitions", "judge")
@@ -39,7 +39,7 @@ def register(spark: SparkSession) -> None:
 
     `spark.readStream` reads `kafka://` alone, and of the tables `decoded_records` or KAFKA_TABLE.
 
-    Options: `path`; `table` (one of TABLES); as of `reconstruct`: `as_of` (a time), `topics` and `groups` (paths),
+    Options: `path`; `table` (one of TABLES); as for `reconstruct`: `as_of` (a time), `topics` and `groups` (paths),
     `group_partitions`, `state_partitions`, `judge`, `format`, `dialect` and `kafka_properties`.
 
     Args:
@@ -60,7 +60,7 @@ class ShareGroupStateSource(DataSource):
         """The columns of the chosen table.
 
         Raises:
-            ShareStateError: if an option is unknown, or the table is.
+            ShareStateError: if an option or the table is unknown.
         """
         known = ("path", "paths", "table", "max_records", "starting", *_SOURCE_OPTIONS, *_PLAN_OPTIONS)
         for name in self.options:
@@ -73,10 +73,10 @@ class ShareGroupStateSource(DataSource):
 
         Raises:
             InputError: if a path is missing or holds no such log.
-            ShareStateError: if an option has another value than it may have.
+            ShareStateError: if an option has an invalid value.
         """
         if self._table == KAFKA_TABLE:
-            raise ShareStateError(f"option table {KAFKA_TABLE!r}: of readStream only; give one of {', '.join(TABLES)}")
+            raise ShareStateError(f"option table {KAFKA_TABLE!r}: for readStream only; give one of {', '.join(TABLES)}")
         side, plan = read_groups(self._plan())
         return ShareGroupStateReader(self._table, plan, side if self._table == FINDINGS else None, schema)
 
@@ -129,7 +129,7 @@ class ShareGroupStateReader(DataSourceReader):
         table: one of TABLES.
         plan: the log partitions.
         side: the group side, if its findings are to be read.
-        schema: of the batches.
+        schema: the schema of the batches.
     """
 
     def __init__(self, table: str, plan: FoldPlan, side: GroupSide | None, schema: StructType) -> None:

@@ -97,7 +97,10 @@ def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
         (["--config", "a.yaml", "--format", "table"], "--format applies to INPUT; give --set sources.N.format=table"),
         (["--config", "a.yaml", "--column", "key=k"], "--column applies to INPUT; give --set sources.N.columns.key=k"),
         (["--config", "a.yaml", "--column", "key=auto"], "--column applies to INPUT; give --set sources.N.columns.key"),
-        (["--out", "lake", "--kafka-properties", "p"], "--kafka-properties applies to INPUT; give --set sources.N.kafka"),
+        (
+            ["--out", "lake", "--kafka-properties", "p"],
+            "--kafka-properties applies to INPUT; give --set sources.N.kaf",
+        ),
         ([str(CHAOS), "--out", "lake", "--set", "limits.delivery_cuont=3"], "did you mean limits.delivery_count?"),
         ([str(CHAOS), "--out", "lake", "--rule", "FOO=off"], "--rule FOO=off: no such rule"),
         ([str(CHAOS), "--out", "lake", "--fail-on", "never"], "--fail-on never: give one of error, warning, info, off"),
