@@ -86,7 +86,7 @@ def test_mismatches_are_printed_with_their_line(capfd, tmp_path):
         ('"groupId":"g"', '"groupId":7', "line 2: request.groupId: Input should be a valid string"),
         ("[2026-11-23 06:59:58,648]", "[now]", "line 2: 'now' is not a time such as 2026-11-23 06:59:58,648"),
         ('"memberId":"WIuzwcwjRLSvDQ/0NVfqcA"', '"memberId":""', "line 2: member: String should have at least 1 char"),
-        ('TimeoutMs":2000', 'TimeoutMs":500', "share.record.lock.duration.ms: 500: must lie between the brokers'"),
+        ('TimeoutMs":2000', 'TimeoutMs":500', "share.record.lock.duration.ms: 500: must be between the brokers'"),
         (TOPIC_ID, "orders", "'orders' is not a uuid of 22 characters"),
     ],
 )
