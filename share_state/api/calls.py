@@ -372,7 +372,7 @@ def _session(given: object, spark: "SparkSession | None") -> "SparkSession | Non
 
 def _listed(paths: Paths, name: str = "paths") -> list[str]:
     if hasattr(paths, "columns"):
-        raise ShareStateError(f"{name} is a {type(paths).__name__}: pass spark.createDataFrame(...) of it, or a path")
+        raise ShareStateError(f"{name} is a {type(paths).__name__}: pass spark.createDataFrame({name}), or a path")
     one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
     named = list(one_or_more)
     if not all(isinstance(path, str | PathLike) for path in named):

@@ -169,7 +169,7 @@ class Judging(Bundle):
 
 @dataclass(frozen=True, slots=True)
 class Running(Bundle):
-    """Where a command runs, and what it prints meanwhile."""
+    """Where a command runs, and what it prints while it runs."""
 
     master: Annotated[str | None, typer.Option(help="Spark master; by default local[*] where Spark is needed.")] = None
     spark_conf: SparkConf = None

@@ -217,8 +217,8 @@ class InputSpec(Section):
         dead_letters: exports of dead-letter topics, or the address of a cluster.
         dead_letters_copied_last: whether they were copied after the state logs.
         group_frame: a Spark DataFrame of group records in place of `groups.paths`.
-        names_only: whether groups are read only for the names of topics; then a log of theirs that cannot be read
-            is only noted.
+        names_only: whether groups are read only for the names of topics; then a log of theirs that cannot be
+            read is only noted.
         rules: rule -> severity in place of its own.
         judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         limits: limits of the cluster.

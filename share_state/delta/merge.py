@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GONE = "gone"
 """Column of changed rows: the row with this key is no longer in the table."""
 
-_FIX = "start the stream again; it then writes all tables anew"
+_FIX = "start the stream again; it then rewrites all tables"
 
 
 def merged_rows(existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]) -> list[pa.Table]:

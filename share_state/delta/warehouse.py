@@ -350,7 +350,7 @@ class Warehouse:
             return set() if existing is None else run_ids(self.folder(table), table, existing)
 
     def repair_history(self) -> list[str]:
-        """Remove files that are gone or truncated from the tables that runs append to; all others are written anew.
+        """Remove files that are gone or truncated from the tables that runs append to; all others are rewritten.
 
         Returns:
             A note for each table that lost rows.
@@ -502,7 +502,7 @@ class Warehouse:
         return known
 
     def _overtaken(self) -> WarehouseError:
-        return WarehouseError(f"{self.root}: another run committed here meanwhile; this one did not; run it again")
+        return WarehouseError(f"{self.root}: another run committed here meanwhile, and this one did not; run it again")
 
 
 def _compact(existing: "DeltaTable") -> None:

@@ -1,4 +1,4 @@
-"""Finds the log partitions of an export: the format of its files, the logs in them, and the group side beside them."""
+"""Finds the log partitions of an export: the format of its files, the logs in them, and the group side next to them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -194,7 +194,7 @@ def read_group_export(given: ExportPaths, format: str = AUTO) -> tuple[LogPartit
     """The partitions of `__consumer_offsets` in an export that is named as the group side.
 
     Raises:
-        InputError: if it is a cluster, cannot be read, holds no such log, or is not of this format.
+        InputError: if it is a cluster, cannot be read, holds no log of the topic, or is not of this format.
     """
     for path in given.paths:
         if path.startswith(SCHEME):
@@ -344,7 +344,7 @@ def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) 
         given: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
         topics: those to find; the first must be there. A table without topics is of the first.
     Raises:
-        InputError: if a path cannot be used as such a table.
+        InputError: if a path cannot be read as a table of records.
         ShareStateError: if the rows must be sorted and there is no sorter.
     """
     files, to_sort, columns = list[TableFile](), list[tuple[str, str]](), Columns(**given.columns)
@@ -369,7 +369,7 @@ def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) 
             elif _is_json_table(head):
                 to_sort.append(("json", str(path)))
             else:
-                raise InputError(f"{path}: neither Parquet nor lines of JSON with a record each; give such a table")
+                raise InputError(f"{path}: neither Parquet nor lines of JSON with one record each; give one of these")
     found = TablePlan([], set(), is_in_order=False) if to_sort else plan_table(files, columns, topics)
     if found.is_in_order:
         return found.logs, found.other_topics
@@ -406,7 +406,7 @@ def data_files(path: InputPath) -> list[InputPath]:
 def adjacent_group_logs(paths: Sequence[str], logs: Sequence[LogPartition]) -> tuple[LogPartition, ...]:
     """The partitions of `__consumer_offsets` in the folders that hold the logs of the state topic.
 
-    Only folders that the paths name, or that lie below one, are searched: a path to a single `__share_group_state-N`
+    Only folders that the paths name, or that are below one, are searched: a path to a single `__share_group_state-N`
     selects that log alone.
 
     Args:

@@ -154,7 +154,7 @@ class FoldPlan:
         judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.
         limits: the limits of the cluster, for the rules.
-        resumed: name of a log partition -> how an audit resumes it; None if this is no audit.
+        resumed: name of a log partition -> how an audit resumes it; None if this is not an audit.
         timeline: the share-partitions of the table `timeline`; None for no timeline.
         groups: the group side; None if there is none.
         cores: name of a log partition -> cores that fold it, 1 by default.

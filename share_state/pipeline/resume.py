@@ -253,9 +253,9 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
             if (other := _warehouse_of(filesystem, f"{folder}/{name}")) not in (None, place):
                 raise WarehouseError(f"{checkpoint}: belongs to the stream that writes {other}; give another folder")
         if run is not None:
-            _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts anew", checkpoint, warehouse)
+            _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts over", checkpoint, warehouse)
         elif known:
-            _LOG.info("%s: the tables of the stream in %s are gone; it starts anew", warehouse, checkpoint)
+            _LOG.info("%s: the tables of the stream in %s are gone; it starts over", warehouse, checkpoint)
         for name in known:
             filesystem.delete_dir(f"{folder}/{name}")
         query = uuid.uuid4().hex[:16]

@@ -34,7 +34,7 @@ RESULTS = (STATE, IN_FLIGHT, FINDINGS)
 """Tables that every fold fills."""
 
 WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
-"""Tables of an audit, CARRIED also of a reconstruct from which a stream may go on; rows of WATCHED are incomplete,
+"""Tables of an audit, CARRIED also of a reconstruct that a stream may continue; rows of WATCHED are incomplete,
 since their time and verdict depend on every log."""
 
 CUTOFF, SUMMARY, LOG = "cutoff", "summary", "log"

@@ -198,7 +198,7 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
         print_line(f"note: {_shorten(run['notes'][0], 2 * width - 6 - len(more))}{more}")
     print_line(_shorten(headline(report), width))
     statuses = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
-    print_line(_shorten(f"status: {statuses or 'no share-partition'}", width))
+    print_line(_shorten(f"status: {statuses or 'no share-partitions'}", width))
     _print_flagged(report, width)
     _print_rules(report, width)
     print_line(_shorten(_cutoff_line(report), width))
@@ -249,7 +249,7 @@ def _print_rules(report: AuditReport, width: int) -> None:
 def _cutoff_line(report: AuditReport) -> str:
     rows = report.cutoffs
     if not rows:
-        return "cutoff: no log partition"
+        return "cutoff: no log partitions"
     redundant = sum(row["redundant_records"] or 0 for row in rows)
     octets = [row["redundant_bytes"] for row in rows if row["redundant_bytes"] is not None]
     line = f"cutoff: {pluralize(redundant, 'redundant record')}{f' ({format_size(sum(octets))})' if octets else ''}"

@@ -208,7 +208,7 @@ def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
     """A filter for the rows of HISTORY_TABLE that the latest audit wrote; an audit of unchanged input writes none.
 
     Raises:
-        WarehouseError: if the latest run is no audit.
+        WarehouseError: if the latest run is not an audit.
     """
     if not tables.holds(HISTORY_TABLE):
         raise WarehouseError("the latest run wrote no history; run `share-state audit` on this warehouse first")

@@ -235,7 +235,7 @@ def _print_share_partitions(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         place = [row["topic"] or row["topic_id"], row["partition"], row["status"]]
         cells.append([*place, row["start_offset"], row["lag"], ", ".join(row["members"]) or None])
-    print_table(columns, cells, numeric=("PARTITION", "START-OFFSET", "LAG"), otherwise="no share-partition")
+    print_table(columns, cells, numeric=("PARTITION", "START-OFFSET", "LAG"), otherwise="no share-partitions")
 
 
 def _print_members(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The data source `share_group_state` of `spark.read` and SQL; Spark plans it in a Python process beside the driver."""
+"""The data source `share_group_state` of `spark.read` and SQL; Spark plans it in a Python process by the driver."""
 
 import json
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ class ShareGroupStateSource(DataSource):
         """Find the log partitions.
 
         Raises:
-            InputError: if a path is missing or holds no such log.
+            InputError: if a path is missing or holds no log.
             ShareStateError: if an option has an invalid value.
         """
         if self._table == KAFKA_TABLE:
@@ -84,7 +84,7 @@ class ShareGroupStateSource(DataSource):
         """Read a running cluster as a stream: the records as they are, or decoded.
 
         Raises:
-            ShareStateError: if the path is no cluster, or the table cannot be streamed.
+            ShareStateError: if the path is not a cluster, or the table cannot be streamed.
         """
         del schema
         address = find_cluster_address([self.options.get("path", "")], KAFKA_FORM)

@@ -87,7 +87,7 @@ class SparkSink:
     def __init__(
         self, tables: Warehouse, executor: Executor[DataFrame], spark: SparkSession, schema: str | None
     ) -> None:
-        """Begin; the executor runs in the session, which has Delta; the schema, if any, lies at the warehouse."""
+        """Begin; the executor runs in the session, which has Delta; the schema, if any, is at the warehouse."""
         self.tables, self._executor, self._spark, self._schema = tables, executor, spark, schema
         self._output, self._rows, self._counts = OutputSpec(()), None, Counter[str]()
         self._changed = dict[str, DataFrame]()

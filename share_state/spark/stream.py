@@ -55,7 +55,7 @@ def pack_rows(table: pa.Table) -> Iterator[pa.RecordBatch]:
     """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition.
 
     Args:
-        table: key, value, partition, offset, and maybe topic and timestamp.
+        table: key, value, partition, offset, and optionally topic and timestamp.
     """
     if "topic" in table.column_names:
         table = table.filter(pc.field("topic").cast(pa.string()) == STATE_TOPIC)

@@ -105,7 +105,7 @@ def deliveries(in_flight: Any, *, limit: int | None = None) -> Chart:
 def _common_name(rows: pa.Table) -> str:
     """The share-partition or group that all rows are about."""
     if not len(rows):
-        return "no share-partition"
+        return "no share-partitions"
     first = rows.slice(0, 1).to_pylist()[0]
     is_common = {name: pc.count_distinct(rows[name], mode="all").as_py() == 1 for name in KEY_COLUMNS}
     if all(is_common.values()):
@@ -173,7 +173,7 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delive
         selection: the share-partitions; exactly one for a chart over time; for the cutoff those whose logs are shown.
         delivery_limit: the limit of the group, for deliveries.
     Raises:
-        ShareStateError: if there is no such chart, or nothing to draw.
+        ShareStateError: if the chart is unknown, or there is nothing to draw.
         InputError: if a segment cannot be read.
     """
     if what not in PLOTS:

@@ -90,7 +90,7 @@ def read_history(timeline: Any, *more: str, until: datetime | None = None) -> Hi
     """Read the table `timeline` of one share-partition, Arrow or Spark, with `more` columns; the log ends at `until`.
 
     Raises:
-        ShareStateError: if it is no timeline, is empty, or holds several share-partitions.
+        ShareStateError: if it is not a timeline, is empty, or holds several share-partitions.
     """
     columns = (*KEY_COLUMNS, "offset", "timestamp", "start_offset", "end_offset", "topic_end_offset", *more)
     rows = to_arrow(timeline, columns, "timeline").sort_by("offset")
@@ -230,7 +230,7 @@ def window(timeline: Any, *, until: datetime | None = None) -> Chart:
     Returns:
         Time across (UTC), offsets up. A solid line is SPSO, a dashed one SPEO; white offsets were not in flight.
     Raises:
-        ShareStateError: if there are no such rows, or those of several share-partitions.
+        ShareStateError: if there are no rows, or rows of several share-partitions.
     Source: KIP-932, In-flight records; Kafka SharePartition.RecordState.
     """
     history = read_history(timeline, "state_batches", until=until)
@@ -289,7 +289,7 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
     Returns:
         Time across (UTC), offsets up: SPSO as a solid line, SPEO dashed, the topic's end offset dotted if known.
     Raises:
-        ShareStateError: if there are no such rows, or those of several share-partitions.
+        ShareStateError: if there are no rows, or rows of several share-partitions.
     Source: KIP-932, Share-partition start and end offset.
     """
     history = read_history(timeline, until=until)

@@ -1,4 +1,4 @@
-"""Commands of Kafka's tools and of share-state as lines of bash, each release with the options that it has.
+"""Commands of Kafka's tools and of share-state as lines of bash, with the options that each release has.
 
 Checked against the tools of 4.0.2, 4.1.2, 4.2.1 and 4.3.1 and the configs of 4.4.0. Source: Kafka ShareGroupCommand,
 ConsoleShareConsumer, ConfigCommand, LeaderElectionCommand, GroupConfig; KIP-932, Admin.alterShareGroupOffsets.

@@ -57,7 +57,7 @@ class RepairPlan:
         return head | {"share_partitions": found, "left_out": self.survey.left_out}
 
     def markdown(self) -> str:
-        """The plan for a person."""
+        """The plan as Markdown."""
         return "\n".join(self._markdown()).rstrip() + "\n"
 
     def _markdown(self) -> Iterator[str]:
