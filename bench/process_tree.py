@@ -25,7 +25,7 @@ _SAMPLE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """What a command and its descendants used; memory is the largest VmHWM by kind: command, jvm, worker, other."""
+    """Usage of a command and its descendants; memory is the largest VmHWM by kind: command, jvm, worker, other."""
 
     exit_code: int
     wall_s: float
@@ -83,7 +83,7 @@ def cpu_seconds(root: psutil.Process) -> Counter[str]:
 
 
 def process_kind(process: psutil.Process | None) -> str:
-    """What a process is for Spark: worker, jvm or other."""
+    """The role of a process in Spark: worker, jvm or other."""
     arguments = process.cmdline() if process else []
     if any("pyspark.daemon" in argument or "pyspark/daemon" in argument for argument in arguments):
         return "worker"

@@ -29,7 +29,7 @@ _T, _U = TypeVar("_T"), TypeVar("_U")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line sets."""
+    """Settings from the command line."""
 
     log: Shape
     records_per_batch: tuple[int, ...] = option((1, 20), "--comparison and --profile: one log for each")

@@ -109,7 +109,7 @@ DeliveryLimit = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Source(Bundle):
-    """What the input is."""
+    """Options that describe the input."""
 
     format: Format = "auto"
     column: ColumnNames = None
@@ -120,7 +120,7 @@ class Source(Bundle):
 
 @dataclass(frozen=True, slots=True)
 class Reading(Source):
-    """What the input is, and which of its records to read."""
+    """Options that describe the input, and which of its records to read."""
 
     as_of_offset: Annotated[
         list[str] | None,
@@ -134,7 +134,7 @@ class Reading(Source):
 
 @dataclass(frozen=True, slots=True)
 class Folding(Bundle):
-    """How to fold records."""
+    """Options of the fold."""
 
     mode: Mode = "strict"
     state_partitions: StatePartitions = None
@@ -142,7 +142,7 @@ class Folding(Bundle):
 
 @dataclass(frozen=True, slots=True)
 class GroupSide(Bundle):
-    """Where the logs of the groups are."""
+    """Options that describe the logs of the groups."""
 
     groups: Annotated[
         list[str] | None,
@@ -161,7 +161,7 @@ class GroupSide(Bundle):
 
 @dataclass(frozen=True, slots=True)
 class Judging(Bundle):
-    """Severities of findings."""
+    """Options for the severities of findings."""
 
     rule: RuleSeverity = None
     fail_on: FailOn = "error"
@@ -169,7 +169,7 @@ class Judging(Bundle):
 
 @dataclass(frozen=True, slots=True)
 class Running(Bundle):
-    """Where a command runs, and what it prints while it runs."""
+    """Options for where a command runs, and what it prints."""
 
     master: Annotated[str | None, typer.Option(help="Spark master; by default local[*] where Spark is needed.")] = None
     spark_conf: SparkConf = None

@@ -18,7 +18,7 @@ StagedFile = Mapping[str, Any]
 """The fields of STAGED_SCHEMA."""
 
 STAGING_PREFIX = ".staged-"
-"""Of the name of a run's folder, which readers of tables skip, as it is hidden."""
+"""Begins the name of a run's folder, which is hidden, so that readers of tables skip it."""
 
 _READ_BYTES = 4 << 20
 """Without a buffer, each column of each batch is a request to an object store."""

@@ -72,7 +72,7 @@ _LOCK_HOLDER = ".lock.holder.json"
 _BATCH_BYTES = 16 << 20
 """delta-rs keeps the order of rows within a batch only; most tables are one batch."""
 PROPERTIES = {"delta.checkpointInterval": "10"}
-"""Of every table: opening it reads a checkpoint of its log and at most 9 entries; by delta-rs' default, up to 99."""
+"""Of every table: opening one reads a checkpoint of its log and at most 9 entries; by delta-rs' default, up to 99."""
 _HISTORY_TABLES = ("share_partition_history", "runs")
 _MOST_SMALL_FILES, _COMPACTED_BYTES = 16, 16 << 20
 """Small files of many nights become one; such a file is cheap to rewrite when its oldest night expires."""

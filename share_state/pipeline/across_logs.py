@@ -180,7 +180,7 @@ def name_topics(plan: FoldPlan) -> FoldPlan:
 
 @dataclass(frozen=True, slots=True)
 class DriverSide:
-    """What the driver reads in addition to the logs that tasks fold.
+    """The inputs that the driver reads in addition to the logs that tasks fold.
 
     Attributes:
         groups: the group side; None if there is none.

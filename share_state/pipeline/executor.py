@@ -175,7 +175,7 @@ class DeltalakeSink:
         return sum(file["rows"] for file in files)
 
     def count(self, table: str) -> int:
-        """How many rows of a table the fold made."""
+        """The number of rows that the fold made for a table."""
         return sum(file["rows"] for file in self._staged[table])
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -47,7 +47,7 @@ class Sink(Protocol):
         ...
 
     def count(self, table: str) -> int:
-        """How many rows of a table the fold made."""
+        """The number of rows that the fold made for a table."""
         ...
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:

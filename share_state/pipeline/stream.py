@@ -96,7 +96,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What a source knows of a log partition besides its records; None if unknown.
+    """Facts about a log partition that a source knows, besides its records; None if unknown.
 
     Attributes:
         log_start_offset: offset of its first record.
@@ -119,7 +119,7 @@ def packed_batch(partition: int, facts: LogFacts, rows: pa.Table | None) -> pa.R
 
 @dataclass(slots=True)
 class LogChanges:
-    """What a micro-batch changed of one log partition.
+    """The changes of a micro-batch to one log partition.
 
     Attributes:
         log: its name.

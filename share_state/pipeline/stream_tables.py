@@ -82,7 +82,7 @@ class StreamRun:
 
 
 def last_stream_run(warehouse: str) -> StreamRun | None:
-    """What the stream whose tables are in a warehouse has committed; None if its latest run is not a stream.
+    """The committed run of the stream that writes a warehouse; None if the latest run there is not a stream.
 
     Raises:
         WarehouseError: if the warehouse cannot be read.
@@ -428,7 +428,7 @@ class StreamTables:
             self.findings = every
 
     def result(self) -> RunResult:
-        """What is committed."""
+        """The result of what is committed."""
         run = self.run
         return RunResult(
             run_id=run.query,

@@ -158,7 +158,7 @@ def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> 
 
 
 def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
-    """What differs between two states.
+    """Compare two states.
 
     Args:
         before, after: tables share_partition_state and in_flight of each.

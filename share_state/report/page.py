@@ -116,7 +116,7 @@ def trend_svg(audits: Rows) -> Markup | None:
 
 
 def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> dict[str, Any]:
-    """What the page shows about a flagged share-partition."""
+    """The data that the page shows about a flagged share-partition."""
     ranges, now = one.ranges, one.now
     limit = report.limits.of_group("delivery_count", now["group_id"])
     is_dense = len(ranges) > MAX_SINGLE_BARS
@@ -284,7 +284,7 @@ def _set_time_ticks(axes: Axes, times: Sequence[datetime], width: float) -> None
 
 
 def _summarize_dead_letters(tables: CommittedTables) -> dict[str, Any] | None:
-    """What the page shows about dead letters; None if the audit had no dead-letter topics, or there are none.
+    """Summarize dead letters for the page; None if the audit had no dead-letter topics, or there are none.
 
     Returns:
         rows: by group_id and reason: letters, duplicates and lost; those with the most lost first, up to a limit.

@@ -160,7 +160,7 @@ class Metrics(Collector):
             yield self._family(f"log_partition_{name}", help_text, _present(labels, [row[name] for row in rows]))
 
     def _dead_letters(self) -> Iterator[GaugeMetricFamily]:
-        """Only of audits with dead-letter topics."""
+        """Metrics of dead letters, if the audit had dead-letter topics."""
         for table, name, help_text, by, value in (
             ("dead_letters", "group_dead_letters", "Dead letters.", ["group_id", "reason"], ("offset", "count")),
             ("lost_dead_letters", "group_lost_dead_letters", "Archived records without a dead letter.", ["group_id"],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from share_state.sources.kafka_cluster import KafkaSource
 
 IN_PROCESS_LIMIT = 4 << 30
-"""Bytes of segments that two cores fold in the 8 s that Spark takes to start (bench/README.md)."""
+"""Bytes of segments that two cores fold in about the time that Spark takes to start."""
 
 IN_PROCESS_RECORDS = 1_000_000
 """Records of a cluster that one process consumes in about the time that Spark takes to start."""

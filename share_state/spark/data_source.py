@@ -157,6 +157,6 @@ class ShareGroupStateReader(DataSourceReader):
     def _judge_groups(self) -> Iterator[pa.RecordBatch]:
         assert self.side is not None
         rows = LocalExecutor().fold(replace(self.plan, judging=JUDGE_NONE), OutputSpec((STATE,)))
-        # SPLIT_KEY belongs to states that no other task of this source settles.
+        # Without findings of SPLIT_KEY: this source does not settle the states that they are about.
         *_, of_groups = judge_folded_states(self.side, self.plan, rows, returned_table(rows, STATE))[1]
         yield from of_groups.to_batches()

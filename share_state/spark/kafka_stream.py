@@ -67,7 +67,7 @@ class LogRange(InputPartition):
 
 
 class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads micro-batches of a cluster; subclasses say what a log partition yields."""
+    """Plans and reads micro-batches of a cluster; subclasses define what a log partition yields."""
 
     def __init__(
         self, address: str, properties: ClientProperties, most_records: int | None = None, starting: str | None = None
@@ -153,12 +153,12 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.sleep(_PAUSE)
 
     def begin(self, given: LogRange) -> Iterator[pa.RecordBatch]:
-        """What precedes the records of a range."""
+        """Batches to return before the records of a range."""
         del given
         return iter(())
 
     def convert(self, batch: pa.RecordBatch, given: LogRange, facts: LogFacts) -> pa.RecordBatch:
-        """What the source returns for some records."""
+        """Convert records to the batch that the source returns."""
         del facts
         count, milliseconds = batch.num_rows, batch["timestamp"]
         columns = {
@@ -202,7 +202,7 @@ class DecodedStreamReader(ClusterStreamReader):
     """The records of each log partition, decoded: the columns of schemas/tables/decoded_records.yaml."""
 
     def convert(self, batch: pa.RecordBatch, given: LogRange, facts: LogFacts) -> pa.RecordBatch:
-        """Some records, decoded."""
+        """Decode records."""
         log = replace(_log(given, batch["offset"][0].as_py()), source=MicroBatch(pa.Table.from_batches([batch])))
         decoded = pa.concat_tables(decoded_tables(log, Window()))
         return decoded.cast(table_schema("decoded_records")).combine_chunks().to_batches()[0]
@@ -216,7 +216,7 @@ class _PackedReader(ClusterStreamReader):
         yield packed_batch(given.partition, given.facts, None)
 
     def convert(self, batch: pa.RecordBatch, given: LogRange, facts: LogFacts) -> pa.RecordBatch:
-        """Some records in one row."""
+        """Pack records into one row."""
         return packed_batch(given.partition, facts, pa.Table.from_batches([batch]))
 
 

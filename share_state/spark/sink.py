@@ -119,7 +119,7 @@ class SparkSink:
             return self._spark.table(self._name(table)).count()
 
     def count(self, table: str) -> int:
-        """How many rows of a table the fold made."""
+        """The number of rows that the fold made for a table."""
         return self._counts[table]
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:

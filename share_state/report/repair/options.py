@@ -78,7 +78,7 @@ class Repair:
 
 
 def repairs(found: Survey, tools: KafkaTools) -> tuple[Repair, ...]:
-    """What can be done about each share-partition in trouble.
+    """The options for each share-partition in trouble.
 
     Args:
         found: the share-partitions.
