@@ -82,7 +82,7 @@ def test_mismatches_are_printed_with_their_line(capfd, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("Completed request", "Received request", "has no ShareFetch or ShareAcknowledge that acquires or acknow"),
+        ("Completed request", "Received request", "has no ShareFetch or ShareAcknowledge request that acquires or ack"),
         ('"groupId":"g"', '"groupId":7', "line 2: request.groupId: Input should be a valid string"),
         ("[2026-11-23 06:59:58,648]", "[now]", "line 2: 'now' is not a time such as 2026-11-23 06:59:58,648"),
         ('"memberId":"WIuzwcwjRLSvDQ/0NVfqcA"', '"memberId":""', "line 2: member: String should have at least 1 char"),
