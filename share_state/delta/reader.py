@@ -438,7 +438,7 @@ class CommittedTables:
             opened = open_table(place)
             if opened is not None and wanted is not None and opened.version() != wanted:
                 later = {one["version"]: one["operation"] for one in opened.history() if one["version"] > wanted}
-                # Changes by others since (DELETE, OPTIMIZE) count; a WRITE is of a run that is uncommitted, or later.
+                # What others changed since (DELETE, OPTIMIZE) counts; a WRITE is by an uncommitted or later run.
                 while later.get(wanted + 1, "WRITE") not in _WRITES:
                     wanted += 1
                 opened.load_as_version(wanted)

@@ -279,7 +279,7 @@ class Warehouse:
         self._write(table, rows, None)
 
     def merge(self, table: str, rows: pa.Table, key: Sequence[str], application: str, batch: int) -> None:
-        """Replace the rows that have a key of `rows` by those of `rows` that are not GONE; as `replace`.
+        """Replace the rows whose key occurs in `rows` with those of `rows` that are not GONE; as `replace`.
 
         A batch that the application has merged before changes nothing, so a batch may be repeated. The whole table is
         written again.
@@ -306,7 +306,7 @@ class Warehouse:
         Args:
             table: one with the column run_id.
             rows: as for `replace`.
-            replaced_runs: ids of the runs whose rows are removed; if any, then also those of the new rows.
+            replaced_runs: ids of the runs whose rows are removed; if any, they include those of the new rows.
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """

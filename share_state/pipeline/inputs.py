@@ -67,7 +67,7 @@ class ExportPaths:
 
     Attributes:
         paths: files, folders and globs.
-        dialect: for segments.
+        dialect: the dialect of segments.
         columns: for tables: name in Spark's Kafka source -> name in the table.
         sorter: None if Spark must not be started.
     """

@@ -155,7 +155,7 @@ def keep_proven(findings: pa.Table, archiving: tuple[str, int, int] | None) -> p
 
     Args:
         findings: findings that a task staged.
-        archiving: as in RunResult. The feature that writes it needs 4.4 on every broker.
+        archiving: as in RunResult. The feature that writes it needs 4.4 or later on every broker.
     """
     if archiving is None:
         return drop_unproven(findings)

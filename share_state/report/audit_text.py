@@ -172,7 +172,7 @@ def _advise_on_rule(report: AuditReport, rule: BrokenRule, example: Mapping[str,
 
 
 def _worst(row: Mapping[str, Any], count: int) -> str:
-    """The name of a share-partition that is the worst of many, or the only one."""
+    """Name a share-partition as the worst of many, or as the only one."""
     return f"{'the worst is ' if count > 1 else ''}{_name(row)}"
 
 
