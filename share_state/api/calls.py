@@ -259,7 +259,7 @@ def repair(
     Args:
         paths: as for `reconstruct`, but no DataFrame; or the folder of a warehouse.
         group: only this group, or these.
-        limits: limits of the cluster, keys as in the audit's configuration (`{"delivery_count": 3}`); not for a warehouse.
+        limits: cluster limits, keyed as in the audit's configuration (`{"delivery_count": 3}`); not for a warehouse.
         release: the release that wrote the log, "4.0" to "4.4"; by default inferred.
         most: maximum number of share-partitions, the most severe first.
         options: as for `reconstruct`; not for a warehouse.

@@ -107,7 +107,7 @@ def diff(
 ) -> None:
     """Print what changed between two points of an export.
 
-    It also compares two warehouses: SPSO, SPEO, epochs and the ranges in flight.
+    It takes two warehouses as well, and compares SPSO, SPEO, epochs and the ranges in flight.
     """
     selection = SharePartitionFilter(group, topic, partition)
     later = replace(reading, as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
@@ -202,8 +202,8 @@ def cutoff(
 ) -> int:
     """Print which records can be deleted, and whether it is safe.
 
-    Records before the cutoff of a log partition are redundant. Threads of this process fold the logs; with --master,
-    Spark tasks do.
+    Records before the cutoff of a log partition are redundant. Threads of this process fold the logs; with --master
+    or --spark-conf, Spark tasks do.
     """
     control = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed, "index": index}
     # Without --topics, the groups of the export name the topics.
