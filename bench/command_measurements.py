@@ -86,7 +86,7 @@ def small_export(settings: Settings, wall: Bound) -> Iterator[Item]:
 
 
 def end_to_end(settings: Settings, *bounds: Bound) -> Iterator[Item]:
-    """Run `reconstruct` on several sizes, compared with both sides' replay, and take its start-up apart."""
+    """Run `reconstruct` on several sizes, compared with both sides' replay, and break down its start-up."""
     kernel_cpu, kafka_wall, kafka_cpu, memory, *in_spark = bounds
     shapes = [replace(settings.log, records=records) for records in settings.end_to_end_records]
     executor = runner.IN_SPARK if settings.in_spark else ()
@@ -114,14 +114,14 @@ def end_to_end(settings: Settings, *bounds: Bound) -> Iterator[Item]:
 
 
 def _worst_memory(bound: Bound, runs: Sequence[tuple[Export, CommandRun]]) -> Claim:
-    """Check the peak memory of what folds, less the live state, of the worst run."""
+    """Check the peak memory of the folding process beyond the live state, in the worst run."""
     worst = max((run.fold_bytes - run.live_bytes, run.live_bytes, export.bytes) for export, run in runs)
     beyond, state, size = (number / 1e6 for number in worst)
     return bound.check(beyond, f"{beyond:,.0f} beyond a live state of {state:,.0f} MB at {size:,.0f} MB, the worst")
 
 
 def shape(settings: Settings, apart: Bound, memory: Bound, scaling: Bound) -> Iterator[Item]:
-    """Run `reconstruct` on pairs of exports of equal bytes, and fold one hot log partition by one core and by all."""
+    """Run `reconstruct` on pairs of exports of equal bytes, and fold one hot log partition with one core and all."""
     size, executor = settings.shape_megabytes * 1_000_000, runner.IN_SPARK if settings.in_spark else ()
     one_key = generate_bytes(size // _REPETITIONS, keys=1)
     hot = generate_bytes(size // _REPETITIONS, keys=_USUAL_KEYS)
@@ -147,7 +147,7 @@ def shape(settings: Settings, apart: Bound, memory: Bound, scaling: Bound) -> It
         times, (first, second) = max(per_byte) / min(per_byte), pair
         yield apart.check(times, f"{times:.2f} times", first=first, second=second)
     columns = ("export", "MB|,.1f", "records|,", "share-partitions|,", "CPU s|.1f", "wall s|.1f")
-    columns += ("MB of what folds|,.0f", "live state MB|,.1f")
+    columns += ("MB of the folding process|,.0f", "live state MB|,.1f")
     passes = [run for _, run in all_runs]
     yield Table(f"share-state reconstruct, median of {settings.runs} by turns", columns, rows, passes)
     yield _worst_memory(memory, all_runs)
@@ -162,7 +162,7 @@ def _many_keys(megabytes: int) -> Export:
 
 
 def nightly(settings: Settings, history: Bound, rules: Bound) -> Iterator[Item]:
-    """Audit few new bytes behind a short and a long history; fold everything with and without rules."""
+    """Audit a few new bytes after a short and a long history; fold everything with and without rules."""
     executor = runner.IN_SPARK if settings.in_spark else ()
     exports = [generate(Shape(records=records)) for records in (_SHORT_HISTORY, 10 * _SHORT_HISTORY)]
     sides = by_turns([partial(_second_night, export, executor) for export in exports], settings.runs)
@@ -178,7 +178,7 @@ def nightly(settings: Settings, history: Bound, rules: Bound) -> Iterator[Item]:
 
 
 def _second_night(export: Export, executor: Sequence[str]) -> float:
-    """Audit an export without the last MB of each log partition, then with it; seconds of the latter past start-up."""
+    """Audit an export without the last MB of each log partition, then with it; seconds of that without start-up."""
     with TemporaryDirectory(dir=DATA) as scratch:
         logs, warehouse = Path(scratch, "logs"), f"{scratch}/warehouse"
         shutil.copytree(export.folder, logs, copy_function=os.link)

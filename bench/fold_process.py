@@ -1,4 +1,4 @@
-"""This project's side: `find_logs` and `fold_log` in one process, one log partition after the other.
+"""This project's side: `find_logs` and `fold_log` in one process, one log partition at a time.
 
 It answers requests as bench/java/Replay.java does, and stays, so that later passes find the kernels loaded. A request
 is an export's folder, a file for the states or nothing, and a number of cores, with tabs between them.

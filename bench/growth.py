@@ -1,4 +1,4 @@
-"""How the cost of `share-state reconstruct` grows with bytes and with share-partitions, and how near to a line."""
+"""How the cost of `share-state reconstruct` grows with bytes and with share-partitions, and how close to a line."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ def growth(settings: Settings, off_line: Bound) -> Iterator[Item]:
         sized = zip(exports, *seconds.values(), strict=True)
         rows: list[tuple[float | str, ...]] = [(one.bytes / 1e6, one.shape.keys, *took) for one, *took in sized]
         rows.append(("line: s at no bytes", "", *(line.fixed for line in lines.values())))
-        rows.append(("line: s a GB", "", *(1e9 * line.rate for line in lines.values())))
+        rows.append(("line: s per GB", "", *(1e9 * line.rate for line in lines.values())))
         rows.append(("farthest from it", "", *(f"{line.error:.1%}" for line in lines.values())))
         columns = ("MB|,.1f", "share-partitions|,", "CPU s|.2f", "wall s|.2f")
         yield Table(f"growth with {name}, median of {settings.runs}", columns, rows, runs)
@@ -77,7 +77,7 @@ def _draw(axes: Axes, exports: Sequence[Export], seconds: dict[str, list[float]]
     for clock, line in lines.items():
         marker, style, grey = _STYLES[clock]
         axes.plot(sizes, seconds[clock], marker=marker, linestyle="", color=grey, label=f"{clock} time")
-        label = f"{line.fixed:.1f} s + {1e9 * line.rate:.1f} s a GB; largest error {line.error:.0%}"
+        label = f"{line.fixed:.1f} s + {1e9 * line.rate:.1f} s per GB; largest error {line.error:.0%}"
         ends = np.array([0, sizes[-1]])
         axes.plot(ends, line.fixed + 1e9 * line.rate * ends, linestyle=style, color=grey, label=label)
     keys = " to ".join(dict.fromkeys(f"{exports[place].shape.keys:,}" for place in (0, -1)))

@@ -73,10 +73,10 @@ class Export:
     @property
     def title(self) -> str:
         """What the export looks like."""
-        shape, mb = self.shape, self.bytes / 1e6
+        shape, mb, ranges = self.shape, self.bytes / 1e6, self.ranges_per_key
         return (
             f"{shape.records:,} records, {shape.keys:,} share-partitions, {shape.batch_size} a batch,"
-            f" {self.ranges_per_key:.0f} ranges a key, {shape.partitions} state partitions, {mb:.1f} MB ({shape.codec})"
+            f" {ranges:.0f} ranges per key, {shape.partitions} state partitions, {mb:.1f} MB ({shape.codec})"
         )
 
 

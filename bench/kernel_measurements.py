@@ -117,7 +117,7 @@ def _floors(export: Export, ours: runner.Replay, runs: int) -> tuple[float, floa
 
 
 def _crc_pass(logs: Sequence[LogPartition], *, checksum: bool = True) -> float:
-    """Read every segment and checksum its bytes, nothing else: the floor of any reader; returns CPU seconds."""
+    """Read every segment and checksum its bytes, nothing else: the least that any reader does; returns CPU seconds."""
     buffer, begin, begun = np.zeros(4 << 20, np.uint8), np.zeros(1, np.int64), time.thread_time()
     for segment in (segment for log in logs for segment in log.segments):
         with Path(segment.path).open("rb", buffering=0) as file:
@@ -161,7 +161,7 @@ def read_user_log(settings: Settings, speed: Bound) -> Iterator[Item]:
 
 
 def by_cores(export: Export, runs: int, scaling: Bound) -> Iterator[Item]:
-    """Fold a log partition by one core and by all, and in as many processes at once as there are cores."""
+    """Fold a log partition with one core and with all, and in as many processes at once as there are cores."""
     cores = len(os.sched_getaffinity(0))
     with ExitStack() as stack, ThreadPoolExecutor(cores) as threads:
         processes = [stack.enter_context(runner.fold_process()) for _ in range(cores)]
@@ -178,7 +178,7 @@ def by_cores(export: Export, runs: int, scaling: Bound) -> Iterator[Item]:
         one_s, all_s, each_s = map(median, runner.by_turns(sides, runs))
     faster, given = one_s / all_s, cores * one_s / each_s
     yield scaling.check(
-        faster / given, f"{faster:.2f} / {given:.2f}, {one_s:.2f} s by one core, {all_s:.2f} s by all", cores=cores
+        faster / given, f"{faster:.2f} / {given:.2f}, {one_s:.2f} s with one core, {all_s:.2f} s with all", cores=cores
     )
 
 
@@ -191,7 +191,7 @@ def profile(settings: Settings) -> Iterator[Item]:
         stages = {stage: max(median(one[stage] for one in passes), 1e-9) for stage in passes[0]}
         records, whole = fold_log(log).record_count, stages["fold_log"]
         rows = [(stage, s, s / whole, 1e9 * s / records, log.size / s / 1e6) for stage, s in stages.items()]
-        columns = ("stage", "CPU s|.3f", "share of fold_log|.0%", "ns a record|,.0f", "MB/s|,.0f")
+        columns = ("stage", "CPU s|.3f", "share of fold_log|.0%", "ns per record|,.0f", "MB/s|,.0f")
         title = f"decode + fold of {log.name} by stage, median of {settings.runs}, {records:,} records of"
         yield Table(f"{title} {export.title}", columns, rows, passes)
 

@@ -1,4 +1,4 @@
-"""Runs a command and accounts for every process that it starts, also those that outlive their parents. Linux only.
+"""Runs a command and accounts for every process that it starts, including those that outlive their parents. Linux only.
 
 Orphans become children of this process (PR_SET_CHILD_SUBREAPER), which waits for each, so that the kernel's sums cover
 the tree. Spark's Python workers are the exception: their parent ignores SIGCHLD, so the kernel drops their times. Those
@@ -25,7 +25,7 @@ _SAMPLE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """What a command and its descendants used; memory is the largest VmHWM by kind: command, jvm, worker, other."""
+    """Usage of a command and its descendants; memory is the largest VmHWM by kind: command, jvm, worker, other."""
 
     exit_code: int
     wall_s: float
@@ -73,7 +73,7 @@ def _sample(command: int, ended: threading.Event, peaks: dict[str, int], sampled
 
 
 def cpu_seconds(root: psutil.Process) -> Counter[str]:
-    """CPU seconds so far by kind of process, the root is `command`; those that have ended count with their parents."""
+    """CPU seconds so far by kind of process; the root is `command`, and ended processes count with their parents."""
     seconds = Counter[str]()
     for one in (root, *root.children(recursive=True)):
         with suppress(psutil.Error):
@@ -83,7 +83,7 @@ def cpu_seconds(root: psutil.Process) -> Counter[str]:
 
 
 def process_kind(process: psutil.Process | None) -> str:
-    """What a process is for Spark: worker, jvm or other."""
+    """The role of a process in Spark: worker, jvm or other."""
     arguments = process.cmdline() if process else []
     if any("pyspark.daemon" in argument or "pyspark/daemon" in argument for argument in arguments):
         return "worker"

@@ -29,7 +29,7 @@ _T, _U = TypeVar("_T"), TypeVar("_U")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line sets."""
+    """Settings from the command line."""
 
     log: Shape
     records_per_batch: tuple[int, ...] = option((1, 20), "--comparison and --profile: one log for each")
@@ -65,7 +65,7 @@ Comparison = tuple[list[Pass], list[Pass], Claim]  # Kafka's, this project's, an
 
 @contextmanager
 def _replay_process(side: str, command: Sequence[str]) -> Iterator[Replay]:
-    """Start a process that replays exports and stays, so that it is warm."""
+    """Start a process that replays exports and keeps running, so that it is warm."""
     with (
         TemporaryFile("w+") as errors,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
@@ -179,5 +179,5 @@ def typical(passes: Sequence[_T]) -> _T:
 
 
 def median_ratio(first: Sequence[Any], second: Sequence[Any]) -> float:
-    """Median over the pairs of CPU time over CPU time."""
+    """The median of the pairs' ratios of CPU time."""
     return median(a.cpu_s / b.cpu_s for a, b in zip(first, second, strict=True))

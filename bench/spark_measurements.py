@@ -54,7 +54,7 @@ def _grouped(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def _seconds(spark: SparkSession, way: Callable[[], DataFrame | None]) -> tuple[float, float]:
-    """Wall and CPU seconds until every row is there."""
+    """Wall and CPU seconds until every row is computed."""
     own = psutil.Process()
     begun, cpu_s = monotonic(), cpu_seconds(own).total()
     if (frame := way()) is not None:

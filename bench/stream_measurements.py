@@ -31,7 +31,7 @@ _PATIENCE = 900.0
 
 
 def stream(settings: Settings, speed: Bound, delay: Bound) -> Iterator[Item]:
-    """Streams over logs of few and many share-partitions."""
+    """Stream logs of few and of many share-partitions."""
     rows, batches = list[tuple[float | str, ...]](), list[tuple[float | str, ...]]()
     for keys in settings.stream_keys:
         with TemporaryDirectory(prefix="share-state-bench-", ignore_cleanup_errors=True) as scratch:
@@ -72,7 +72,7 @@ def _measure(export: Export, seconds: int, folder: Path) -> tuple[tuple[float, .
 
 
 def _append(folder: Path, name: str, parts: list[pa.Table]) -> int:
-    """Write a file of a sink: it appears at once."""
+    """Write a file as a sink does: it appears only when it is complete."""
     (folder / "in").mkdir(exist_ok=True)
     rows = pa.concat_tables(parts)
     pq.write_table(rows, folder / f"in/.{name}")
@@ -106,7 +106,7 @@ def _commits(
             seen.append((run.records, now))
             note()
         if now > deadline:
-            raise BenchError(f"the stream reads no more: {(folder / 'stderr').read_text()[-500:]}")
+            raise BenchError(f"the stream has stopped reading: {(folder / 'stderr').read_text()[-500:]}")
         time.sleep(0.02)
     return seen
 

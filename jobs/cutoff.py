@@ -1,4 +1,4 @@
-"""Run `share-state cutoff` under spark-submit, with the same options; Spark sets master and memory."""
+"""Run `share-state cutoff` under spark-submit, with the same options; spark-submit sets master and memory."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""What notebooks call: `calls` holds the functions of `share_state`, `tables` what they return."""
+"""The Python API: `calls` holds the functions of `share_state`, `tables` what they return."""

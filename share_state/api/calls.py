@@ -65,27 +65,27 @@ def reconstruct(
 
     Args:
         paths: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns of Spark's
-            Kafka source (key, value, partition, offset, maybe topic and timestamp).
+            Kafka source (key, value, partition, offset, optionally topic and timestamp).
         spark: a session; without one, or a DataFrame, the logs are folded in this process.
         warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them, or `catalog.schema` of a
-            session; the session must then have Delta, as that of `share_state.session()` has.
+            session; the session must then have Delta, as one from `share_state.session()` has.
         as_of: a datetime, or log partition -> offset; later records are ignored.
         topics: names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`.
         groups: exports of `__consumer_offsets` in any format, or a DataFrame of its records; by default those in the
-            input or beside it; `()` for none.
-        group_partitions: number of partitions of `__consumer_offsets`; by default as many as the input shows.
-        dialect: of segments: auto, share_group_state or control_records.
-        format: of `paths`: segments, table, dump-log, console-json or kafka; auto looks at the content.
-        columns: of tables and DataFrames: key, value, partition, offset, topic or timestamp -> its name there.
-        kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
+            input or next to it; `()` for none.
+        group_partitions: number of partitions of `__consumer_offsets`; by default inferred from the input.
+        dialect: for segments: auto, share_group_state or control_records.
+        format: the format of `paths`: segments, table, dump-log, console-json or kafka; auto looks at the content.
+        columns: for tables and DataFrames: key, value, partition, offset, topic or timestamp -> its name there.
+        kafka_properties: for a cluster: the properties file that Kafka's own tools take with --command-config.
         rules: rule -> error, warning, info or off.
         judge: which rules apply: all, state (all but those over single records), or none.
     Returns:
-        Tables with the columns of schemas/tables: offsets and counts in records, times in UTC; tables of groups if the
+        Tables with the columns of schemas/tables: counts in records, times in UTC; tables of groups if the
         input has a group side. DataFrames are lazy: Spark folds once and caches the rows
         (`spark.catalog.clearCache()` drops them); with a warehouse they read the Delta versions that this run wrote.
     Raises:
-        InputError: if a path is missing, holds no such log, or no valid batch (lazy DataFrames are then empty).
+        InputError: if a path is missing, or holds no log or no valid batch (lazy DataFrames are then empty).
         WarehouseError: if the warehouse cannot be written.
         SetupError: if a warehouse is given and the session has no Delta.
         ShareStateError: if an argument cannot be used.
@@ -123,12 +123,12 @@ def cutoff(
     """The offset of each log below which every record is redundant, and whether it is safe.
 
     Args:
-        paths, spark, options: as of `reconstruct`, but neither `topics` nor `groups`.
+        paths, spark, options: as for `reconstruct`, but neither `topics` nor `groups`.
     Returns:
-        One row per log partition, columns of schemas/tables/cutoff.yaml: offsets and counts in records of the log,
+        One row per log partition, columns of schemas/tables/cutoff.yaml: offsets of the log, counts in records,
         sizes in bytes. Delete only if `safe` is true; `share-state cutoff --verify` proves that the state is kept.
     Raises:
-        InputError: if a path is missing or holds no such log.
+        InputError: if a path is missing or holds no log.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset; KIP-932 draft, ESO.
     """
@@ -180,18 +180,18 @@ def timeline(
     """The state of share-partitions after each of their records.
 
     Args:
-        paths: as of `reconstruct`.
+        paths: as for `reconstruct`.
         group: only this share group.
         topic: only this topic, by name (if `topics` or the groups hold it) or id.
         partition: only this partition of the topic.
-        spark: a session; without one this process computes the states: select share-partitions of large logs.
-        options: as of `reconstruct`.
+        spark: a session; without one, this process computes the states, so select share-partitions of large logs.
+        options: as for `reconstruct`.
     Returns:
-        One row per record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table
+        One row per record, columns of schemas/tables/timeline.yaml; times are in UTC. An Arrow table
         has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset. A DataFrame
         is empty if no share-partition matches.
     Raises:
-        InputError: if a path is missing or holds no such log, or (without a session) no share-partition matches.
+        InputError: if a path is missing or holds no log, or (without a session) no share-partition matches.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
@@ -225,11 +225,11 @@ def explain(
     Args:
         group: the share group.
         topic: by name, if `topics` or the groups hold it, or by id.
-        partition: of the topic.
-        offset: of the topic-partition, in records.
+        partition: the partition of the topic.
+        offset: the offset in this partition.
         spark: a session, to sort tables that need it.
         delivery_limit: deliveries after which the group archives a record; by default Kafka's default is assumed.
-        options: as of `reconstruct`.
+        options: as for `reconstruct`.
     Returns:
         The sentence, and an Arrow table with one row per record.
     Raises:
@@ -257,16 +257,16 @@ def repair(
     """A plan for share-partitions in trouble: what is wrong, and options in order of harm. It changes nothing.
 
     Args:
-        paths: as of `reconstruct`, but no DataFrame; or the folder of a warehouse.
+        paths: as for `reconstruct`, but no DataFrame; or the folder of a warehouse.
         group: only this group, or these.
-        limits: of the cluster, keys as in the audit's configuration (`{"delivery_count": 3}`); not of a warehouse.
-        release: that wrote the log, "4.0" to "4.4"; by default inferred.
-        most: share-partitions to plan for, the most severe first.
-        options: as of `reconstruct`; not of a warehouse.
+        limits: cluster limits, keyed as in the audit's configuration (`{"delivery_count": 3}`); not for a warehouse.
+        release: the release that wrote the log, "4.0" to "4.4"; by default inferred.
+        most: maximum number of share-partitions, the most severe first.
+        options: as for `reconstruct`; not for a warehouse.
     Returns:
         The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as Markdown.
     Raises:
-        InputError: if a path is missing or holds no such log, or a group is unknown.
+        InputError: if a path is missing or holds no log, or a group is unknown.
         WarehouseError: if a table of the warehouse is gone.
         ShareStateError: if an argument cannot be used.
     Source: Kafka SharePartition, ShareCoordinatorShard; KIP-932, KIP-1191.
@@ -280,7 +280,7 @@ def repair(
     groups, named = [group] if isinstance(group, str) else group, _listed(paths)
     if (tables := open_warehouse(named)) is not None:
         if limits or options:
-            raise ShareStateError(f"{named[0]}: holds tables, which have the options of their run; leave out others")
+            raise ShareStateError(f"{named[0]}: is a warehouse, which keeps the options of its run; leave out others")
         return make_plan(tables, groups, release=release, most=most)
     plan = _plan(paths, **options)
     if limits is not None:
@@ -296,13 +296,13 @@ def read(spark: "SparkSession", paths: "Paths | DataFrame", **options: Unpack[Re
 
     Args:
         spark: a session; paths must be readable from its workers.
-        paths: as of `reconstruct`.
-        options: as of `reconstruct`.
+        paths: as for `reconstruct`.
+        options: as for `reconstruct`.
     Returns:
-        A lazy DataFrame, one row per record, columns of schemas/tables/decoded_records.yaml: offsets in records of the
-        log or of the topic, times in UTC. One task a log partition, its records in log order.
+        A lazy DataFrame, one row per record, columns of schemas/tables/decoded_records.yaml, times in UTC. One task per
+        log partition, with its records in log order.
     Raises:
-        InputError: if a path is missing or holds no such log.
+        InputError: if a path is missing or holds no log.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
@@ -361,7 +361,7 @@ def _plan(
 
 
 def _session(given: object, spark: "SparkSession | None") -> "SparkSession | None":
-    """The session of a DataFrame; of other input the one that the caller gave."""
+    """The session of a DataFrame; for other input, the one that the caller gave."""
     _check_types(spark=spark)
     session = given.sparkSession if _is_frame(given) else spark
     _check_types(spark=session)
@@ -372,7 +372,7 @@ def _session(given: object, spark: "SparkSession | None") -> "SparkSession | Non
 
 def _listed(paths: Paths, name: str = "paths") -> list[str]:
     if hasattr(paths, "columns"):
-        raise ShareStateError(f"{name} is a {type(paths).__name__}: pass spark.createDataFrame(...) of it, or a path")
+        raise ShareStateError(f"{name} is a {type(paths).__name__}: pass spark.createDataFrame({name}), or a path")
     one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
     named = list(one_or_more)
     if not all(isinstance(path, str | PathLike) for path in named):

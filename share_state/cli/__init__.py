@@ -1,6 +1,6 @@
-"""The commands of `share-state`: `main` loads the one that was typed; a module per command or small group of them.
+"""The commands of `share-state`, one module per command or small group of them; `main` loads the one that was typed.
 
-Importing this package settles the process before numpy and other large packages are imported.
+Importing this package configures the process before numpy and other large packages are imported.
 """
 
 import gc

@@ -51,7 +51,7 @@ def nightly_audit(
     """Audit a cluster's exports into its warehouse and write the reports that the settings ask for.
 
     Args:
-        settings: of the cluster.
+        settings: the settings of the cluster.
         progress: shows the phases.
         afresh: names of log partitions to read from their start, or ALL_LOGS.
         verbose: let Spark log.
@@ -120,7 +120,7 @@ def _write_reports(settings: AuditSettings, limits: Limits) -> AuditReport:
 
 
 def _written(targets: ReportSettings, live: int) -> list[str]:
-    """The paths of the report files; with what was left out."""
+    """The paths of the report files, and what the metrics leave out."""
     cut = ""
     if live > (most := targets.prometheus_share_partitions):
         cut = f" (series of the worst {most:,} of {live:,} share-partitions; groups are complete)"
@@ -236,7 +236,7 @@ def _settings(
         if config is not None or out is None:
             raise ShareStateError("audit: give INPUT... and --out WAREHOUSE, or --config FILE")
         if inputs[0].endswith((".yaml", ".yml")):
-            raise ShareStateError(f"audit: {inputs[0]} is no log; give a configuration as --config {inputs[0]}")
+            raise ShareStateError(f"audit: {inputs[0]} is not a log; give a configuration as --config {inputs[0]}")
         by_source = [f"sources.{number}.{one}" for number in range(len(inputs)) for one in _assignments(of_each)]
         return settings_for(inputs, out, [*by_source, *overrides])
     if config is None and out is None:
@@ -244,5 +244,5 @@ def _settings(
     for key, value in of_each.items():
         if value not in (None, _DEFAULTS.get(key)):
             option = "column" if key.startswith("columns.") else key.replace("_", "-")
-            raise ShareStateError(f"audit: --{option} is about INPUT; give --set sources.N.{key}={value}")
+            raise ShareStateError(f"audit: --{option} applies to INPUT; give --set sources.N.{key}={value}")
     return load_settings(config, [*([f"warehouse={out}"] if out else ()), *overrides])

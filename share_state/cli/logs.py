@@ -107,7 +107,7 @@ def diff(
 ) -> None:
     """Print what changed between two points of an export.
 
-    Or between two warehouses. It compares SPSO, SPEO, epochs and the ranges in flight.
+    It takes two warehouses as well, and compares SPSO, SPEO, epochs and the ranges in flight.
     """
     selection = SharePartitionFilter(group, topic, partition)
     later = replace(reading, as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
@@ -157,7 +157,7 @@ def plot(
     """Draw a chart of a share-partition, a group or the cutoffs.
 
     window: what was in flight, over time. offsets: SPSO, SPEO and the topic's end, over time. deliveries: records in
-    flight by delivery count. cutoff: what can be deleted of each log.
+    flight by delivery count. cutoff: what can be deleted from each log.
     """
     from share_state.report.plots.charts import SUFFIXES, save  # noqa: PLC0415  matplotlib is slow to import
     from share_state.report.plots.overview import draw_plot  # noqa: PLC0415
@@ -202,8 +202,8 @@ def cutoff(
 ) -> int:
     """Print which records can be deleted, and whether it is safe.
 
-    Records before the cutoff of a log partition are redundant. Threads of this process fold the logs; with --master,
-    Spark's tasks.
+    Records before the cutoff of a log partition are redundant. Threads of this process fold the logs; with --master
+    or --spark-conf, Spark tasks do.
     """
     control = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed, "index": index}
     # Without --topics, the groups of the export name the topics.

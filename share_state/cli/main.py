@@ -81,7 +81,7 @@ class Stopped(BaseException):
 
 
 class Bundle:
-    """Base of frozen dataclasses whose fields are options. typer itself has no way to share options of commands."""
+    """Base of frozen dataclasses whose fields are options. typer has no way to share options between commands."""
 
 
 _Command = Callable[..., int | None]
@@ -141,7 +141,7 @@ def _without_bundles(function: _Command, has_clock: bool) -> _Command:
             with _notes_on_stderr(quiet=quiet, has_clock=has_clock):
                 return function(**given)
         except KeyboardInterrupt as interrupt:
-            # typer makes an exit code of an interrupt, and drops its notes.
+            # typer turns an interrupt into an exit code, and drops its notes.
             stopped = Stopped(_INTERRUPTED)
             stopped.__notes__ = _notes(interrupt)
             raise stopped from None
@@ -230,9 +230,9 @@ def _describe_usage_error(error: Any, given: Sequence[str]) -> str:
 
 
 def _name_logs_afresh(given: Sequence[str]) -> list[str]:
-    """The arguments with `--afresh A B` as `--afresh A --afresh B` and without a log partition as `--afresh all`.
+    """The arguments with `--afresh A B` as `--afresh A --afresh B`, and `--afresh` alone as `--afresh all`.
 
-    typer has no options with any number of values.
+    typer has no options that take any number of values.
     """
     words, is_value = list[str](), False
     for word in given:
@@ -256,7 +256,7 @@ def _error_of_task(error: Exception) -> str | None:
 
 
 def _notes(error: BaseException) -> list[str]:
-    """What is committed in spite of an error."""
+    """The notes of an error: what is committed in spite of it."""
     return list(getattr(error, "__notes__", ()))
 
 
@@ -274,7 +274,7 @@ _ARENA_MAX = -8, 1
 
 
 def keep_freed_memory() -> None:
-    """Let glibc reuse freed memory, as page faults of new memory cost up to as much as the work done in it.
+    """Let glibc reuse freed memory: the page faults of new memory can cost as much as the work done in it.
 
     Other C libraries keep their defaults. Source: mallopt(3).
     """
@@ -296,9 +296,9 @@ class _NoPandas:
 
 
 def keep_pandas_out() -> None:
-    """Keep pyarrow from importing pandas with its first array, which takes 0.3 s of every command.
+    """Keep pyarrow from importing pandas with its first array: that would add 0.3 s to every command.
 
-    pyarrow remembers that there is none, but imports it when `to_pandas` is called. Source: pyarrow pandas-shim.pxi,
+    pyarrow remembers that it is missing, but imports it when `to_pandas` is called. Source: pyarrow pandas-shim.pxi,
     _PandasAPIShim._check_import.
     """
     sys.meta_path.insert(0, _NoPandas)
@@ -316,7 +316,7 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with its code: 0 done, 1 found, 2 unusable, 3 unexpected."""
+    """Run a command and exit with its code: 0 done, 1 findings, 2 unusable, 3 unexpected."""
     keep_freed_memory()
     keep_pandas_out()
     signal.signal(signal.SIGTERM, _terminate)

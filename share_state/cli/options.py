@@ -1,6 +1,6 @@
 """Options that several commands share, and the InputSpec that they describe.
 
-What only commands over logs need is imported in functions: `show` and `groups` start in half the time without it.
+Imports that only commands over logs need are in functions: `show` and `groups` start in half the time without them.
 """
 
 import logging
@@ -109,7 +109,7 @@ DeliveryLimit = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Source(Bundle):
-    """What the input is."""
+    """Options that describe the input."""
 
     format: Format = "auto"
     column: ColumnNames = None
@@ -120,7 +120,7 @@ class Source(Bundle):
 
 @dataclass(frozen=True, slots=True)
 class Reading(Source):
-    """What the input is, and which of its records to read."""
+    """Options that describe the input, and which of its records to read."""
 
     as_of_offset: Annotated[
         list[str] | None,
@@ -134,7 +134,7 @@ class Reading(Source):
 
 @dataclass(frozen=True, slots=True)
 class Folding(Bundle):
-    """How to fold records."""
+    """Options of the fold."""
 
     mode: Mode = "strict"
     state_partitions: StatePartitions = None
@@ -142,7 +142,7 @@ class Folding(Bundle):
 
 @dataclass(frozen=True, slots=True)
 class GroupSide(Bundle):
-    """Where the logs of the groups are."""
+    """Options that describe the logs of the groups."""
 
     groups: Annotated[
         list[str] | None,
@@ -161,7 +161,7 @@ class GroupSide(Bundle):
 
 @dataclass(frozen=True, slots=True)
 class Judging(Bundle):
-    """Severities of findings."""
+    """Options for the severities of findings."""
 
     rule: RuleSeverity = None
     fail_on: FailOn = "error"
@@ -169,7 +169,7 @@ class Judging(Bundle):
 
 @dataclass(frozen=True, slots=True)
 class Running(Bundle):
-    """Where a command runs, and what it prints meanwhile."""
+    """Options for where a command runs, and what it prints."""
 
     master: Annotated[str | None, typer.Option(help="Spark master; by default local[*] where Spark is needed.")] = None
     spark_conf: SparkConf = None
@@ -220,9 +220,9 @@ def spec_of(
     copied_last: bool = False,
     **control: Any,
 ) -> "InputSpec":
-    """The InputSpec that the options describe, with `control` of ControlSettings.
+    """The InputSpec that the options describe; `control` holds fields of ControlSettings.
 
-    It has a group side if there is `side` or `names_only`.
+    It has a group side if `side` or `names_only` is given.
 
     Raises:
         ShareStateError: if an option cannot be used.
@@ -275,4 +275,4 @@ def announce_compiling() -> None:
     from share_state.jit.compile import has_cached_kernels  # noqa: PLC0415
 
     if not has_cached_kernels():
-        _LOG.info("compiling kernels, which takes half a minute or two; later commands start at once")
+        _LOG.info("compiling kernels, which takes half a minute to two minutes; later commands start at once")

@@ -58,7 +58,7 @@ def repair(
     progress = Progress(quiet=quiet)
     if (tables := open_warehouse(inputs)) is not None:
         if (reading, side, dead_letters, sets) != (Reading(), GroupSide(), None, None):
-            raise ShareStateError(f"{inputs[0]}: holds tables, which have the options of their run; leave out others")
+            raise ShareStateError(f"{inputs[0]}: is a warehouse, which keeps the options of its run; leave out others")
         plan = make_plan(tables, group or (), release=release, most=most)
     else:
         spec = spec_of(inputs, reading, side=side, dead_letters=dead_letters)
@@ -81,5 +81,5 @@ def repair(
 def _with_limits(spec: InputSpec, inputs: Sequence[str], sets: Sequence[str] | None) -> InputSpec:
     for one in sets or ():
         if not one.startswith("limits."):
-            raise ShareStateError(f"--set {one}: give a key of limits, as limits.delivery_count=3")
+            raise ShareStateError(f"--set {one}: give a key of limits, such as limits.delivery_count=3")
     return spec.model_copy(update={"limits": settings_for(inputs, "-", list(sets or ())).limits})

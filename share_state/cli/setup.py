@@ -49,12 +49,12 @@ def warm_up_kernels(scratch: Path) -> None:
     """Compile every kernel by folding small logs in every way.
 
     numba compiles a kernel per argument type, and the type of a one-row array differs from that of a longer one, so
-    logs of no, one and many records are folded. They are written to `scratch`, an empty folder.
+    logs of zero, one and many records are folded. They are written to `scratch`, an empty folder.
     """
     simulate(scratch / "many", groups=4, minutes=2, dialect="both", state_partitions=1, updates_per_snapshot=5)
     many = _only_log(scratch / "many")
     first = next(read_chunks(many))
-    # Bytes that are no batch run the kernels that search for the next batch.
+    # Bytes that are not a batch run the kernels that search for the next batch.
     none = _made(scratch / "none", bytes(range(200)))
     for log in (none, _made(scratch / "one", first.data[: first.batches["size"][0]].tobytes()), many):
         _fold(log)
@@ -147,9 +147,9 @@ def _timed(progress: Progress, phase: str, step: Callable[[], None]) -> None:
 
 
 def _compile_modules() -> None:
-    """Compile this package and the modules of others that are loaded by now.
+    """Compile this package and the modules of other packages that are loaded by now.
 
-    Many containers set PYTHONDONTWRITEBYTECODE, and every command would then compile all that it imports.
+    Many containers set PYTHONDONTWRITEBYTECODE, and every command would then compile everything that it imports.
     """
     compileall.compile_dir(Path(__file__).parents[1], quiet=2)
     for source in [getattr(module, "__file__", None) for module in list(sys.modules.values())]:

@@ -14,7 +14,7 @@ from share_state.report.cutoff import print_simulation, simulation_json
 from share_state.simulator.faults import FAULTS
 from share_state.simulator.simulation import simulate as simulated
 
-# Lines of its own: typer would break names at their hyphens.
+# Wrapped here: typer would break names at their hyphens.
 _FAULTS = fill(", ".join(sorted(FAULTS)), 46, break_on_hyphens=False)
 
 
@@ -73,7 +73,7 @@ def simulate(
 ) -> int:
     """Write logs of simulated share groups, with their true state.
 
-    The share-partition state machine makes the histories; they are written as real segments.
+    The share-partition state machine generates the histories, which are written as real log segments.
     """
     simulation = simulated(
         Path(out),

@@ -106,7 +106,7 @@ def stream(
     out: Out,
     checkpoint: Checkpoint,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Read what is there now, and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read what is available now, and exit.")] = False,
     trigger: Annotated[
         str, typer.Option(metavar="TIME", help="Time between the starts of micro-batches: 500ms, 10s, 1m.")
     ] = "10s",
@@ -123,7 +123,7 @@ def stream(
     ] = None,
     prometheus_share_partitions: Annotated[
         int,
-        typer.Option(metavar="N", min=0, help="Maximum number of share-partitions with own series, the worst first."),
+        typer.Option(metavar="N", min=0, help="Maximum number of share-partitions with their own series, worst first."),
     ] = 2000,
     topics: TopicsFile = None,
     state_partitions: StatePartitions = None,
@@ -133,7 +133,7 @@ def stream(
     running: Running,
     as_json: Json = False,
 ) -> int:
-    """Keep the tables current while share groups work."""
+    """Keep the tables current while share groups run."""
     progress, milliseconds = Progress(quiet=running.quiet), _milliseconds(trigger)
     check_warehouse_path(out)
     if names_schema(out):
@@ -166,7 +166,7 @@ def stream(
     try:
         import google.protobuf  # noqa: F401, PLC0415  what transformWithState needs
     except ModuleNotFoundError:
-        raise SetupError("protobuf is needed by a stream: run `pip install 'share-state[stream]'`") from None
+        raise SetupError("streams need protobuf: run `pip install 'share-state[stream]'`") from None
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
     from share_state.spark.stream import StreamSpec, run_stream  # noqa: PLC0415
 

@@ -93,9 +93,9 @@ class Source(Section):
     dialect: Dialect = Field(
         default="auto", description="which records they hold; auto detects it from the folder names"
     )
-    columns: dict[Column, str] = Field(default={}, description="of a table: our column name to its column name")
+    columns: dict[Column, str] = Field(default={}, description="for a table: our column name to its column name")
     kafka_properties: PathText | None = Field(
-        default=None, description="of kafka://: properties file that Kafka's own tools take (`--command-config`)"
+        default=None, description="for kafka://: properties file that Kafka's own tools take (`--command-config`)"
     )
 
 
@@ -169,7 +169,7 @@ class GroupSettings(Section):
     )
     format: FileFormat = Field(default="auto", description="format of `paths`; auto looks at the content")
     columns: dict[Column, str] = Field(
-        default={}, description="of a table in `paths`: our column name to its column name"
+        default={}, description="for a table in `paths`: our column name to its column name"
     )
     partitions: Count | None = Field(
         default=None, description="number of partitions of `__consumer_offsets`; default: as many as the input shows"
@@ -199,7 +199,7 @@ class ControlSettings(Section):
         default=None, description="JSON file: topic to the groups that subscribe to it; default: every group of the log"
     )
     ignore_uncheckpointed: bool = Field(
-        default=False, description="whether groups without a checkpoint do not hold back the cutoff"
+        default=False, description="whether the cutoff ignores groups without a checkpoint"
     )
     index: PathText | None = Field(
         default=None, description="folder of share snapshot files, which are checked and written again"
@@ -221,8 +221,8 @@ class InputSpec(Section):
         dead_letters: exports of dead-letter topics, or the address of a cluster.
         dead_letters_copied_last: whether they were copied after the state logs.
         group_frame: a Spark DataFrame of group records in place of `groups.paths`.
-        names_only: whether groups are read only for the names of topics; a log of theirs that cannot be read is then
-            noted.
+        names_only: whether groups are read only for the names of topics; then a log of theirs that cannot be
+            read is only noted.
         rules: rule -> severity in place of its own.
         judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         limits: limits of the cluster.

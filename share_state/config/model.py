@@ -122,7 +122,7 @@ class AuditSettings(Section):
     rules: dict[RuleCode, Severity] = Field(default={}, description="severity of single rules")
     fail_on: Severity = Field(default=ERROR, description="exit with 1 if a finding has this severity or a higher one")
     fail_on_verdict: FailingVerdict = Field(
-        default="none", description="exit with 1 if a share-partition has this verdict or a worse one, too"
+        default="none", description="also exit with 1 if a share-partition has this verdict or a worse one"
     )
     acknowledged: list[Acknowledged] = Field(
         default=[], description="findings that count neither in the headline nor for the exit code"

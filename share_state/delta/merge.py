@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 GONE = "gone"
 """Column of changed rows: the row with this key is no longer in the table."""
 
-_FIX = "start the stream again, it then writes all tables anew"
+_FIX = "start the stream again; it then rewrites all tables"
 
 
 def merged_rows(existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]) -> list[pa.Table]:
-    """The rows of a table whose key no other rows have, then of those others the ones that are not GONE.
+    """The rows of a table whose key no changed row has, then the changed rows that are not GONE.
 
     Args:
         existing: the table.
         table: its name.
         place: its folder.
-        rows: the others: the columns of the table, and GONE.
-        key: names of columns; empty for no row of the table.
+        rows: the changed rows: the columns of the table, and GONE.
+        key: names of columns; empty to keep no row of the table.
     """
     names, left = table_schema(table).names, table_schema(table).empty_table()
     if key and needs_scan(existing):
@@ -85,7 +85,7 @@ def merged_batch(place: str, application: str) -> tuple[int, int]:
 
 
 def restore_version(place: str, version: int) -> int:
-    """Let a table have the rows of an earlier version, and return its version then."""
+    """Restore the rows of an earlier version of a table; returns the version that has them."""
     with merge_errors(place):
         existing = opened(place)
         if existing.version() != version:
@@ -101,7 +101,7 @@ def keep_log_for_a_day(place: str) -> None:
 
 
 def vacuum(place: str, kept: Sequence[int]) -> None:
-    """Delete the files of a table that neither its latest version nor one of some others names."""
+    """Delete the files of a table that neither its latest version nor one of `kept` names."""
     with merge_errors(place):
         existing = opened(place)
         existing.vacuum(0, dry_run=False, enforce_retention_duration=False, keep_versions=list(kept))
@@ -132,7 +132,7 @@ def transaction(application: str, batch: int) -> "CommitProperties":
 
 @contextmanager
 def merge_errors(place: str) -> Iterator[None]:
-    """Raise what Delta raises at a commit of a stream as WarehouseError; other errors as `warehouse_errors`."""
+    """Raise what Delta raises when a stream commits as WarehouseError; other errors as `warehouse_errors` does."""
     from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  slow to import
 
     with commit_errors(place, _FIX):

@@ -1,4 +1,4 @@
-"""Reads Delta tables without Spark: a warehouse in the versions that its last run committed, and tables of others.
+"""Reads Delta tables without Spark: a warehouse in the versions of its last run, and tables of other writers.
 
 `CommittedTables` reads a warehouse; the functions above it also serve the writer and tasks. Importing this module loads
 neither deltalake nor pyarrow.dataset, which are slow to import.
@@ -69,7 +69,7 @@ def warehouse_errors(place: str) -> Iterator[None]:
 
 @contextmanager
 def commit_errors(place: str, fix: str) -> Iterator[None]:
-    """Raise what Delta raises at a commit as WarehouseError with the fix; other errors as `warehouse_errors`."""
+    """Raise what Delta raises at a commit as WarehouseError with the fix; other errors as `warehouse_errors` does."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
     try:
@@ -97,7 +97,7 @@ _LACKING = "it has the Delta features"
 
 
 def _refusal(error: Exception, fix: str) -> str:
-    """Why a table is refused, and the fix; by name if it has features that delta-rs lacks."""
+    """Why a table is refused, and the fix; names the features that delta-rs lacks, if that is why."""
     reason = str(error).strip().splitlines()[0]
     if (features := re.search(r"features required: \[(.*)\]", reason)) is None:
         return f"({reason}); {fix}"
@@ -132,7 +132,7 @@ def list_files(table: "DeltaTable") -> list[dict[str, Any]]:
 
 
 def needs_scan(table: "DeltaTable") -> bool:
-    """Whether only delta-rs reads a table right: its columns are mapped, or files have deletion vectors."""
+    """Whether only delta-rs reads a table correctly: its columns are mapped, or files have deletion vectors."""
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
         return True
     features = table.protocol().reader_features or ()
@@ -144,8 +144,8 @@ def scan(table: "DeltaTable", name: str, columns: Sequence[str], where: pc.Expre
     """Read a Delta table with delta-rs, which honours deletion vectors and column mapping and refuses what it cannot.
 
     Args:
-        table: in any version.
-        name: of its declaration; declared columns that it lacks are null.
+        table: the table, in any version.
+        name: the name of its declaration; declared columns that it lacks are null.
         columns: names.
         where: a filter on rows.
     Raises:
@@ -229,7 +229,7 @@ def open_dataset(table: str, paths: Sequence[str], *, encoded: bool = False) -> 
         paths: paths or addresses of Parquet files, at least one, all in one file system.
         encoded: whether columns of text are read as dictionaries.
     """
-    import pyarrow.dataset as ds  # noqa: PLC0415  imports pandas, which takes longer than many a command
+    import pyarrow.dataset as ds  # noqa: PLC0415  imports pandas, which takes longer than many commands
 
     filesystem = open_filesystem(paths[0])[0]
     schema, texts = table_schema(table), list[str]()
@@ -248,7 +248,7 @@ def read_rows(
     where: pc.Expression | None = None,
     files: Sequence[Mapping[str, Any]] | None = None,
 ) -> Iterator[pa.Table]:
-    """Read rows of a table in the version that is opened, with Arrow where its files alone tell them.
+    """Read rows of a table in the version that is opened, with Arrow if its files alone determine them.
 
     Args:
         place: path or address of its folder.
@@ -270,7 +270,7 @@ def read_rows(
 
 
 def run_ids(place: str, table: str, existing: "DeltaTable") -> set[str]:
-    """The runs that have rows in a table; of a file that holds one run only the statistics are read.
+    """The runs that have rows in a table; for a file that holds a single run, only the statistics are read.
 
     Args:
         place: path or address of its folder.
@@ -395,7 +395,7 @@ class CommittedTables:
         """The Parquet files of a committed table as `list_files` describes them, with their full paths.
 
         Raises:
-            WarehouseError: if the table is gone, or its files alone do not tell its rows.
+            WarehouseError: if the table is gone, or its files alone do not determine its rows.
         """
         if (opened := self._version_of(table)) is None:
             return []
@@ -420,7 +420,7 @@ class CommittedTables:
         return found
 
     def lack_files(self) -> bool:
-        """Whether files of the tables are gone or cut."""
+        """Whether files of the tables are gone or truncated."""
         try:
             opened = [(table, self._version_of(table)) for table in self.versions]
         except WarehouseError:
@@ -438,7 +438,7 @@ class CommittedTables:
             opened = open_table(place)
             if opened is not None and wanted is not None and opened.version() != wanted:
                 later = {one["version"]: one["operation"] for one in opened.history() if one["version"] > wanted}
-                # What others did since (DELETE, OPTIMIZE) counts; a WRITE is of a run that is not committed, or later.
+                # What others changed since (DELETE, OPTIMIZE) counts; a WRITE is by an uncommitted or later run.
                 while later.get(wanted + 1, "WRITE") not in _WRITES:
                     wanted += 1
                 opened.load_as_version(wanted)

@@ -18,7 +18,7 @@ StagedFile = Mapping[str, Any]
 """The fields of STAGED_SCHEMA."""
 
 STAGING_PREFIX = ".staged-"
-"""Of the name of a run's folder; readers of tables skip hidden ones."""
+"""Begins the name of a run's folder, which is hidden, so that readers of tables skip it."""
 
 _READ_BYTES = 4 << 20
 """Without a buffer, each column of each batch is a request to an object store."""
@@ -46,7 +46,7 @@ class Staging:
 
         Args:
             table: the table that they are for.
-            batches: all of one schema, which may differ from the table's.
+            batches: batches of one schema, which may differ from the table's.
         Returns:
             The file; none if there is no row.
         Raises:

@@ -72,7 +72,7 @@ _LOCK_HOLDER = ".lock.holder.json"
 _BATCH_BYTES = 16 << 20
 """delta-rs keeps the order of rows within a batch only; most tables are one batch."""
 PROPERTIES = {"delta.checkpointInterval": "10"}
-"""Of every table: who opens it reads a checkpoint of its log and at most 9 entries; by delta-rs' default, up to 99."""
+"""Of every table: opening one reads a checkpoint of its log and at most 9 entries; by delta-rs' default, up to 99."""
 _HISTORY_TABLES = ("share_partition_history", "runs")
 _MOST_SMALL_FILES, _COMPACTED_BYTES = 16, 16 << 20
 """Small files of many nights become one; such a file is cheap to rewrite when its oldest night expires."""
@@ -103,7 +103,7 @@ def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
     path = Path(root)
     try:
         if path.is_symlink() and not path.exists():
-            raise WarehouseError(f"{root}: a link to nothing is here; give a folder for the tables")
+            raise WarehouseError(f"{root}: a dangling symbolic link is here; give a folder for the tables")
         if path.exists() and not path.is_dir():
             raise WarehouseError(f"{root}: a file is here; give a folder for the tables")
         entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")] if path.exists() else []
@@ -114,7 +114,7 @@ def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
     known = {
         entry.name for entry in entries if entry.name in tables and (was_locked or next(entry.glob("**/*.json"), None))
     }
-    # A Delta table at the place itself (`decode --out`) is replaced whole; its log tells which files are its own.
+    # A Delta table at the place itself (`decode --out`) is replaced whole; its log names the files that are its own.
     strangers = [entry.name for entry in entries if entry.name not in known and "_delta_log" not in known]
     if strangers:
         raise _occupied(root, strangers[0])
@@ -210,7 +210,7 @@ class Commit:
         existing: None if the table does not exist.
         replaces_all: whether all rows of the table are replaced.
         replaced_runs: ids of the runs whose rows are replaced; empty to append only.
-        version: of the table before the commit of rows; -1 if it does not exist.
+        version: the version of the table before the commit of rows; -1 if it does not exist.
         missing: declared columns that an earlier release did not write.
     """
 
@@ -279,7 +279,7 @@ class Warehouse:
         self._write(table, rows, None)
 
     def merge(self, table: str, rows: pa.Table, key: Sequence[str], application: str, batch: int) -> None:
-        """Replace the rows whose key some rows have by those of them that are not GONE; as `replace`.
+        """Replace the rows whose key occurs in `rows` with those of `rows` that are not GONE; as `replace`.
 
         A batch that the application has merged before changes nothing, so a batch may be repeated. The whole table is
         written again.
@@ -305,15 +305,15 @@ class Warehouse:
 
         Args:
             table: one with the column run_id.
-            rows: as of `replace`.
-            replaced_runs: ids of the runs whose rows are removed; where it names any, then also those of the new rows.
+            rows: as for `replace`.
+            replaced_runs: ids of the runs whose rows are removed; if any, they include those of the new rows.
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
         self._write(table, rows, replaced_runs)
 
     def run_rows(self, row: Mapping[str, Any]) -> pa.Table:
-        """The row of `runs` that commits the run: with the time and the versions of the tables that are committed.
+        """The row of `runs` that commits the run, with the time and the versions of the committed tables.
 
         Args:
             row: the other columns.
@@ -327,7 +327,7 @@ class Warehouse:
         """Commit the run: append its row to `runs`; as `append`.
 
         Args:
-            row: as of `run_rows`.
+            row: as for `run_rows`.
             expired: ids of runs whose rows are removed.
         """
         self.append("runs", [self.run_rows(row)], {row["run_id"], *expired})
@@ -350,7 +350,7 @@ class Warehouse:
             return set() if existing is None else run_ids(self.folder(table), table, existing)
 
     def repair_history(self) -> list[str]:
-        """Remove files that are gone or cut from the tables that runs append to; all others are written anew.
+        """Remove files that are gone or truncated from the tables that runs append to; all others are rewritten.
 
         Returns:
             A note for each table that lost rows.
@@ -370,13 +370,13 @@ class Warehouse:
                 existing.repair()
             if table == "runs":
                 self._runs_version = self._version(table)
-            notes.append(f"{table} lost rows: {len(damaged)} of its files were removed or cut")
+            notes.append(f"{table} lost rows: {len(damaged)} of its files were removed or truncated")
         return notes
 
     def maintain(self, days: int, tables: Iterable[str] = ALL_TABLES) -> None:
         """Compact small files of the history, and delete files that no table version of the last `days` days names.
 
-        Those are replaced rows and what killed runs left.
+        These hold replaced rows, or are left from killed runs.
         """
         filesystem, root = open_filesystem(self.root)
         for found in filesystem.get_file_info(FileSelector(root, allow_not_found=True)):
@@ -393,13 +393,13 @@ class Warehouse:
                 existing.vacuum(retention_hours=24 * days, dry_run=False, full=True, enforce_retention_duration=False)
 
     def compact_runs(self) -> None:
-        """Compact small files of `runs`, which every run reads, behind a run that writes no other table."""
+        """Compact small files of `runs`, which every run reads, after a run that writes no other table."""
         with commit_errors(self.folder("runs"), _FIX):
             if (existing := self._table("runs")) is not None:
                 _compact(existing)
 
     def vacuum(self, table: str, kept: Collection[int]) -> None:
-        """Delete the files of a table that neither its latest version nor one of some others names.
+        """Delete the files of a table that neither its latest version nor one of `kept` names.
 
         delta-rs adds two versions to the table, which change no row; the next commit continues after them.
 
@@ -418,7 +418,7 @@ class Warehouse:
 
         Args:
             table: its name.
-            replaced_runs: as of `append`; None to replace all rows.
+            replaced_runs: as for `append`; None to replace all rows.
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
@@ -502,7 +502,7 @@ class Warehouse:
         return known
 
     def _overtaken(self) -> WarehouseError:
-        return WarehouseError(f"{self.root}: another run committed here meanwhile; this one did not, run it again")
+        return WarehouseError(f"{self.root}: another run committed here meanwhile, and this one did not; run it again")
 
 
 def _compact(existing: "DeltaTable") -> None:
@@ -516,11 +516,11 @@ def _missing_columns(table: str, path: str, existing: "DeltaTable") -> list[str]
     """The declared columns that a table lacks.
 
     Raises:
-        WarehouseError: if it is a table of others.
+        WarehouseError: if another program wrote it.
     """
     declared, found = table_schema(table), pa.schema(existing.schema())
     strangers = [name for name in found.names if name not in declared.names and not found.field(name).nullable]
-    # A table of ours has at least the first column.
+    # A table that share_state wrote has at least the first column.
     strangers += found.names[: declared.names[0] not in found.names]
     strangers += [one.name for one in declared if one.name in found.names and not _is_same(one, found.field(one.name))]
     if strangers:
@@ -544,7 +544,7 @@ class _RowStream:
     """Rows with the columns of a table, in its order; those that the rows lack are null.
 
     Attributes:
-        reader: of the rows; texts are encoded as dictionaries if the first rows have them so, which is faster to write.
+        reader: reads the rows; texts are dictionaries if they are in the first rows, which is faster to write.
         error: what their source raised.
     """
 

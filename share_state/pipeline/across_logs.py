@@ -1,4 +1,4 @@
-"""Rules that need several logs, judged by the driver: groups and dead letters against state, keys split over logs."""
+"""Rules that need several logs, judged by the driver: groups and dead letters against state, keys split across logs."""
 
 import logging
 import time
@@ -50,7 +50,7 @@ class GroupSide:
 
     Attributes:
         read: the logs, and the limits of the rules.
-        folded: share groups, and the groups of consumers as bytes.
+        folded: share groups, and the consumer groups as bytes.
         sticky: claims and assignments of classic consumer groups.
     """
 
@@ -103,8 +103,8 @@ def settle_tables(
     """Apply the rules that need the states of all logs; keep one state of a split key, or mark all as suspect.
 
     Args:
-        side, plan: as of `judge_states`.
-        rows: of `LocalExecutor.fold`.
+        side, plan: as for `judge_states`.
+        rows: the result of `LocalExecutor.fold`.
         tables: the tables of these rows.
     """
     split, found = judge_folded_states(side, plan, rows, tables[STATE])
@@ -117,7 +117,7 @@ def settle_tables(
 def judge_folded_states(
     side: GroupSide | None, plan: FoldPlan, rows: pa.Table, states: pa.Table
 ) -> tuple[pa.Table, list[pa.Table]]:
-    """The result of `judge_states` for rows of `LocalExecutor.fold` and the table STATE of them."""
+    """The result of `judge_states` for rows of `LocalExecutor.fold` and their table STATE."""
     summaries = rows[SUMMARY].drop_null().to_pylist()
     newest = max(summary["newest_time"] or 0 for summary in summaries)
     modulus = gcd(*(summary["key_modulus"] for summary in summaries))
@@ -137,7 +137,7 @@ def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Tabl
 
 
 def _settle(split: pa.Table, rows: pa.Table) -> pa.Table:
-    """Rows, with the column LOG, without stray states, whose key belongs to another log; doubtful ones are suspect."""
+    """Rows, with the column LOG, without stray states, whose key belongs to another log; others may become suspect."""
     keys, strays = key_texts(rows, LOG), split.filter(pc.field("home") != pc.field("state_partition"))
     if "suspect" in rows.schema.names:
         doubtful = key_texts(split.filter(pc.field("home").is_null()), LOG).combine_chunks()
@@ -180,7 +180,7 @@ def name_topics(plan: FoldPlan) -> FoldPlan:
 
 @dataclass(frozen=True, slots=True)
 class DriverSide:
-    """What the driver reads in addition to the logs that tasks fold.
+    """The inputs that the driver reads in addition to the logs that tasks fold.
 
     Attributes:
         groups: the group side; None if there is none.
@@ -206,7 +206,7 @@ def read_driver_side(
     """Read the groups and the dead letters of a plan.
 
     Args:
-        plan: of a run; of a live cluster, it holds the ends of the state logs.
+        plan: the plan of a run; for a live cluster, it holds the ends of the state logs.
         before: tables of the last audit, which hold the dead letters that it read.
         noted_from: as in DriverSide.
     Returns:
@@ -230,7 +230,7 @@ class DriverRows:
     """Rows that the driver adds to those of the tasks.
 
     Attributes:
-        findings: of rules that need several logs.
+        findings: findings of rules that need several logs.
         tables: complete tables by name.
     """
 
@@ -249,8 +249,8 @@ def judge_across_logs(
     Args:
         side: groups and dead letters.
         plan: what was folded; an audit's holds only what is new in the state logs.
-        result: of the tasks.
-        sink: of the run; with a group side, or if a log holds keys of another, the driver reads a few columns of every
+        result: the result of the tasks.
+        sink: the sink; with a group side, or if a log holds keys of another, the driver reads a few columns of every
             share-partition.
         now_ms: the time up to which ages are measured.
     Returns:
@@ -260,7 +260,7 @@ def judge_across_logs(
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
         return result, DriverRows(found, tables)
-    # The ends of a live cluster's state logs were taken before; segments in place may grow.
+    # The end offsets of a live cluster's state logs were fetched before; segments that are read in place may grow.
     forms = {None if log.source is None else log.source.form for log in plan.logs}
     copied_last = plan.dead_letters_copied_last or (side.letters.read.is_live and forms == {KAFKA_FORM})
     numbers = {log.name: log.partition for log in plan.logs if log.topic == STATE_TOPIC}
@@ -285,7 +285,7 @@ class JudgedLetters:
 
     Attributes:
         tables: LETTERS, LOST, and RANGES of the groups with dead letters or ARCHIVING.
-        findings: of the rules over dead letters.
+        findings: findings of the rules over dead letters.
         notes: what cannot be known, one line each.
     """
 
@@ -303,7 +303,7 @@ def judge_letters(
     *,
     copied_last: bool,
 ) -> JudgedLetters:
-    """Match dead letters with the state logs, and apply the rules over them; arguments as of `match_letters`."""
+    """Match dead letters with the state logs, and apply the rules over them; arguments as for `match_letters`."""
     matched = match_letters(letters, ranges, names, known, copied_last=copied_last)
     rows = AuditedDeadLetters(matched.letters, matched.lost, letters.read.unusable)
     tables = {LETTERS: matched.letters, LOST: matched.lost, RANGES: ranges_of_groups(ranges, matched.letters)}
@@ -322,7 +322,7 @@ class StreamLetters:
 
     Attributes:
         tables: LETTERS, LOST and RANGES as of the last match; RANGES with what was noted since then, of all groups.
-        notes: of the last match.
+        notes: the notes of the last match.
     """
 
     def __init__(
@@ -368,7 +368,7 @@ class StreamLetters:
 
         Args:
             names: columns `topic_id` and `topic` of known topics.
-            complete: as of `known_times`.
+            complete: as for `known_times`.
         Returns:
             The findings about dead letters.
         Raises:
@@ -410,7 +410,7 @@ def _is_mixed(plan: FoldPlan, modulus: int) -> bool:
     known, count = [number for number in numbers if number is not None], plan.state_partitions
     if len(numbers) > max(1, len(known)):
         return True
-    # With no number of state partitions could two of them be the one that a key hashes to.
+    # Some key is misplaced with the known number of state partitions or, if it is unknown, with every possible one.
     return modulus % count > 0 if count else 0 < modulus <= max(known, default=0)
 
 
@@ -420,7 +420,7 @@ def judge_states(
     """Apply the rules that need the states of all logs: keys with state in several of them, groups against state.
 
     Args:
-        side, plan, now_ms: as of `judge_across_logs`.
+        side, plan, now_ms: as for `judge_across_logs`.
         states: live share-partitions, at least LOG and STATE_COLUMNS.
         modulus: `key_modulus` of all logs.
     Returns:
@@ -436,7 +436,7 @@ def judge_states(
 def known_times(
     complete: Mapping[int | None, tuple[int | None, int]], state_partitions: int | None
 ) -> dict[int | None, tuple[int, int]]:
-    """State partition -> the times (ms) from and to which its log shows every record; None for a log of unknown number.
+    """State partition -> the times (ms) between which its log shows every record; None for a log of unknown number.
 
     A dead letter of an unknown share-partition is judged where every log is complete.
 

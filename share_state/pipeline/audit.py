@@ -79,7 +79,7 @@ def run_audit(
         WarehouseError: if another table is in the way, or the warehouse is of another cluster.
     """
     progress, started, fingerprint = progress or Progress(), datetime.now(UTC), dict(options or {})
-    # The options do not hold the limits that a live cluster told.
+    # The options do not hold the limits that were read from a live cluster.
     own = ((group, limits.items()) for group, limits in plan.limits.groups.items())
     fingerprint |= {f"limits.groups.{group}.{name}": str(value) for group, named in own for name, value in named}
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.

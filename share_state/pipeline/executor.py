@@ -51,7 +51,7 @@ LOCAL_MASTER = "local[*]"
 
 _MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
-# spark-submit sets it for the JVM that it has started, with the master, jars and memory that it was given.
+# Set by spark-submit, whose JVM already has the master, jars and memory that it was given.
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 
 Rows = TypeVar("Rows")
@@ -65,9 +65,9 @@ class Executor(Protocol[Rows]):
         """Run a function over every log partition.
 
         Args:
-            plan: with the log partitions.
+            plan: has the log partitions.
             per_log: yields batches of `schema` for one of them; travels to the tasks.
-            schema: of the result.
+            schema: the schema of the result.
         """
         ...
 
@@ -94,7 +94,7 @@ class Executor(Protocol[Rows]):
         ...
 
     def open_sink(self, tables: Warehouse) -> AbstractContextManager[Sink]:
-        """Where a run that this executor folds writes to; its rows are released on exit."""
+        """Open the sink for the rows of a run that this executor folds; they are released on exit."""
         ...
 
 
@@ -109,7 +109,7 @@ class LocalExecutor:
             return pa.Table.from_batches(list(per_log(log)), schema=schema)
 
         with ThreadPoolExecutor(available_cores()) as threads:
-            # Biggest first, so that no core waits long for the last one.
+            # Largest first, so that no core waits long for the last one.
             logs = sorted(plan.logs, key=lambda log: -log.size)
             tables = {log.name: threads.submit(table_of, log) for log in logs}
             return pa.concat_tables([schema.empty_table(), *(tables[log.name].result() for log in plan.logs)])
@@ -175,7 +175,7 @@ class DeltalakeSink:
         return sum(file["rows"] for file in files)
 
     def count(self, table: str) -> int:
-        """How many rows of a table the fold made."""
+        """The number of rows that the fold made for a table."""
         return sum(file["rows"] for file in self._staged[table])
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -267,9 +267,9 @@ class _CompilingStatus(event.Listener):
 class Progress:
     """Times the phases of a command; `with progress("fold"):` around each.
 
-    If stderr is a terminal and `quiet` is off, a line shows the running phase, and that it compiles kernels while it
-    does. A note says how long a phase compiled. The environment variable SHARE_STATE_PHASES names a file that receives
-    the seconds of each phase as JSON.
+    If stderr is a terminal and `quiet` is off, a line shows the running phase, and whether it is compiling kernels. A
+    note says for how long a phase compiled. The environment variable SHARE_STATE_PHASES names a file that receives the
+    seconds of each phase as JSON.
     """
 
     def __init__(self, *, quiet: bool = True) -> None:
@@ -304,7 +304,7 @@ class Progress:
 
 
 def is_master(given: str) -> bool:
-    """Whether Spark knows such a master."""
+    """Whether Spark accepts a master of this form."""
     return _MASTERS.fullmatch(given) is not None
 
 

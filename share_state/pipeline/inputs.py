@@ -1,4 +1,4 @@
-"""Finds the log partitions of an export: the format of its files, the logs in them, and the group side beside them."""
+"""Finds the log partitions of an export: the format of its files, the logs in them, and the group side next to them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 AUTO, SEGMENTS = "auto", "segments"
 
 HEAD_SIZE = 1 << 20
-"""Bytes of a file that are enough to recognise its format."""
+"""Bytes of a file that are enough to recognize its format."""
 
 _PARQUET = b"PAR1"
 _NOT_DATA = ("_", ".")
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-"""Ending of a name -> how the file is compressed, for Arrow and Spark alike."""
+"""Ending of a file name -> how the file is compressed, for Arrow and Spark alike."""
 
 SortedLogs = tuple[list[LogPartition], set[str]]
 """Log partitions, and the topics whose rows are left out."""
@@ -67,8 +67,8 @@ class ExportPaths:
 
     Attributes:
         paths: files, folders and globs.
-        dialect: of segments.
-        columns: of tables: name in Spark's Kafka source -> name in the table.
+        dialect: the dialect of segments.
+        columns: for tables: name in Spark's Kafka source -> name in the table.
         sorter: None if Spark must not be started.
     """
 
@@ -167,7 +167,7 @@ def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | 
         format: one of FORMATS, kafka, or AUTO to look at the content.
         kafka_properties: path of a properties file for a cluster, as Kafka's tools take it with --command-config.
     Raises:
-        InputError: if an input cannot be used, is not of this format, or AUTO sees several formats.
+        InputError: if an input cannot be used, is not of this format, or AUTO finds several formats.
     """
     address = find_cluster_address(given.paths, format)
     if address is not None:
@@ -194,7 +194,7 @@ def read_group_export(given: ExportPaths, format: str = AUTO) -> tuple[LogPartit
     """The partitions of `__consumer_offsets` in an export that is named as the group side.
 
     Raises:
-        InputError: if it is a cluster, cannot be read, holds no such log, or is not of this format.
+        InputError: if it is a cluster, cannot be read, holds no log of the topic, or is not of this format.
     """
     for path in given.paths:
         if path.startswith(SCHEME):
@@ -220,7 +220,7 @@ def find_cluster_address(inputs: Sequence[str], form: str = AUTO) -> str | None:
         raise InputError(f"{clusters[0]}: a cluster is not read as {form}; leave --format out")
     bootstrap_servers(clusters[0])
     if len(inputs) > 1:
-        raise InputError(f"{clusters[0]}: a cluster is read alone; take the other {len(inputs) - 1} inputs out")
+        raise InputError(f"{clusters[0]}: a cluster is read alone; remove the other {len(inputs) - 1} inputs")
     return clusters[0]
 
 
@@ -344,7 +344,7 @@ def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) 
         given: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
         topics: those to find; the first must be there. A table without topics is of the first.
     Raises:
-        InputError: if a path cannot be used as such a table.
+        InputError: if a path cannot be read as a table of records.
         ShareStateError: if the rows must be sorted and there is no sorter.
     """
     files, to_sort, columns = list[TableFile](), list[tuple[str, str]](), Columns(**given.columns)
@@ -369,7 +369,7 @@ def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) 
             elif _is_json_table(head):
                 to_sort.append(("json", str(path)))
             else:
-                raise InputError(f"{path}: neither Parquet nor lines of JSON with a record each; give such a table")
+                raise InputError(f"{path}: neither Parquet nor lines of JSON with one record each; give one of these")
     found = TablePlan([], set(), is_in_order=False) if to_sort else plan_table(files, columns, topics)
     if found.is_in_order:
         return found.logs, found.other_topics
@@ -406,7 +406,7 @@ def data_files(path: InputPath) -> list[InputPath]:
 def adjacent_group_logs(paths: Sequence[str], logs: Sequence[LogPartition]) -> tuple[LogPartition, ...]:
     """The partitions of `__consumer_offsets` in the folders that hold the logs of the state topic.
 
-    Only folders that the paths name, or that lie below one, are searched: a path to a single `__share_group_state-N`
+    Only folders that the paths name, or that are below one, are searched: a path to a single `__share_group_state-N`
     selects that log alone.
 
     Args:

@@ -86,7 +86,7 @@ class GroupInput:
         logs: partitions of `__consumer_offsets`.
         partitions: number of partitions of the topic; None to infer it from the logs.
         claims: HISTORY or LATEST.
-        limits: of share groups.
+        limits: the limits of share groups.
     """
 
     logs: tuple[LogPartition, ...]
@@ -105,8 +105,8 @@ class ResumedLog:
     Attributes:
         status: what happened to it since the last audit.
         checkpoint: its row of `carried_logs`; None if there is none.
-        files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs; of a log with
-            control records, which is read from its start, those of `share_partition_state`.
+        files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs; for a log with
+            control records, which is read from its start, files of `share_partition_state`.
         found: the log partition with all its segments; None if it has none or is missing.
     """
 
@@ -116,7 +116,7 @@ class ResumedLog:
     found: LogPartition | None = None
 
     def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
-        """Returns a new copy of the last audit's checkpoint of a log at each call; None if there is no checkpoint."""
+        """A function that returns a new copy of a log's checkpoint at each call; None if there is no checkpoint."""
         return None if self.checkpoint is None else partial(read_checkpoint, self.checkpoint, self.files, log.name)
 
     def read_starts(self, log: LogPartition) -> pa.Table | None:
@@ -153,8 +153,8 @@ class FoldPlan:
         severities: rule -> severity or "off".
         judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.
-        limits: of the cluster, for the rules.
-        resumed: name of a log partition -> how an audit resumes it; None if this is no audit.
+        limits: the limits of the cluster, for the rules.
+        resumed: name of a log partition -> how an audit resumes it; None if this is not an audit.
         timeline: the share-partitions of the table `timeline`; None for no timeline.
         groups: the group side; None if there is none.
         cores: name of a log partition -> cores that fold it, 1 by default.
@@ -219,7 +219,7 @@ class FoldPlan:
         return min(self.cores.get(log.name, 1), available_cores())
 
     def judge(self, folded: Folded) -> pa.Table:
-        """The findings of a folded log, unproven ones too (`drop_unproven`)."""
+        """The findings of a folded log, including unproven ones (`drop_unproven`)."""
         if self.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
         return judge(folded, self.severities, self.topics, folded.judged, with_unproven=True)
@@ -331,7 +331,7 @@ def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
 
 
 def _group_limits_of(sources: Sequence[Source], notes: list[str]) -> dict[str, dict[str, int]]:
-    """The limits that share groups of live clusters set for themselves; a note for each that refuses to tell."""
+    """The limits that share groups of live clusters set for themselves; notes get one for each that denies access."""
     of_groups = dict[str, dict[str, int]]()
     for source in sources:
         if (address := find_cluster_address([source.path], source.format)) is None:
@@ -343,7 +343,7 @@ def _group_limits_of(sources: Sequence[Source], notes: list[str]) -> dict[str, d
 
 
 def ask_group_limits(address: str, properties: str | None) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """The limits that share groups of a live cluster set for themselves; and notes, if it refuses to tell."""
+    """The limits that share groups of a live cluster set for themselves; and notes, if it denies access to them."""
     from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  only a live cluster needs it
 
     try:

@@ -74,7 +74,7 @@ def run_reconstruct(
 
 
 def _is_whole(plan: FoldPlan) -> bool:
-    """Whether a stream may go on from the result: every rule applies to every record of logs with known offsets."""
+    """Whether a stream may continue from the result: every rule applies to every record of logs with known offsets."""
     if plan.judging != JUDGE_ALL or plan.windows or plan.window != Window():
         return False
     return all(log.topic == STATE_TOPIC and log.partition is not None and log.has_offsets for log in plan.logs)
@@ -112,8 +112,8 @@ def finish_findings(sink: Sink, result: RunResult, others: Iterable[pa.Table]) -
     """Complete the findings of a run.
 
     Args:
-        sink: with the findings that its tasks staged.
-        result: of the run.
+        sink: has the findings that its tasks staged.
+        result: the result of the run.
         others: findings that the driver made.
     """
     with_run_id = partial(_with_run_id, result.run_id, result.archiving)

@@ -36,7 +36,7 @@ class RunResult:
         index: log partition -> entries of its share snapshot file (control records only).
         compared: share-partitions folded again without the records before the cutoff; None unless `verify` is set.
         differing: those of them whose state differs.
-        carried: log partition -> its row of `carried_logs`, if a later run may go on from it.
+        carried: log partition -> its row of `carried_logs`, if a later run may continue from it.
         log_time: ms, timestamp of the newest record of the whole input (audits only).
         archiving: log partition, offset and timestamp (ms) of the first record that only 4.4 or later writes; None if
             there is none, or rules over records were not evaluated.
@@ -72,7 +72,7 @@ class RunResult:
         return dict(counted)
 
     def with_driver_rows(self, found: Sequence[pa.Table], tables: Mapping[str, pa.Table] | None = None) -> "RunResult":
-        """The result with what the driver made.
+        """The result with the rows that the driver made.
 
         Args:
             found: rows of the table `findings`, which are counted.
@@ -108,7 +108,7 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
     """Combine the summaries of the tasks.
 
     Args:
-        results: of `Executor.fold`.
+        results: the result of `Executor.fold`.
         inputs: as given.
         options: the other settings that shape the result.
     Raises:
@@ -151,11 +151,11 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
 
 
 def keep_proven(findings: pa.Table, archiving: tuple[str, int, int] | None) -> pa.Table:
-    """Findings of a task without those that only count if 4.4 or later wrote the record, unless it is known to have.
+    """Findings of a task without those that only count if 4.4 or later wrote the record, unless that is known.
 
     Args:
-        findings: that a task staged.
-        archiving: as in RunResult. The feature that writes it needs such a release on every broker.
+        findings: findings that a task staged.
+        archiving: as in RunResult. The feature that writes it needs 4.4 or later on every broker.
     """
     if archiving is None:
         return drop_unproven(findings)
@@ -183,7 +183,7 @@ def check_batches(results: pa.Table) -> None:
     """Refuse an input without any valid batch.
 
     Args:
-        results: of `Executor.fold`.
+        results: the result of `Executor.fold`.
     Raises:
         InputError: if there is none.
     """
@@ -200,15 +200,15 @@ def run_row(
     started: datetime,
     cluster: str | None = None,
 ) -> dict[str, Any]:
-    """The row of `runs` of a run, for `Warehouse.commit_run`.
+    """The row of `runs` for a run, as `Warehouse.commit_run` takes it.
 
     Args:
-        result: of the run.
-        command: that ran.
+        result: the result of the run.
+        command: the command that ran.
         inputs: as given.
         options: the other settings that shape the result.
         started: time at which it began.
-        cluster: that the input is of; None if unknown.
+        cluster: the cluster of the input; None if unknown.
     """
     return {
         "run_id": result.run_id,

@@ -1,4 +1,4 @@
-"""Resumes from the last run of a warehouse: an audit reads what is new in the logs, a stream begins there."""
+"""Resumes from the last run of a warehouse: an audit reads what is new in the logs, a stream begins with its state."""
 
 import logging
 import re
@@ -41,16 +41,16 @@ _NOTES = {
     ResumeStatus.REREAD: "is read from its start again: records were missing, copies differ, or --afresh names it",
 }
 
-VACUUMED = "files of the last audit's tables are gone or cut, as after a VACUUM; all logs are read from their start"
+VACUUMED = "files of the last audit's tables are gone or truncated, as by VACUUM; all logs are read from their start"
 ALL_LOGS = "all"
-"""In place of names of log partitions that are to be read from their start."""
+"""Stands for all log partitions where names of those to read from their start are given."""
 
 _NAME = re.compile(rf"{STATE_TOPIC}-(\d+)")
 
 INITIAL = "initial"
-"""Folder of the initial states in that of the checkpoint of a stream."""
+"""Folder of the initial states, in the checkpoint folder of a stream."""
 _WAREHOUSE = "share_state_warehouse"
-"""File in that folder with the path or address of the warehouse."""
+"""File in the checkpoint folder with the path or address of the warehouse."""
 _QUERY_ID = "[0-9a-f]{16}"
 
 _LOG = logging.getLogger("share_state")
@@ -64,7 +64,7 @@ class LastRun:
         tables: its tables.
         checkpoints: name of a log partition -> its row of `carried_logs`.
         logs: name of each log partition that it read -> next offset.
-        is_vacuumed: whether files of its tables are gone or cut.
+        is_vacuumed: whether files of its tables are gone or truncated.
     """
 
     tables: CommittedTables
@@ -224,16 +224,16 @@ def _empty_log(name: str, point: ResumePoint | None, next_offset: int) -> LogPar
 
 
 def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tuple[StreamRun, str]:
-    """Resume the stream of a warehouse and a checkpoint if both hold it; else begin a new one, and log why.
+    """Resume a stream if both its warehouse and its checkpoint exist; else begin a new one, and log why.
 
     Args:
         warehouse: folder of the tables.
         checkpoint: folder of the stream's checkpoints, each in a folder that is named by the query.
-        inputs: of the stream.
+        inputs: the inputs of the stream.
     Returns:
         What it has committed, and the folder of its checkpoint.
     Raises:
-        WarehouseError: if the checkpoint is of a stream of other inputs, or of another warehouse.
+        WarehouseError: if the checkpoint belongs to a stream of other inputs, or of another warehouse.
     """
     run = last_stream_run(warehouse)
     place = absolute_address(warehouse)
@@ -246,16 +246,16 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
         if run is not None and run.query in known:
             if run.inputs != inputs:
                 raise WarehouseError(
-                    f"{checkpoint}: is of a stream of {' '.join(run.inputs)}; give another --checkpoint and --out"
+                    f"{checkpoint}: belongs to a stream of {' '.join(run.inputs)}; give another --checkpoint and --out"
                 )
             return run, f"{checkpoint.rstrip('/')}/{run.query}"
         for name in known:
             if (other := _warehouse_of(filesystem, f"{folder}/{name}")) not in (None, place):
-                raise WarehouseError(f"{checkpoint}: is of the stream that writes {other}; give another --checkpoint")
+                raise WarehouseError(f"{checkpoint}: belongs to the stream that writes {other}; give another folder")
         if run is not None:
-            _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts anew", checkpoint, warehouse)
+            _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts over", checkpoint, warehouse)
         elif known:
-            _LOG.info("%s: the tables of the stream in %s are gone; it starts anew", warehouse, checkpoint)
+            _LOG.info("%s: the tables of the stream in %s are gone; it starts over", warehouse, checkpoint)
         for name in known:
             filesystem.delete_dir(f"{folder}/{name}")
         query = uuid.uuid4().hex[:16]
@@ -276,7 +276,7 @@ def _warehouse_of(filesystem: FileSystem, folder: str) -> str | None:
 
 
 def _begin_from_last_run(warehouse: str, folder: str, run: StreamRun) -> StreamRun:
-    """The stream with the state of the last run of a warehouse in files of `folder`, if a fold can go on from that.
+    """The stream with the state of the last run of a warehouse in files of `folder`, if a fold can continue from it.
 
     That is an audit, or a reconstruct of every record.
     """

@@ -42,12 +42,12 @@ class Sink(Protocol):
 
         Raises:
             InputError: if a segment cannot be read.
-            WarehouseError: as of `replace`.
+            WarehouseError: as for `replace`.
         """
         ...
 
     def count(self, table: str) -> int:
-        """How many rows of a table the fold made."""
+        """The number of rows that the fold made for a table."""
         ...
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -47,7 +47,7 @@ KEYS = {
     CUTOFF: ("topic", "partition"),
     WATCHED: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
 }
-"""The columns by which changed rows replace those of a table: of in_flight all rows of a share-partition."""
+"""The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition."""
 
 COMPLETE = "delivery_complete_count"
 """Column of changed rows of `share_partition_history`, from which the driver computes the lag."""
@@ -96,11 +96,11 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What a source knows of a log partition beside its records; None if unknown.
+    """Facts about a log partition that a source knows, besides its records; None if unknown.
 
     Attributes:
         log_start_offset: offset of its first record.
-        topic_id: of its topic.
+        topic_id: the id of its topic.
         state_partitions: number of partitions of the topic.
     """
 
@@ -119,15 +119,15 @@ def packed_batch(partition: int, facts: LogFacts, rows: pa.Table | None) -> pa.R
 
 @dataclass(slots=True)
 class LogChanges:
-    """What a micro-batch changed of one log partition.
+    """The changes of a micro-batch to one log partition.
 
     Attributes:
         log: its name.
-        tables: table -> rows to insert or to replace by KEYS, and with GONE those to delete; of findings all that are
-            new, and those that a later micro-batch replaces.
+        tables: table -> rows to insert or to replace by KEYS, and with GONE those to delete; for findings, all that
+            are new, and those that a later micro-batch replaces.
         summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew, and complete,
             as in RunResult.complete_times; empty if there are only `problems`.
-        problems: what of the input cannot be read at all.
+        problems: what cannot be read at all in the input.
     """
 
     log: str
@@ -181,7 +181,7 @@ def state_bytes(name: str, checkpoint: FoldCheckpoint) -> bytes:
 
 
 def checkpoint_of(state: bytes) -> FoldCheckpoint | None:
-    """Read what `state_bytes` wrote; None if another release wrote it in another form."""
+    """Read what `state_bytes` wrote; None if another release wrote it in another format."""
     rows = from_ipc(state)
     log = (rows.schema.metadata or {})[_LOG].decode()
     return None if resume_point_of(log) is None else restore_checkpoint(log, rows)
@@ -204,7 +204,7 @@ class StreamFold:
     has_dead_letters: bool = False
 
     def initial(self, partition: int) -> bytes | None:
-        """The state of a log partition before the first record that the stream reads: that of an earlier run, if any.
+        """The state of a log partition before the first record that the stream reads: from an earlier run, if any.
 
         Raises:
             WarehouseError: if an object store refuses.
@@ -232,7 +232,7 @@ class StreamFold:
         """Fold the records of a micro-batch.
 
         Args:
-            state: that of the previous micro-batch, or `initial`.
+            state: the state after the previous micro-batch, or `initial`.
             partition: number of the log partition.
             rows: key, value, offset and timestamp (ms), in any order.
             facts: what the source knows of the log.
@@ -294,7 +294,7 @@ class StreamFold:
         return None if folded.checkpoint is None else state_bytes(log.name, folded.checkpoint), changes
 
     def judge_at(self, state: bytes, partition: int, now: int | None = None) -> LogChanges:
-        """The findings and verdicts of a state at a time (`step`): what waits too long is found without a record."""
+        """The findings and verdicts of a state at a time (`step`): long waits are found without a new record."""
         _, changes = self.step(state, partition, EMPTY_ROWS, LogFacts(), now=now, is_by_clock=True)
         assert changes is not None
         changes.tables = {name: changes.tables[name] for name in (FINDINGS, WATCHED)}
@@ -307,7 +307,7 @@ def _changed_rows(
 ) -> dict[str, pa.Table]:
     """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before.
 
-    Not those of keys that belong to another log partition, where the coordinator looks for them.
+    Keys that belong to another log partition, where the coordinator looks for them, are left out.
     """
     keys, chains = folded.keys, folded.all_chains
     old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())

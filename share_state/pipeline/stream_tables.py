@@ -41,12 +41,12 @@ COMMAND = "stream"
 _UNREADABLE = "LOG_UNREADABLE"
 
 _IS_OF_LETTERS = pc.field("rule").isin([code for code, one in registered().items() if Scope.DEAD_LETTERS in one.checks])
-"""Of rows of `findings`."""
+"""A filter for the rows of `findings` about dead letters."""
 _COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "message"]
 
 _TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, WATCHED)
 _KEPT_SECONDS = 600.0
-"""How long readers may read the files of replaced rows."""
+"""How long the files of replaced rows are kept for readers."""
 _QUERY, _BATCH, _COMPLETE = "query", "batch", "complete_times"
 """Options of the row of `runs`: which stream wrote it, its latest micro-batch, and StreamRun.complete."""
 
@@ -63,9 +63,9 @@ class StreamRun:
         archiving: as in RunResult.
         log_time: ms, timestamp of the newest record; None for none.
         share_partitions: log partition -> live share-partitions.
-        notes, inputs: of its row of `runs`.
+        notes, inputs: as in its row of `runs`.
         complete: log partition -> as RunResult.complete_times; empty without dead letters.
-        begun_from: topic id of the logs of the run whose state it begins with, "" if unknown; None if it begins anew.
+        begun_from: topic id in the logs of the run whose state it begins with, "" if unknown; None if it begins anew.
     """
 
     query: str
@@ -82,7 +82,7 @@ class StreamRun:
 
 
 def last_stream_run(warehouse: str) -> StreamRun | None:
-    """What the stream whose tables are in a warehouse has committed; None if its latest run is no stream's.
+    """The committed run of the stream that writes a warehouse; None if the latest run there is not a stream.
 
     Raises:
         WarehouseError: if the warehouse cannot be read.
@@ -134,7 +134,7 @@ class StreamTables:
         Args:
             warehouse: folder of the tables; the caller holds its lock.
             run: what the stream has committed; with no batch, its first micro-batch replaces all tables.
-            fold: of the stream.
+            fold: the fold of the stream.
             options: for the `runs` row.
             topics: the names and end offsets of topics that are known now.
             letters: the dead letters; None for none.
@@ -167,7 +167,7 @@ class StreamTables:
         committed.versions[FINDINGS] = merged_batch(self._place(FINDINGS), self.run.query)[1]
         self.findings = found = committed.read(FINDINGS)
         if self.run.batch < 0:
-            # What was found in the groups would stay as it is.
+            # A stream does not judge groups, so findings about them would never change.
             self.findings = found.filter(pc.field("state_partition").is_valid() | _IS_OF_LETTERS)
         self._begin_letters(committed)
         if len(self.findings) < len(found):
@@ -179,7 +179,7 @@ class StreamTables:
         keep_log_for_a_day(self._place(table))
 
     def _begin_letters(self, committed: CommittedTables | None) -> None:
-        """Go on with the tables of dead letters that were committed, or create them."""
+        """Continue with the committed tables of dead letters, or create them."""
         if self._letters is None:
             self.findings = self.findings.filter(~_IS_OF_LETTERS)
             self.run = replace(self.run, complete={})
@@ -309,7 +309,7 @@ class StreamTables:
         return found if changed or not known.equals(found.select(_COMPARED)) else None
 
     def _with_letters(self, found: pa.Table) -> pa.Table:
-        """The findings with others about dead letters."""
+        """The findings, with `found` in place of those about dead letters."""
         others = self.findings.filter(~_IS_OF_LETTERS)
         return cap_findings(pa.concat_tables([others, self._of_run(found)]).combine_chunks())
 
@@ -337,7 +337,7 @@ class StreamTables:
         return _not_in(changed, _kept(now.filter(pc.invert(pc.and_(*is_same)))))
 
     def _vacuum(self) -> None:
-        """Delete files that only versions of more than `_KEPT_SECONDS` ago name."""
+        """Delete files that only versions older than `_KEPT_SECONDS` name."""
         now = time.monotonic()
         self._committed_at.append((now, dict(self._warehouse.versions)))
         if now - self._vacuumed_at < _KEPT_SECONDS:
@@ -360,14 +360,14 @@ class StreamTables:
         self._warehouse.append(WATCHED, [], self._warehouse.run_ids(WATCHED) - {*kept})
 
     def _initial_history(self, changed: Sequence[pa.Table]) -> Iterator[pa.Table]:
-        """Rows of `share_partition_history` of what the first micro-batch leaves as another run left it."""
+        """Rows of `share_partition_history` for what another run left and the first micro-batch does not change."""
         numbers = [int(log.rpartition("-")[2]) for log in self.run.progress] if self.run.batch < 0 else []
         for number in numbers:
             if (state := self._fold.initial(number)) is not None:
                 yield _not_in(changed, self._fold.judge_at(state, number).tables[WATCHED])
 
     def _judged(self, changed: Sequence[pa.Table], stale: pa.Table) -> list[pa.Table]:
-        """Changed rows of `share_partition_history`: of the fold, with lag and verdict; of topics with other ends."""
+        """Changed rows of `share_partition_history`: of the fold, with lag and verdict; of topics with a new end."""
         own, clock = list[pa.Table](), int(time.time() * 1000)
         for rows in changed:
             lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
@@ -428,7 +428,7 @@ class StreamTables:
             self.findings = every
 
     def result(self) -> RunResult:
-        """What is committed."""
+        """The result of what is committed."""
         run = self.run
         return RunResult(
             run_id=run.query,
@@ -450,7 +450,7 @@ class StreamTables:
 
 
 def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Table:
-    """Findings about what of the input cannot be read at all."""
+    """Findings about what cannot be read at all in the input."""
     severity = severities.get(_UNREADABLE, registered()[_UNREADABLE].severity)
     about = {"rule": _UNREADABLE, "severity": severity, "dialect": SHARE_GROUP_STATE, "settled": True, "evidence": []}
     rows = [about | {"message": problem} for problem in problems if severity != OFF]
@@ -472,7 +472,7 @@ def _complete_times(
 
 
 def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:
-    """One for each log partition: a micro-batch may hold records of it, and then judge it by the clock."""
+    """One LogChanges per log partition: a micro-batch may both fold its records and judge it by the clock."""
     by_log = dict[str, LogChanges]()
     for one in sorted(changes, key=lambda one: len(one.tables), reverse=True):
         if not one.log or one.log not in by_log:
@@ -489,12 +489,12 @@ def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:
 
 
 def _kept(rows: pa.Table) -> pa.Table:
-    """Rows with GONE, which no one is."""
+    """Rows with the column GONE, false for each."""
     return rows.append_column(GONE, pa.array(np.zeros(len(rows), bool)))
 
 
 def _not_in(others: Sequence[pa.Table], rows: pa.Table) -> pa.Table:
-    """Rows of share-partitions that none of some tables holds."""
+    """The rows of share-partitions that none of the other tables holds."""
     for other in others:
         seen = key_texts(other, "state_partition").combine_chunks()
         rows = rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), seen)))

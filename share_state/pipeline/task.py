@@ -1,4 +1,4 @@
-"""The work of one task: fold and judge one log partition, and return or stage the rows of each table.
+"""One task: it folds and judges one log partition, and returns or stages the rows of each table.
 
 Rows that need a value of the whole run (its run_id, its newest timestamp) are completed when it is known.
 """
@@ -27,14 +27,14 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 
 FinishRows = Callable[[pa.Table], pa.Table]
-"""The rows of a table from incomplete ones."""
+"""Completes incomplete rows of a table."""
 
 STATE, IN_FLIGHT, FINDINGS = "share_partition_state", "in_flight", "findings"
 RESULTS = (STATE, IN_FLIGHT, FINDINGS)
 """Tables that every fold fills."""
 
 WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
-"""Tables of an audit, CARRIED also of a reconstruct from which a stream may go on; rows of WATCHED are incomplete,
+"""Tables of an audit, CARRIED also of a reconstruct that a stream may continue; rows of WATCHED are incomplete,
 since their time and verdict depend on every log."""
 
 CUTOFF, SUMMARY, LOG = "cutoff", "summary", "log"
@@ -90,7 +90,7 @@ _COLUMNS_TO_FINISH = {
         pa.field(LOG_TIME, pa.int64()),
     ],
 }
-"""Columns of incomplete rows beside those of their table."""
+"""Columns of incomplete rows besides those of their table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def returned_table(rows: pa.Table, table: str) -> pa.Table:
     """One of the tables that tasks returned.
 
     Args:
-        rows: of `OutputSpec.schema`.
+        rows: rows of `OutputSpec.schema`.
         table: one of `OutputSpec.tables`, or CUTOFF.
     """
     schema = table_schema(table)
@@ -208,7 +208,7 @@ def decoded_batches(plan: FoldPlan, log: LogPartition) -> Iterator[pa.RecordBatc
 
 
 def balance_tasks(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]:
-    """Distribute logs over tasks: biggest first, each to the task with the fewest bytes; few tasks for small logs."""
+    """Distribute logs over tasks: largest first, each to the task with the fewest bytes; few tasks for small logs."""
     total = sum(log.size for log in logs)
     count = max(1, min(len(logs), max(cores, min(_TASKS_A_CORE * cores, total // _SMALL_LOG))))
     tasks: list[list[LogPartition]] = [[] for _ in range(count)]

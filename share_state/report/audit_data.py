@@ -85,11 +85,11 @@ class BrokenRule:
     Attributes:
         rule: its code.
         severity: error, warning or info.
-        count: findings.
-        new: open ones that the last reported run did not find.
-        open: those of them that are neither acknowledged nor superseded.
-        failing: open ones that were found since the last reported run or that every run evaluates again, as the exit
-            code counts them.
+        count: number of findings.
+        new: open findings that the last reported run did not have.
+        open: findings that are neither acknowledged nor superseded.
+        failing: open findings that are newer than the last reported run or that every run evaluates again; the exit
+            code counts these.
         statement: what should hold; empty if this version does not know the rule.
         examples: a few findings, each about another share-partition, open ones first, then new ones, then the worst.
     """
@@ -142,7 +142,7 @@ def _finding_pieces(tables: CommittedTables, acknowledged: Sequence[Acknowledged
 
 
 def _findings_since(tables: CommittedTables, skipped: Sequence[CommittedTables]) -> Iterator[pa.Table]:
-    """The findings of a run, then those that runs before it committed, but did not report, and that it lacks."""
+    """The findings of a run, then those that it lacks and that earlier runs committed but did not report."""
     yield from map(add_topic_key, tables.batches("findings", _FINDING_COLUMNS))
     later = tables
     for earlier in skipped:
@@ -206,7 +206,7 @@ def _superseded(tables: CommittedTables, rows: pa.Table, is_of_run: pa.ChunkedAr
 
 
 def _sizes(evidence: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The first number of _SIZES in each map, null for none."""
+    """The first number of _SIZES that each map has; null if it has none."""
     found = pc.coalesce(*(pc.map_lookup(evidence, pa.scalar(name), "first") for name in _SIZES))
     return pc.if_else(pc.utf8_is_digit(found), found, pa.scalar(None, pa.string())).cast(pa.int64())
 
@@ -311,7 +311,7 @@ class FlaggedSharePartition:
 
     @property
     def status(self) -> str:
-        """Its verdict, with "+error" if it has an error too; for OK what needs attention: error, suspect or warning."""
+        """Its verdict, with "+error" if it also has an error; if OK, the reason: error, suspect or warning."""
         return self.now["status"]
 
     @property
@@ -383,9 +383,9 @@ class FlaggedGroup:
 
     Attributes:
         group_id: the group.
-        places: of its share-partitions in `AuditReport.flagged`.
-        history: its last 30 audits, the oldest first: time; behind: records behind, those waiting where the lag is not
-            known; troubled: share-partitions with another verdict than OK.
+        places: indexes of its share-partitions in `AuditReport.flagged`.
+        history: its last 30 audits, the oldest first: time; behind: records behind, or waiting if the lag is not known;
+            troubled: share-partitions with a verdict other than OK.
     """
 
     group_id: str
@@ -419,24 +419,24 @@ class AuditReport:
     """The latest audit of a warehouse.
 
     Attributes:
-        cluster: its name; empty if none is given.
+        cluster: its name; empty if it has none.
         warehouse: the folder that was read.
         run: the latest row of `runs`, its maps as dictionaries.
         runs: all kept runs up to it, the newest first.
-        limits: of the audit's configuration.
-        tables: that it was read from.
+        limits: the limits of the audit's configuration.
+        tables: the tables that it was read from.
         live: number of live share-partitions.
         verdicts: verdict -> number of share-partitions, the worst first; known verdicts are there even with 0.
         statuses: status of `FlaggedSharePartition`, or OK -> number of share-partitions, the worst first.
         flagged: the share-partitions that need attention, the worst first, up to a limit.
         flagged_left_out: how many more there are.
-        groups: of the flagged share-partitions.
+        groups: the groups of the flagged share-partitions.
         findings: by rule and severity, the most severe first.
         cutoffs: rows of the table `cutoff` with limited_by_topic, the name if it is known: unsafe ones first, then by
             the records that they hold back.
         poison: offsets on which all deliveries fail.
-        fail_on: the severity from which on findings of the latest run make the exit code 1.
-        fail_on_verdict: the verdict from which on a share-partition makes it 1, too; or "none".
+        fail_on: the lowest severity of findings that makes the exit code 1.
+        fail_on_verdict: the mildest verdict of a share-partition that also makes it 1; or "none".
     """
 
     cluster: str
@@ -494,14 +494,14 @@ def read_report(
     fail_on_verdict: str = "none",
     acknowledged: Sequence[Acknowledged] = (),
 ) -> AuditReport:
-    """Read what the latest audit of a warehouse found; starts no Spark and never holds all in-flight ranges.
+    """Read what the latest audit of a warehouse found, without Spark and never with all in-flight ranges in memory.
 
     Args:
         warehouse: folder of the tables.
         cluster: its name.
-        limits: of the audit's configuration; Kafka's defaults if None.
-        most: share-partitions to read in detail, and poison ranges to list.
-        fail_on, fail_on_verdict, acknowledged: of the audit's configuration.
+        limits: those of the audit's configuration; Kafka's defaults if None.
+        most: maximum number of share-partitions to read in detail, and of poison ranges to list.
+        fail_on, fail_on_verdict, acknowledged: as in the audit's configuration.
     Raises:
         WarehouseError: if no audit was committed there, or a table is gone.
     """
@@ -531,6 +531,6 @@ def read_report(
 
 
 def _name_topics(tables: CommittedTables, cutoffs: pa.Table) -> pa.Table:
-    """Append limited_by_topic, as far as the tables show the name."""
+    """Append limited_by_topic where the tables show the name."""
     where = pc.field("topic_id").isin(cutoffs["limited_by_topic_id"].unique()) & pc.field("topic").is_valid()
     return name_holders(cutoffs, Topics(tables.read("share_partition_state", where, ["topic_id", "topic"])))

@@ -45,7 +45,7 @@ _VERDICTS = {
     ),
 }
 _COVERED_RULES = {"SPSO_STALL": "STALL", "POISON_RECORDS": None}
-"""Rules that repeat what a verdict, or the poison records, state."""
+"""Rule -> the verdict that says the same; None for what the poison records say."""
 
 _MAX_ROWS, _MAX_RULES, _MAX_PATHS = 5, 8, 3
 _FILE_WIDTH, _WIDTH_FOR_NUMBERS = 240, 110
@@ -172,7 +172,7 @@ def _advise_on_rule(report: AuditReport, rule: BrokenRule, example: Mapping[str,
 
 
 def _worst(row: Mapping[str, Any], count: int) -> str:
-    """A share-partition as the worst of many, or the only one."""
+    """Name a share-partition as the worst of many, or as the only one."""
     return f"{'the worst is ' if count > 1 else ''}{_name(row)}"
 
 
@@ -198,7 +198,7 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
         print_line(f"note: {_shorten(run['notes'][0], 2 * width - 6 - len(more))}{more}")
     print_line(_shorten(headline(report), width))
     statuses = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
-    print_line(_shorten(f"status: {statuses or 'no share-partition'}", width))
+    print_line(_shorten(f"status: {statuses or 'no share-partitions'}", width))
     _print_flagged(report, width)
     _print_rules(report, width)
     print_line(_shorten(_cutoff_line(report), width))
@@ -228,7 +228,8 @@ def _print_flagged(report: AuditReport, width: int) -> None:
     columns = ["STATUS", "GROUP", "TOPIC", "PARTITION", *numeric, "WHY"]
     _print_fitted(columns, rows, width, ("PARTITION", *numeric))
     if more := len(report.flagged) + report.flagged_left_out - len(rows):
-        print_line(f"... and {pluralize(more, 'more share-partition')} that need attention")
+        verb = "needs" if more == 1 else "need"
+        print_line(f"... and {pluralize(more, 'more share-partition')} that {verb} attention")
 
 
 def _print_rules(report: AuditReport, width: int) -> None:
@@ -248,7 +249,7 @@ def _print_rules(report: AuditReport, width: int) -> None:
 def _cutoff_line(report: AuditReport) -> str:
     rows = report.cutoffs
     if not rows:
-        return "cutoff: no log partition"
+        return "cutoff: no log partitions"
     redundant = sum(row["redundant_records"] or 0 for row in rows)
     octets = [row["redundant_bytes"] for row in rows if row["redundant_bytes"] is not None]
     line = f"cutoff: {pluralize(redundant, 'redundant record')}{f' ({format_size(sum(octets))})' if octets else ''}"

@@ -1,6 +1,6 @@
 """`share-state compare`: the state in the log against what the broker answers, with the differences as findings.
 
-Equality is only required of share-partitions whose log partition rests: it ends where the run of the warehouse ended,
+Equality is only required of share-partitions whose log partition is idle: it ends where the run of the warehouse ended,
 both before and after the broker answered. A broker that has written since then has newer state, which is no error.
 """
 
@@ -55,16 +55,16 @@ def compare(warehouse: str, answers: "BrokerOffsets") -> dict[str, Any]:
     states = tables.read("share_partition_state", pc.field("dialect") == SHARE_GROUP_STATE).to_pylist()
     logged = {(row["group_id"], _current_topic(row, names), row["partition"]): row for row in states}
     answered = {(one.group_id, one.topic, one.partition): one for one in answers.share_partitions}
-    resting = _resting_logs(tables.read("cutoff"), answers)
+    idle = _idle_logs(tables.read("cutoff"), answers)
     # A broker of 4.1 reports no lag.
-    ends = _resting_ends(answers) if any(answer.lag is not None for answer in answered.values()) else {}
+    ends = _idle_ends(answers) if any(answer.lag is not None for answer in answered.values()) else {}
     homes = _state_partitions([key for key in answered if key not in logged], names, len(answers.after.logs))
     rows = []
     for key in sorted(logged.keys() | answered.keys()):
         row, answer = logged.get(key), answered.get(key)
         state_partition = row["state_partition"] if row is not None else homes.get(key)
-        is_resting = state_partition in resting
-        rows.append(_compare_share_partition(key, row, answer, state_partition, ends, is_resting=is_resting))
+        is_idle = state_partition in idle
+        rows.append(_compare_share_partition(key, row, answer, state_partition, ends, is_idle=is_idle))
     findings = [_finding(row, set(names)) for row in rows if row["verdict"] != SAME]
     verdicts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in (SAME, MOVED_ON, DIFFERS)}
     return {"run": plain_run(tables.run), "verdicts": verdicts, "share_partitions": rows, "findings": findings}
@@ -98,7 +98,7 @@ def _compare_share_partition(
     state_partition: int | None,
     ends: Mapping[tuple[str, int], int],
     *,
-    is_resting: bool,
+    is_idle: bool,
 ) -> dict[str, Any]:
     group, topic, partition = key
     end, ours = ends.get((topic, partition)), dict.fromkeys(_COMPARED)
@@ -116,7 +116,7 @@ def _compare_share_partition(
         "topic_id": row["topic_id"] if row is not None else None,
         "partition": partition,
         "state_partition": state_partition,
-        "verdict": SAME if not unlike else DIFFERS if is_resting else MOVED_ON,
+        "verdict": SAME if not unlike else DIFFERS if is_idle else MOVED_ON,
         "unlike": unlike,
         **{f"log_{name}": value for name, value in ours.items()},
         **{f"broker_{name}": value for name, value in theirs.items()},
@@ -125,16 +125,16 @@ def _compare_share_partition(
 
 def _finding(row: Mapping[str, Any], topic_ids: set[str]) -> dict[str, Any]:
     log, broker = row["log_start_offset"], row["broker_start_offset"]
-    is_resting = row["verdict"] == DIFFERS
-    severity = ERROR if is_resting else INFO
-    since = "" if is_resting else " (records were written since the run)"
+    is_idle = row["verdict"] == DIFFERS
+    severity = ERROR if is_idle else INFO
+    since = "" if is_idle else " (records were written since the run)"
     if broker is None and row["topic_id"] is not None and row["topic_id"] not in topic_ids:
         rule, severity, message = "TOPIC_GONE", WARNING, "the log has its state, the cluster has no such topic"
     elif broker is None:
         rule, message = "BROKER_STATE_MISSING", f"the log starts at {log}, the broker knows none{since}"
     elif log is None:
         rule, message = "LOG_STATE_MISSING", f"the broker starts at {broker}, the log has none{since}"
-    elif not is_resting and broker < log:
+    elif not is_idle and broker < log:
         rule, severity = "BROKER_START_BEHIND", WARNING
         message = f"the broker starts at {broker}, the log was at {log} already; were its offsets reset?"
     else:
@@ -151,7 +151,7 @@ def _finding(row: Mapping[str, Any], topic_ids: set[str]) -> dict[str, Any]:
     }
 
 
-def _resting_logs(cutoffs: pa.Table, answers: "BrokerOffsets") -> set[int]:
+def _idle_logs(cutoffs: pa.Table, answers: "BrokerOffsets") -> set[int]:
     """The state partitions that ended, before and after the broker answered, where the run of the warehouse ended."""
     before, after = ({log.partition: log.end_offset for log in look.logs} for look in (answers.before, answers.after))
     rows = cutoffs.filter(pc.field("dialect") == SHARE_GROUP_STATE).to_pylist()
@@ -161,7 +161,7 @@ def _resting_logs(cutoffs: pa.Table, answers: "BrokerOffsets") -> set[int]:
     }
 
 
-def _resting_ends(answers: "BrokerOffsets") -> dict[tuple[str, int], int]:
+def _idle_ends(answers: "BrokerOffsets") -> dict[tuple[str, int], int]:
     """(topic, partition) -> end offset, if it was the same before and after the broker answered."""
     before, after = (_end_offsets(look.topics) for look in (answers.before, answers.after))
     return {key: end for key, end in after.items() if before.get(key) == end}

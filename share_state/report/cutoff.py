@@ -162,7 +162,7 @@ def simulation_json(result: "Simulation") -> dict[str, Any]:
 def print_simulation(result: "Simulation") -> None:
     """Print the size of a simulation and, per planted fault, the finding that it must cause."""
     print_line(
-        f"{result.events:,} events left {result.records:,} records of {result.share_partitions:,} share-partitions"
+        f"{result.events:,} events produced {result.records:,} records of {result.share_partitions:,} share-partitions"
     )
     if result.planted:
         rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in result.planted]

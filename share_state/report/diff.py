@@ -56,7 +56,7 @@ class InFlightWindow:
         return {self.start, self.end} | {bound for first, last, _ in self.ranges for bound in (first, last + 1)}
 
     def states(self, bounds: Sequence[int]) -> Iterator[RangeState]:
-        """The state between each two neighbours of sorted bounds that include the window's own."""
+        """The state between neighbouring bounds, which are sorted and include the window's own."""
         at = 0
         for first in bounds[:-1]:
             while at < len(self.ranges) and self.ranges[at][1] < first:
@@ -93,7 +93,7 @@ def compare_windows(before: InFlightWindow | None, after: InFlightWindow | None)
     Args:
         before, after: the window at each point; None if there is no state or no start offset yet.
     Returns:
-        Ranges between the lowest and the highest offset of the windows. If one is None, the whole other is new or gone.
+        Ranges between the lowest and the highest offset of the windows. If one is None, the other is new or gone.
     """
     if before is None and after is None:
         return []
@@ -157,7 +157,7 @@ def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> 
 
 
 def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
-    """What differs between two states.
+    """Compare two states.
 
     Args:
         before, after: tables share_partition_state and in_flight of each.
@@ -275,7 +275,7 @@ def _kind_of(merged: tuple[str, int, int, list[str], list[str]]) -> tuple[str, s
 
 
 def _named(states: Sequence[str]) -> str:
-    """The state of all, with the least and the largest delivery count."""
+    """The state that all have, with the smallest and the largest delivery count."""
     name, _, rest = states[0].partition(" (")
     counts = sorted({int(state.partition(" (")[2].rstrip(")")) for state in states} if rest else ())
     if len(counts) < 2:

@@ -50,15 +50,15 @@ def explain_offset(
     offset: int,
     delivery_limit: int | None = None,
 ) -> dict[str, Any]:
-    """Find all that the logs hold about one offset.
+    """Find everything that the logs hold about one offset.
 
     Args:
         plan: the log partitions.
         inputs: the inputs of the command: if the plan has no group side, their logs of `__consumer_offsets` give the
             members.
         group, topic, partition: the share-partition; the topic by name, if that is known, or by id.
-        offset: of the topic-partition.
-        delivery_limit: of the group; by default what the plan holds about it.
+        offset: the offset in the topic-partition.
+        delivery_limit: the limit of the group; by default the one in the plan.
     Returns:
         Plain data: the share-partition; `records` in log order (contents, the offset's state before and after,
         deliveries so far, members that had the partition); the offset's state now; `sentence`;
@@ -201,7 +201,7 @@ def _summary(explanation: Explanation, limit: DeliveryLimit) -> str:
         return "no record of the share-partition can be read"
     when = f"{format_time(to_datetime(since.timestamp))} (record {since.offset})"
     if place == Place.DELETED:
-        return f"no state is kept of it; the state of the share-partition was deleted at {when}"
+        return f"no state is kept for it; the state of the share-partition was deleted at {when}"
     if place == Place.UNINITIALISED:
         return "never delivered: the share-partition has no start offset yet"
     finished = explanation.standing.is_finished
@@ -295,4 +295,4 @@ def print_explanation(found: Mapping[str, Any]) -> None:
         text = f"Dead letter: {place}, {format_time(letter['timestamp'])}: {letter['reason'] or 'no reason'}"
         print_line(escape_unprintable(text))
     if found.get("dead_letters") == []:
-        print_line("No dead letter of this offset is in the dead-letter topics.")
+        print_line("The dead-letter topics hold no dead letter for this offset.")

@@ -1,4 +1,4 @@
-"""The page that people open after a nightly audit: one HTML file with inline charts, which refers to nothing else.
+"""The page that people open after a nightly audit: one HTML file with inline charts, which loads nothing else.
 
 The charts of a share-partition show what is in flight, and its start offset and lag over the kept audits.
 """
@@ -68,7 +68,7 @@ def write_page(path: str, report: AuditReport) -> None:
     """Write the page of an audit.
 
     Args:
-        path: of the HTML file.
+        path: where to write the HTML file.
         report: from `read_report`.
     Raises:
         ReportError: if the file cannot be written; an existing file stays.
@@ -95,10 +95,10 @@ def render_page(report: AuditReport) -> str:
 
 
 def trend_svg(audits: Rows) -> Markup | None:
-    """Records behind over the audits of a group, as a line of the height of a text; None for fewer than two audits.
+    """Records behind over the audits of a group, as a line of text height; None for fewer than two audits.
 
     Args:
-        audits: of `FlaggedGroup.history`.
+        audits: as in `FlaggedGroup.history`.
     """
     if len(audits) < 2:
         return None
@@ -116,7 +116,7 @@ def trend_svg(audits: Rows) -> Markup | None:
 
 
 def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> dict[str, Any]:
-    """What the page shows of a flagged share-partition."""
+    """The data that the page shows about a flagged share-partition."""
     ranges, now = one.ranges, one.now
     limit = report.limits.of_group("delivery_count", now["group_id"])
     is_dense = len(ranges) > MAX_SINGLE_BARS
@@ -165,7 +165,7 @@ def window_svg(ranges: Rows, limit: int, name: str) -> Markup:
 
 
 def _figure(rows: int, height: float, *, bottom: float, top: float, left: float = _LEFT) -> tuple[Figure, list[Axes]]:
-    """Axes below each other with fixed margins in inches, which saves measuring the labels."""
+    """Axes one below the other with fixed margins in inches, which saves measuring the labels."""
     whole = height + bottom + top
     figure = Figure(figsize=(_WIDTH, whole), facecolor="none")
     figure.subplots_adjust(left / _WIDTH, bottom / whole, 1 - _RIGHT / _WIDTH, 1 - top / whole, hspace=0.25)
@@ -218,7 +218,7 @@ def _draw_labels(axes: Axes, row: int, labels: list[str], at: tuple[np.ndarray, 
 
 
 def _covered_shares(left: np.ndarray, right: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cells of the window (their left and right) and the share of each that ranges cover, if that is any."""
+    """The left and right edges of the cells that ranges cover, and the share of each that they cover."""
     edges = np.linspace(0, length, _CELLS + 1)
     covered = np.concatenate(([0], np.cumsum(right - left)))
     places = np.stack([left, right], axis=1).ravel()
@@ -236,7 +236,7 @@ def history_svg(audits: Rows, name: str) -> Markup | None:
         audits: time, start_offset, lag and verdict of each audit, the oldest first.
         name: unique in the page.
     Returns:
-        An `svg` element; None without a start offset at two times at least.
+        An `svg` element; None unless start offsets are known at two times.
     """
     known = [audit for audit in audits if audit["start_offset"] is not None and audit["start_offset"] >= 0]
     if len({audit["time"] for audit in known}) < 2:
@@ -284,13 +284,13 @@ def _set_time_ticks(axes: Axes, times: Sequence[datetime], width: float) -> None
 
 
 def _summarize_dead_letters(tables: CommittedTables) -> dict[str, Any] | None:
-    """What the page shows of dead letters; None if the audit had no dead-letter topics, or there are none.
+    """Summarize dead letters for the page; None if the audit had no dead-letter topics, or there are none.
 
     Returns:
-        rows: by group_id and reason: letters, duplicates and lost; those with most lost first, up to a limit.
-        left_out: how many rows more there are.
+        rows: by group_id and reason: letters, duplicates and lost; those with the most lost first, up to a limit.
+        left_out: how many more rows there are.
         letters, lost: in total.
-        chart: both over time; None if all are of one time.
+        chart: both over time; None if all have the same time.
     """
     if not tables.holds(_LETTERS):
         return None
@@ -319,7 +319,7 @@ def _summarize_dead_letters(tables: CommittedTables) -> dict[str, Any] | None:
 
 @styled
 def _dead_letters_svg(series: Mapping[str, tuple[pa.ChunkedArray, pa.ChunkedArray | None]]) -> Markup | None:
-    """Records by time; of each series the timestamps and how many records each counts, None for one."""
+    """Records by time; a series has timestamps, and how many records each stands for (None for one each)."""
     seconds = {name: times.cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6 for name, (times, _) in series.items()}
     known = np.concatenate(list(seconds.values()))
     known = known[~np.isnan(known)]

@@ -1,4 +1,4 @@
-"""The audit as metrics: a file for the textfile collector of Prometheus' node exporter; and a stream's, served live.
+"""The metrics of an audit, as a file for the textfile collector of node exporter; and of a stream, served live.
 
 Groups and the cluster are counted in full; series of single share-partitions are limited to the worst. Names follow
 kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is `share_state_group_topic_partition_lag` here).
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 Labels = dict[str, str]
 
 _SHARE_PARTITION_METRICS = {
-    "start_offset": "Share-partition start offset (SPSO) as recorded; absent before it is initialised.",
+    "start_offset": "Share-partition start offset (SPSO) as recorded; absent before it is initialized.",
     "end_offset": "Share-partition end offset (SPEO): first offset after the last in-flight range.",
     "lag": "Records behind, as kafka-share-groups.sh counts them; absent if unknown.",
     "poison_records": "Offsets at or one below the delivery limit, or archived by it.",
@@ -68,7 +68,7 @@ def write_metrics(path: str, report: AuditReport, most: int) -> None:
     """Write the metrics of the latest audit; groups and share-partitions that are gone vanish from the file.
 
     Args:
-        path: of the file; node exporter reads files that end in .prom.
+        path: the file to write; node exporter reads files that end in .prom.
         report: from `read_report`.
         most: share-partitions that have series, the worst first.
     Raises:
@@ -80,7 +80,7 @@ def write_metrics(path: str, report: AuditReport, most: int) -> None:
 
 
 class Metrics(Collector):
-    """Makes one metric family at a time, to hold little more than the text of a large cluster's metrics."""
+    """Makes one metric family at a time, to hold in memory little more than the text of a large cluster's metrics."""
 
     def __init__(self, report: AuditReport, most: int) -> None:
         self._report, self._tables, self._most = report, report.tables, most
@@ -160,7 +160,7 @@ class Metrics(Collector):
             yield self._family(f"log_partition_{name}", help_text, _present(labels, [row[name] for row in rows]))
 
     def _dead_letters(self) -> Iterator[GaugeMetricFamily]:
-        """Only of audits with dead-letter topics."""
+        """Metrics of dead letters, if the audit had dead-letter topics."""
         for table, name, help_text, by, value in (
             ("dead_letters", "group_dead_letters", "Dead letters.", ["group_id", "reason"], ("offset", "count")),
             ("lost_dead_letters", "group_lost_dead_letters", "Archived records without a dead letter.", ["group_id"],
@@ -197,7 +197,7 @@ class Metrics(Collector):
         return self._by_label(f"{level}_in_flight_records", text, rows, "state", counts)
 
     def _column(self, name: str, help_text: str, rows: pa.Table, column: str) -> GaugeMetricFamily:
-        # A start offset of -1 is not initialised, and 4.0 wrote no group sizes.
+        # A start offset of -1 is not initialized, and 4.0 wrote no group sizes.
         known = pc.if_else(pc.less(rows[column], 0), None, rows[column])
         return self._family(name, help_text, _present(_labels(rows), known.to_pylist()))
 
@@ -220,7 +220,7 @@ class Metrics(Collector):
 
 
 def _labels(rows: pa.Table) -> list[Labels]:
-    """The labels of each row, of the columns of _LABELS that there are."""
+    """The labels of each row, from the columns of _LABELS that the rows have."""
     columns = [name for name in _LABELS if name in rows.column_names]
     values = zip(*(rows[name].cast(pa.string()).to_pylist() for name in columns), strict=True)
     names = [_LABELS[name] for name in columns]
@@ -273,7 +273,7 @@ class StreamMetrics(Collector):
             tables: its tables.
             progress: its latest micro-batch; None before the first.
             warehouse: folder of the tables.
-            limits: of the cluster.
+            limits: the limits of the cluster.
             most: share-partitions that have series, the worst first.
         """
         self._tables, self._progress, self._warehouse = tables, progress, warehouse
@@ -308,7 +308,7 @@ class StreamMetrics(Collector):
 
 
 def serve_metrics(port: int, metrics: StreamMetrics) -> Callable[[], None]:
-    """Serve metrics at a port, at /metrics.
+    """Serve metrics on a port, at /metrics.
 
     Returns:
         A function that stops the server.

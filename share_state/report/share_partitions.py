@@ -26,7 +26,7 @@ IDENTITY_COLUMNS = ("dialect", "group_id", "topic_key", "partition")
 """What identifies a share-partition; topic_key is the topic's id, or its name if it has none."""
 
 DELIVERY_STATES = tuple(DeliveryState.__members__)
-"""Delivery states in the order of their codes; columns of record counts bear these names in lower case."""
+"""Delivery states in the order of their codes; columns of record counts have these names in lower case."""
 
 VERDICTS = ("REWIND", "STOP", "STALL", "OK")
 """The worst first. A verdict that is none of these counts as worse than OK."""
@@ -54,7 +54,7 @@ def add_topic_key(rows: pa.Table) -> pa.Table:
 
 
 def check_known(warehouses: Iterable[CommittedTables], selection: SharePartitionFilter) -> None:
-    """Refuse a filter that matches nothing that warehouses have state of or that a group lists.
+    """Refuse a filter that matches nothing that has state in the warehouses or that a group lists.
 
     Raises:
         InputError: naming the nearest that are known.
@@ -71,7 +71,7 @@ def plain_run(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def null_unknown(rows: pa.Table) -> pa.Table:
-    """The rows with null for -1, which the tables hold for a start offset or a count that is not known."""
+    """The rows with null in place of -1, which the tables hold for an unknown start offset or count."""
     for name in {"start_offset", "effective_start_offset", "delivery_complete_count"} & set(rows.column_names):
         known = pc.if_else(pc.less(rows[name], 0), pa.scalar(None, rows[name].type), rows[name])
         rows = rows.set_column(rows.schema.get_field_index(name), name, known)
@@ -110,8 +110,8 @@ def select_share_partitions(rows: pa.Table, selected: pa.Table) -> pa.Table:
     """The rows of some share-partitions.
 
     Args:
-        rows: with KEY_COLUMNS.
-        selected: with IDENTITY_COLUMNS and place, a number.
+        rows: rows with KEY_COLUMNS.
+        selected: rows with IDENTITY_COLUMNS and place, a number.
     Returns:
         Their rows with the column place, in any order.
     """
@@ -149,7 +149,7 @@ def group_pieces(pieces: Iterable[pa.Table], by: Sequence[str], aggregates: Mapp
 
 
 def in_large_pieces(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join small pieces: each that is returned, but for the last, has at least a million rows."""
+    """Join small pieces: each joined piece but the last has at least a million rows."""
     waiting, count = list[pa.Table](), 0
     for piece in pieces:
         waiting.append(piece)
@@ -168,7 +168,7 @@ def verdict_rank(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def group_rows(rows: pa.Table, by: Sequence[str], aggregates: Mapping[str, str]) -> pa.Table:
-    """Group the rows of a table; as `group_pieces`."""
+    """Group the rows of a table, as `group_pieces` does."""
     # The first value of a group counts even if it is null.
     options = {"first": pc.ScalarAggregateOptions(skip_nulls=False)}
     requests = [(column, how, options.get(how)) for column, how in aggregates.items()]
@@ -178,16 +178,16 @@ def group_rows(rows: pa.Table, by: Sequence[str], aggregates: Mapping[str, str])
 
 
 def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, selected: pa.Table) -> pa.Table:
-    """Some live share-partitions as the latest audit saw them.
+    """Some live share-partitions, as the latest audit saw them.
 
     Args:
-        tables: of the warehouse.
+        tables: the tables of the warehouse.
         latest: from `latest_audit_filter`.
-        selected: with IDENTITY_COLUMNS, one row per share-partition.
+        selected: IDENTITY_COLUMNS, one row per share-partition.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml, then available, acquired, acknowledged, archiving and
         archived: records in flight (gaps are available); ranges: how many; topic_key; place: the row in `selected`.
-        Those of in-flight records are null if the start offset is not initialised. In any order.
+        Columns of in-flight records are null if the start offset is not initialized. In any order.
     Raises:
         WarehouseError: if a table is gone.
     """
@@ -197,9 +197,9 @@ def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, sele
     rows = select_share_partitions(with_unreported_verdicts(tables, found).drop_columns("topic_key"), numbered)
     in_flight = group_pieces(records_by_state(tables, of_selected), IDENTITY_COLUMNS, dict.fromkeys(IN_FLIGHT, "sum"))
     rows = left_join(rows, in_flight, IN_FLIGHT)
-    is_uninitialised = pc.less(rows["start_offset"], 0)
+    is_uninitialized = pc.less(rows["start_offset"], 0)
     for name in IN_FLIGHT:
-        known = pc.if_else(is_uninitialised, pa.scalar(None, pa.int64()), pc.fill_null(rows[name], 0))
+        known = pc.if_else(is_uninitialized, pa.scalar(None, pa.int64()), pc.fill_null(rows[name], 0))
         rows = rows.set_column(rows.column_names.index(name), name, known)
     return null_unknown(rows)
 
@@ -208,7 +208,7 @@ def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
     """A filter for the rows of HISTORY_TABLE that the latest audit wrote; an audit of unchanged input writes none.
 
     Raises:
-        WarehouseError: if the latest run is no audit.
+        WarehouseError: if the latest run is not an audit.
     """
     if not tables.holds(HISTORY_TABLE):
         raise WarehouseError("the latest run wrote no history; run `share-state audit` on this warehouse first")

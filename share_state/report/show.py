@@ -92,7 +92,7 @@ def _read_states(
 ) -> pa.Table:
     states = tables.read("share_partition_state", where, columns).sort_by(_BY_KEY)
     states = states.append_column("lag", compute_lags(*(states[name] for name in _LAG)))
-    # Where a leader starts by the default of share.auto.offset.reset, latest, if that is known.
+    # Where a leader starts with the default of share.auto.offset.reset, latest, if that is known.
     hint = pc.if_else(pc.less(states["start_offset"], 0), states["topic_end_offset"], pa.scalar(None, pa.int64()))
     return states.append_column("spso_hint", hint)
 
@@ -126,11 +126,11 @@ def _sum_in_flight(tables: CommittedTables, where: pc.Expression | None) -> pa.T
 
 
 def _printed_columns(rows: pa.Table) -> pa.Table:
-    is_initialised, unknown = pc.greater_equal(rows["start_offset"], 0), pa.scalar(None, pa.int64())
+    is_initialized, unknown = pc.greater_equal(rows["start_offset"], 0), pa.scalar(None, pa.int64())
     columns = {name: rows[name] for name in rows.column_names} | {"topic": pc.coalesce(rows["topic"], rows["topic_id"])}
     columns["in_flight"] = pc.fill_null(rows["in_flight"], 0)
     for name in ("leader_epoch", "start_offset", "in_flight"):
-        columns[name] = pc.if_else(is_initialised, columns[name].cast(pa.int64()), unknown)
+        columns[name] = pc.if_else(is_initialized, columns[name].cast(pa.int64()), unknown)
     warning = pc.if_else(rows["suspect"], "  (suspect, see findings)", "")
     columns["states"] = pc.binary_join_element_wise(pc.fill_null(rows["states"], ""), warning, "")
     return pa.table(columns)
@@ -235,7 +235,7 @@ def _print_share_partitions(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         place = [row["topic"] or row["topic_id"], row["partition"], row["status"]]
         cells.append([*place, row["start_offset"], row["lag"], ", ".join(row["members"]) or None])
-    print_table(columns, cells, numeric=("PARTITION", "START-OFFSET", "LAG"), otherwise="no share-partition")
+    print_table(columns, cells, numeric=("PARTITION", "START-OFFSET", "LAG"), otherwise="no share-partitions")
 
 
 def _print_members(rows: Sequence[Mapping[str, Any]]) -> None:

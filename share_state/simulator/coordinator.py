@@ -200,7 +200,7 @@ class ShareCoordinator:
         return entry
 
     def load(self, folder: Path, log_start_offset: int) -> Iterator[tuple[int, StateRecord]]:
-        """Replace the state by the state in a valid log, read from the batch with the log start offset.
+        """Replace the state with that of a valid log, read from the batch that contains the log start offset.
 
         Returns:
             Each record after its replay, with its offset.

@@ -167,7 +167,7 @@ def plant_faults(names: Sequence[str], cluster: SimulatedCluster, seed: int) -> 
 
     Args:
         names: names in FAULTS, checked; ALL means every fault that has a target in these logs.
-        cluster: with complete and valid logs.
+        cluster: has complete and valid logs.
         seed: determines the targets. No target is used twice; damage goes to logs without other faults if possible.
     Raises:
         SimulationError: if a fault has no target.
@@ -269,7 +269,7 @@ class _FaultPlanter:
         return PlantedFault(name, fault.finding, where, fault.build(target), group, None, where[1])
 
     def _take_log(self, targets: list[tuple[TopicPartition, _Target]]) -> tuple[TopicPartition, _Target]:
-        """A target in a log with few others, which lose their base, too; no fault is planted in that log again."""
+        """A target in a log with few others, which also lose their base; no other fault is planted in that log."""
         preferred = self._preferred(targets)
         counts = Counter(where for where, _ in preferred)
         log_partition, target = min(preferred, key=lambda one: counts[one[0]])

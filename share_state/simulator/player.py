@@ -168,7 +168,7 @@ class EventPlayer:
                 self._slots[slot.key] = SharePartitionSlot(slot.key)
                 slot.leader = None
             case ev.Advance() | ev.Prune():
-                """Time has passed already; the owner of the logs prunes them."""
+                """Time has already passed; the owner of the logs prunes them."""
             case _:
                 epoch = event.leader_epoch if isinstance(event, ev.Ack) else None
                 leader = slot.leader if epoch is None else slot.leaders.get(epoch)

@@ -42,7 +42,7 @@ class FaultTarget:
 
     Attributes:
         entry: its entry in its coordinator.
-        settings: of the state topic.
+        settings: settings of the state topic.
         now_ms: timestamp of the log's latest record.
     """
 
@@ -100,7 +100,7 @@ class FaultTarget:
         return self.bytes(replace(self.state, **(defaults | fields)))
 
     def stranger(self, name: str, *, is_at_home: bool = True) -> "FaultTarget":
-        """A share-partition without records whose key hashes to this state partition or, if not `is_at_home`, not."""
+        """A share-partition without records whose key hashes to this state partition (`is_at_home`) or to another."""
         partitions = self.settings.state_partitions
         for number in range(64 * partitions):
             key = self.key._replace(group_id=f"{name}-{number}")

@@ -56,7 +56,7 @@ def validate_ack_batches(
     Args:
         batches: in the order of the request.
         is_renew_ack: the request's IsRenewAck field.
-        version: of ShareFetch or ShareAcknowledge; renewals need version 2.
+        version: the version of ShareFetch or ShareAcknowledge; renewals need version 2.
     Source: Kafka KafkaApis.validateAcknowledgementBatches; KIP-1222.
     """
     greatest = AckType.RENEW if version >= RENEW_SINCE_VERSION else AckType.REJECT
@@ -258,7 +258,7 @@ def with_config(
     if name in _BOUNDED:
         low, high = getattr(brokers, f"min_{name}"), getattr(brokers, f"max_{name}")
         if not low <= new <= high:
-            raise ConfigError(f"{key}: {new}: must lie between the brokers' min and max settings, {low} and {high}")
+            raise ConfigError(f"{key}: {new}: must be between the brokers' min and max settings, {low} and {high}")
     fields = {
         "delivery_count_limit": {"delivery_count_limit": new},
         "record_lock_duration_ms": {"record_lock_duration_ms": new},

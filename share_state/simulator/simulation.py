@@ -79,7 +79,7 @@ class Simulation:
         folder: contains the log folders, events.jsonl, topics.json, the expected state, and faults.jsonl.
         events: number of events.
         records: state records and control records written, without faults.
-        share_partitions: with durable state at the end, counted per dialect.
+        share_partitions: number with durable state at the end, counted per dialect.
         mismatches: logged outcomes of replayed requests that the state machine contradicts.
     """
 
@@ -137,7 +137,7 @@ def simulate(
         codec: codec of data batches: none, gzip, snappy, lz4 or zstd.
         segment_bytes: maximum segment size.
         version_prefix: whether the draft's values start with a version.
-        control_offsets_as_gaps: see ClusterSettings; always so with dialect "both".
+        control_offsets_as_gaps: see ClusterSettings; always true with dialect "both".
         prunes: whether redundant records are deleted as time passes.
         traces: also write results.jsonl (one result per line) and the state after every record (history.jsonl,
             control-history.jsonl).
@@ -236,7 +236,7 @@ def _replay_file(cluster: SimulatedCluster, requests: Path) -> list[OutcomeMisma
         raise SimulationError(f"{requests}: {error}") from None
     if not cluster.events:
         raise SimulationError(
-            f"{requests}: has no ShareFetch or ShareAcknowledge that acquires or acknowledges; "
+            f"{requests}: has no ShareFetch or ShareAcknowledge request that acquires or acknowledges records; "
             "brokers log requests with kafka.request.logger at DEBUG"
         )
     return replay.mismatches

@@ -32,7 +32,7 @@ Agent = Iterator[int]
 
 _PRODUCED_BATCH_SIZE = 10
 _MAX_WINDOW = 1_800
-"""In-flight offsets at which members stop fetching, a little below the limit of 2000 locks."""
+"""In-flight offsets at which members stop fetching, slightly below the limit of 2000 locks."""
 
 
 class Workload:
@@ -114,10 +114,10 @@ class Behaviour:
     """The behaviour of a group's members, and events of the group. Times are in ms; 0 means never.
 
     Attributes:
-        members: per topic-partition.
-        poll_ms: between two fetches of a member.
-        work_ms: between a fetch and its acknowledgement.
-        fetch_records: max records of a fetch.
+        members: number of members per topic-partition.
+        poll_ms: time between two fetches of a member.
+        work_ms: time between a fetch and its acknowledgement.
+        fetch_records: maximum records of a fetch.
         released, rejected: ratios of records that are released and rejected.
         poison_every: one in this many offsets cannot be processed and is always released.
         disconnects_every_ms: how often a member's session ends while it holds records.

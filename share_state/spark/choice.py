@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from share_state.sources.kafka_cluster import KafkaSource
 
 IN_PROCESS_LIMIT = 4 << 30
-"""Bytes of segments that two cores fold in the 8 s that Spark takes to start (bench/README.md)."""
+"""Bytes of segments that two cores fold in about the time that Spark takes to start."""
 
 IN_PROCESS_RECORDS = 1_000_000
 """Records of a cluster that one process consumes in about the time that Spark takes to start."""
@@ -80,7 +80,7 @@ def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[Executo
         choice: the request; without Spark every name is that of a folder.
         warehouse: a folder, an address, or `catalog.schema`, unless there is a folder of this name.
     Yields:
-        The request with the schema, if any, whose session stays active meanwhile; where its tables lie.
+        The request with the schema, if any, whose session stays active meanwhile; where its tables are.
     Raises:
         WarehouseError: if Spark does not know the schema.
     """

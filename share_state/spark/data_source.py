@@ -1,4 +1,4 @@
-"""The data source `share_group_state` of `spark.read` and SQL; Spark plans it in a Python process beside the driver."""
+"""The data source `share_group_state` of `spark.read` and SQL; Spark plans it in a Python process by the driver."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ TABLES = (DECODED_RECORDS, STATE, IN_FLIGHT, CUTOFF, FINDINGS)
 """What the option `table` may name; the first is the default."""
 
 KAFKA_TABLE = "records"
-"""What only a stream reads: the records with the columns of Spark's Kafka source."""
+"""The table that only a stream reads: the records with the columns of Spark's Kafka source."""
 
 _SOURCE_OPTIONS = ("format", "dialect", "kafka_properties")
 _PLAN_OPTIONS = ("as_of", "topics", "groups", "group_partitions", "state_partitions", "judge")
@@ -39,7 +39,7 @@ def register(spark: SparkSession) -> None:
 
     `spark.readStream` reads `kafka://` alone, and of the tables `decoded_records` or KAFKA_TABLE.
 
-    Options: `path`; `table` (one of TABLES); as of `reconstruct`: `as_of` (a time), `topics` and `groups` (paths),
+    Options: `path`; `table` (one of TABLES); as for `reconstruct`: `as_of` (a time), `topics` and `groups` (paths),
     `group_partitions`, `state_partitions`, `judge`, `format`, `dialect` and `kafka_properties`.
 
     Args:
@@ -60,7 +60,7 @@ class ShareGroupStateSource(DataSource):
         """The columns of the chosen table.
 
         Raises:
-            ShareStateError: if an option is unknown, or the table is.
+            ShareStateError: if an option or the table is unknown.
         """
         known = ("path", "paths", "table", "max_records", "starting", *_SOURCE_OPTIONS, *_PLAN_OPTIONS)
         for name in self.options:
@@ -72,11 +72,11 @@ class ShareGroupStateSource(DataSource):
         """Find the log partitions.
 
         Raises:
-            InputError: if a path is missing or holds no such log.
-            ShareStateError: if an option has another value than it may have.
+            InputError: if a path is missing or holds no log.
+            ShareStateError: if an option has an invalid value.
         """
         if self._table == KAFKA_TABLE:
-            raise ShareStateError(f"option table {KAFKA_TABLE!r}: of readStream only; give one of {', '.join(TABLES)}")
+            raise ShareStateError(f"option table {KAFKA_TABLE!r}: for readStream only; give one of {', '.join(TABLES)}")
         side, plan = read_groups(self._plan())
         return ShareGroupStateReader(self._table, plan, side if self._table == FINDINGS else None, schema)
 
@@ -84,7 +84,7 @@ class ShareGroupStateSource(DataSource):
         """Read a running cluster as a stream: the records as they are, or decoded.
 
         Raises:
-            ShareStateError: if the path is no cluster, or the table cannot be streamed.
+            ShareStateError: if the path is not a cluster, or the table cannot be streamed.
         """
         del schema
         address = find_cluster_address([self.options.get("path", "")], KAFKA_FORM)
@@ -129,7 +129,7 @@ class ShareGroupStateReader(DataSourceReader):
         table: one of TABLES.
         plan: the log partitions.
         side: the group side, if its findings are to be read.
-        schema: of the batches.
+        schema: the schema of the batches.
     """
 
     def __init__(self, table: str, plan: FoldPlan, side: GroupSide | None, schema: StructType) -> None:
@@ -157,6 +157,6 @@ class ShareGroupStateReader(DataSourceReader):
     def _judge_groups(self) -> Iterator[pa.RecordBatch]:
         assert self.side is not None
         rows = LocalExecutor().fold(replace(self.plan, judging=JUDGE_NONE), OutputSpec((STATE,)))
-        # SPLIT_KEY belongs to states that no other task of this source settles.
+        # Without findings of SPLIT_KEY: this source does not settle the states that they are about.
         *_, of_groups = judge_folded_states(self.side, self.plan, rows, returned_table(rows, STATE))[1]
         yield from of_groups.to_batches()

@@ -97,7 +97,7 @@ class SparkExecutor:
         return run_tasks(self.spark, len(tasks), run, schema)
 
     def fold(self, plan: FoldPlan, output: OutputSpec) -> DataFrame:
-        """Fold and judge every log partition, a hot one with several cores."""
+        """Fold and judge every log partition, a large one with several cores."""
         context = self.spark.sparkContext
         # A task stays on one executor; if spark.executor.cores is not set, it sees the cores of its machine.
         of_executor = int(context.getConf().get("spark.executor.cores") or context.defaultParallelism)
@@ -169,10 +169,10 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
     """Apply the rules that need the states of all logs, in one task, when it is used.
 
     Args:
-        rows: of `SparkExecutor.fold`.
-        side, plan: as of `judge_states`.
+        rows: the result of `SparkExecutor.fold`.
+        side, plan: as for `judge_states`.
     Returns:
-        A column of structs each: `_SPLIT` with the columns of `_SPLIT_KEYS`, and FINDINGS.
+        Two columns of structs: `_SPLIT` with the columns of `_SPLIT_KEYS`, and FINDINGS.
     """
     names, findings = [LOG, *STATE_COLUMNS], table_schema(FINDINGS)
     states = pa.schema([*table_schema(STATE), (LOG, pa.string())])
@@ -202,12 +202,12 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
 
 
 def _settle(rows: DataFrame, table: str, judged: DataFrame, log: str) -> DataFrame:
-    """Leave out states of keys that belong to another log, and mark those as suspect that may; as `settle_tables`.
+    """Leave out states of keys that belong to another log, and mark those that may as suspect; as `settle_tables`.
 
     Args:
-        rows: of the table.
+        rows: rows of the table.
         table: its name.
-        judged: of `_judge_states`.
+        judged: the result of `_judge_states`.
         log: the column of the rows that tells logs apart.
     """
     key = ["group_id", "topic_id", "partition", log]

@@ -78,14 +78,14 @@ class SparkSorter:
         frames = list[DataFrame]()
         for form, path in tables:
             try:
-                frames.append(_normalised(_read(self._session, form, path, columns), columns, path))
+                frames.append(_normalized(_read(self._session, form, path, columns), columns, path))
             except (PySparkException, Py4JError) as error:
                 raise InputError(f"{path}: cannot be read as {form} ({reason(error)})") from None
         return _sorted_logs(reduce(_UNION, frames), name, topics)
 
     def sort_frame(self, frame: DataFrame, columns: Columns, topics: Sequence[str]) -> SortedLogs:
         """Sort the rows of a DataFrame."""
-        return _sorted_logs(_normalised(frame, columns, _FRAME), _FRAME, topics)
+        return _sorted_logs(_normalized(frame, columns, _FRAME), _FRAME, topics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,11 +151,11 @@ def map_frame(
     """Run a function over log partitions of a DataFrame: one shuffle brings each to a task, in offset order.
 
     Args:
-        frame: of `FrameRows`.
-        logs: log partitions of it.
+        frame: as in `FrameRows`.
+        logs: its log partitions.
         cores: for all tasks together.
         per_log: yields batches of `schema` for one log partition.
-        schema: of the result.
+        schema: the schema of the result.
     """
     tasks, own = balance_tasks(logs, cores), {log.partition: log for log in logs}
     numbers = (
@@ -207,7 +207,7 @@ def _collected_once(frame: DataFrame) -> Callable[[LogPartition], list[pa.Record
 
 
 def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLogs:
-    """The log partitions of normalised rows, and the topics whose rows are skipped."""
+    """The log partitions of normalized rows, and the topics whose rows are skipped."""
     if "topic" not in ours.columns:
         ours = ours.withColumn("topic", sql.lit(topics[0]))
     wrong = sql.when(
@@ -225,13 +225,13 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
         try:
             collected = found.collect()
         except PySparkException as error:
-            # What a task says of its file.
+            # The message of a task about its file.
             if (said := re.search(r"share_state\.errors\.InputError: (.*)", str(error))) is None:
                 raise
             raise InputError(said[1]) from None
     rows = [row for row in collected if row.topic is not None]
     of_topics = {topic: [row for row in rows if row.topic == topic] for topic in topics}
-    # What is wrong with a row without topic, partition and offset is that its line is cut.
+    # A row without topic, partition and offset comes from a truncated line.
     for row in chain(*of_topics.values(), (row for row in collected if row.topic is row.partition is None)):
         if row.wrong is not None:
             where = re.sub("^file:/+", "/", row.wrong.file) or name
@@ -251,7 +251,7 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
     return logs, others
 
 
-def _normalised(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
+def _normalized(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
     """The columns under our names, in the types that the fold takes; _WRONG says what is wrong with a row, if any."""
     types = {field.name: field.dataType for field in frame.schema.fields}
     chosen, wrong = dict[str, Column](), sql.lit(None).cast("string")
@@ -273,7 +273,7 @@ def _normalised(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
             wrong = sql.when(is_wrong, f"{name} is text but not {expected}").otherwise(wrong)
     if _CORRUPT in types:
         what = sql.concat(
-            sql.lit("a line is not whole JSON ("),
+            sql.lit("a line is not complete JSON ("),
             sql.substring(_CORRUPT, 1, 40),
             sql.lit("…); export it again, or delete the line"),
         )

@@ -1,7 +1,7 @@
 """Streams of `__share_group_state` from a running cluster: readers of Spark's Python streaming data sources.
 
 The offset of a stream names the topic id and the next offset of each partition. Records that the broker has deleted are
-left out, and the log is read on from its start; a topic that was deleted and created again is read from its start.
+left out, and reading continues at the log start; a topic that was deleted and created again is read from its start.
 """
 
 import json
@@ -67,7 +67,7 @@ class LogRange(InputPartition):
 
 
 class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads micro-batches of a cluster; subclasses say what a log partition yields."""
+    """Plans and reads micro-batches of a cluster; subclasses define what a log partition yields."""
 
     def __init__(
         self, address: str, properties: ClientProperties, most_records: int | None = None, starting: str | None = None
@@ -75,8 +75,8 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """A reader of a cluster.
 
         Args:
-            address, properties: of the cluster.
-            most_records: of a micro-batch; None for all.
+            address, properties: the cluster, and its client properties.
+            most_records: maximum number of records in a micro-batch; None for no limit.
             starting: JSON of `topic_id` and `next`, log partition -> offset to begin at; by default all records.
         """
         self.address, self.properties, self.most_records, self.starting = address, properties, most_records, starting
@@ -103,7 +103,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         same = latest["topic_id"] == start["topic_id"]
         before = start["next"] if same else {}
         begins = {log: max(before.get(log, 0), first) for log, first in latest["starts"].items()}
-        # A log that became shorter is read on once it has reached the offset that was read.
+        # Reading a log that became shorter continues once it has reached the offset that was read.
         ends = {log: max(end, begins[log]) for log, end in latest["next"].items()}
         if isinstance(limit, ReadMaxRows):
             total = max(1, sum(ends[log] - begins[log] for log in ends))
@@ -135,7 +135,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while at < given.end_offset:
             try:
                 for batch in self._source(given.end_offset).batches(_log(given, at)):
-                    yield self.made_of(batch, given, facts)
+                    yield self.convert(batch, given, facts)
                     at = batch["offset"][-1].as_py() + 1
                 return
             except PrunedError as pruned:
@@ -153,12 +153,12 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.sleep(_PAUSE)
 
     def begin(self, given: LogRange) -> Iterator[pa.RecordBatch]:
-        """What precedes the records of a range."""
+        """Batches to return before the records of a range."""
         del given
         return iter(())
 
-    def made_of(self, batch: pa.RecordBatch, given: LogRange, facts: LogFacts) -> pa.RecordBatch:
-        """What the source returns for some records."""
+    def convert(self, batch: pa.RecordBatch, given: LogRange, facts: LogFacts) -> pa.RecordBatch:
+        """Convert records to the batch that the source returns."""
         del facts
         count, milliseconds = batch.num_rows, batch["timestamp"]
         columns = {
@@ -201,8 +201,8 @@ def _log(given: LogRange, at: int) -> LogPartition:
 class DecodedStreamReader(ClusterStreamReader):
     """The records of each log partition, decoded: the columns of schemas/tables/decoded_records.yaml."""
 
-    def made_of(self, batch: pa.RecordBatch, given: LogRange, facts: LogFacts) -> pa.RecordBatch:
-        """Some records, decoded."""
+    def convert(self, batch: pa.RecordBatch, given: LogRange, facts: LogFacts) -> pa.RecordBatch:
+        """Decode records."""
         log = replace(_log(given, batch["offset"][0].as_py()), source=MicroBatch(pa.Table.from_batches([batch])))
         decoded = pa.concat_tables(decoded_tables(log, Window()))
         return decoded.cast(table_schema("decoded_records")).combine_chunks().to_batches()[0]
@@ -215,8 +215,8 @@ class _PackedReader(ClusterStreamReader):
         """Facts alone: the log may have a new start without a new record."""
         yield packed_batch(given.partition, given.facts, None)
 
-    def made_of(self, batch: pa.RecordBatch, given: LogRange, facts: LogFacts) -> pa.RecordBatch:
-        """Some records in one row."""
+    def convert(self, batch: pa.RecordBatch, given: LogRange, facts: LogFacts) -> pa.RecordBatch:
+        """Pack records into one row."""
         return packed_batch(given.partition, facts, pa.Table.from_batches([batch]))
 
 

@@ -40,7 +40,7 @@ _ARCHIVES, _PATH = "spark.archives", "spark.executorEnv.PYTHONPATH"
 
 
 def scratch_folder(purpose: str) -> Path:
-    """A new folder that is deleted at exit; those of this user's processes that were killed on this host are deleted.
+    """A new folder that is deleted at exit; those that killed processes of this user left on this host are deleted now.
 
     Args:
         purpose: a word of its name.
@@ -70,7 +70,7 @@ def _is_gone(process: int) -> bool:
 def package_settings(conf: Mapping[str, str]) -> dict[str, str]:
     """Settings that send this package to the workers as an archive like its wheel, added to the user's paths."""
     folder = scratch_folder("package")
-    # Of `--py-files` the package is imported out of a wheel or an archive.
+    # With `--py-files`, the package is imported from a wheel or an archive.
     given = _PACKAGE.parent
     archive = Path(shutil.copy(given, folder / "share_state.zip")) if given.is_file() else None
     archive = archive or _zip_package(folder / "share_state.zip")
@@ -176,7 +176,7 @@ def session(
     """Yield a session and stop it on exit; an active session is used and not stopped.
 
     Args:
-        master, conf, verbose: as of `start`.
+        master, conf, verbose: as for `start`.
         progress: shows the start and the stop.
         delta: let Spark read and write Delta tables; without it Spark starts 0.9 s faster.
     Raises:
@@ -207,11 +207,11 @@ def start(
     app: str = "share-state",
     delta: bool = True,
 ) -> SparkSession:
-    """Start a session, with Delta from the jars that set-up fetched.
+    """Start a session, with Delta from the jars that `share-state setup` fetched.
 
     Args:
         master: Spark master URL; that of spark-submit or spark-defaults.conf overrides it.
-        conf: settings that override those; ours are only defaults for what neither names.
+        conf: settings that override those; our own settings are only defaults.
         verbose: let Spark log at INFO.
         app: name of the application.
         delta: let Spark read and write Delta tables; under spark-submit only if its jars are given.
@@ -227,11 +227,11 @@ def start(
         master = given.get("spark.master", master)
     defaults = {"spark.master": master, "spark.app.name": app} | _settings(master, verbose, delta and _has_delta())
     settings = {name: value for name, value in defaults.items() if name not in given} | dict(conf or {})
-    # Lists: theirs and ours.
+    # Lists are joined.
     settings |= {name: f"{given[name]},{defaults[name]}" for name in _LISTS if name in given and name in defaults}
     if not is_local(master):
         settings |= package_settings(given)
-    # Without another wish workers run the driver's interpreter, which has the dependencies.
+    # By default, workers run the driver's interpreter, which has the dependencies.
     if "spark.pyspark.python" in given and not is_under_spark_submit():
         os.environ["PYSPARK_PYTHON"] = given["spark.pyspark.python"]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

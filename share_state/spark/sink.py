@@ -35,7 +35,7 @@ from share_state.spark.inputs import described, local_address, missing_client
 from share_state.spark.session import reason
 
 APP_ID = "share_state"
-"""The `txnAppId` of writes to tables that are there; `txnVersion` counts them."""
+"""The `txnAppId` of writes to existing tables; `txnVersion` counts them."""
 
 _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 """Set in every Python process of a Databricks cluster."""
@@ -56,7 +56,7 @@ def missing_support(spark: SparkSession, root: str) -> str | None:
 
 
 def schema_location(spark: SparkSession, schema: str) -> str:
-    """The folder or address where the tables of `catalog.schema` lie.
+    """The folder or address where the tables of `catalog.schema` are.
 
     Raises:
         WarehouseError: if Spark does not know the schema.
@@ -73,7 +73,7 @@ def schema_location(spark: SparkSession, schema: str) -> str:
         ) from None
     location = next((row[1] for row in rows if row[0] == "Location"), None)
     if location is None:
-        raise WarehouseError(f"{schema}: the catalog does not show where its tables lie; give a path")
+        raise WarehouseError(f"{schema}: the catalog does not show where its tables are; give a path")
     return re.sub("^file:/+", "/", re.sub("^s3[an]:", "s3:", location)).rstrip("/")
 
 
@@ -87,7 +87,7 @@ class SparkSink:
     def __init__(
         self, tables: Warehouse, executor: Executor[DataFrame], spark: SparkSession, schema: str | None
     ) -> None:
-        """Begin; the executor runs in the session, which has Delta; the schema, if any, lies at the warehouse."""
+        """Begin; the executor runs in the session, which has Delta; the schema, if any, is at the warehouse."""
         self.tables, self._executor, self._spark, self._schema = tables, executor, spark, schema
         self._output, self._rows, self._counts = OutputSpec(()), None, Counter[str]()
         self._changed = dict[str, DataFrame]()
@@ -119,7 +119,7 @@ class SparkSink:
             return self._spark.table(self._name(table)).count()
 
     def count(self, table: str) -> int:
-        """How many rows of a table the fold made."""
+        """The number of rows that the fold made for a table."""
         return self._counts[table]
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -252,7 +252,7 @@ def _every_row(table: str, one: Commit) -> Column:
     features = None if one.existing is None else one.existing.protocol().writer_features
     if not any("cluster" in str(feature).lower() for feature in features or ()):
         return sql.lit(True)
-    # Of a column that is never null, Spark would see that the condition is always true.
+    # For a column that is never null, Spark would see that the condition is always true.
     column = sql.col(next(column.name for column in declarations.table(table)[1] if column.nullable))
     return column.isNull() | column.isNotNull()
 

@@ -55,7 +55,7 @@ def pack_rows(table: pa.Table) -> Iterator[pa.RecordBatch]:
     """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition.
 
     Args:
-        table: key, value, partition, offset, and maybe topic and timestamp.
+        table: key, value, partition, offset, and optionally topic and timestamp.
     """
     if "topic" in table.column_names:
         table = table.filter(pc.field("topic").cast(pa.string()) == STATE_TOPIC)
@@ -125,7 +125,7 @@ class LogProcessor(StatefulProcessor):
             before = self._fold.initial(partition) if stored is None else bytes(stored[0])
             state, changes = self._fold.step(before or None, partition, *_unpacked(given))
             if changes is not None:
-                # An empty value: the log is empty, and what an audit left is of another one.
+                # An empty value: the log is empty, and an audit left the state of another.
                 self._state.update((state or b"",))
             if self._has_timers and next(self._handle.listTimers(), None) is None:
                 self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + _JUDGED_EVERY_MS)
@@ -147,7 +147,7 @@ class LogProcessor(StatefulProcessor):
             yield Row(state_partition=key[0], changes=changes.to_bytes())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def _unpacked(rows: Sequence[Row]) -> tuple[pa.Table, LogFacts]:
@@ -169,8 +169,8 @@ class StreamSpec:
         trigger: time between the starts of micro-batches, as Spark writes it.
         kafka_properties: path of a properties file for the cluster.
         starting: topic id and next offset of each log partition from which a new stream reads a cluster.
-        most_records: of a cluster that a micro-batch reads; None for all.
-        files_per_trigger: most files of a micro-batch.
+        most_records: maximum number of records of a cluster in a micro-batch; None for no limit.
+        files_per_trigger: maximum number of files in a micro-batch.
         verbose: let the JVM write to stderr what its Python workers write.
     """
 
@@ -222,7 +222,7 @@ def run_stream(
 def _progress(latest: Any) -> StreamProgress:
     (source,), seconds = latest["sources"], latest["durationMs"].get("triggerExecution", 0) / 1000
     try:
-        # Of a cluster; Spark knows no end of a folder.
+        # For a cluster; Spark knows no end of a folder.
         end, newest = (json.loads(source[name])["next"] for name in ("endOffset", "latestOffset"))
         behind = sum(max(0, offset - end.get(log, 0)) for log, offset in newest.items())
     except (TypeError, ValueError, KeyError):
@@ -247,7 +247,7 @@ def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures
     # Timers need micro-batches without records, which would never let a query end that reads what is there.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", not spec.once)
     packed = _cluster_frame(spark, spec) if spec.source.startswith(SCHEME) else _folder_frame(spark, spec)
-    # What is there now is judged by the time of its last record, as a reconstruct judges it.
+    # With `once`, records are judged by the time of the last one, as a reconstruct judges them.
     processor = LogProcessor(spec.fold, has_timers=not spec.once)
     changed = packed.groupBy("state_partition").transformWithState(
         processor, outputStructType=_CHANGES, outputMode="Update", timeMode="ProcessingTime"

@@ -106,7 +106,7 @@ def test_an_offset_that_was_never_delivered_says_why(told):
 
 def test_a_deleted_state_keeps_nothing(told):
     assert told(BEGUN, update(KEY, [(14, 14, 2, 2)], start_offset=-1), tombstone(KEY)) == (
-        "no state is kept of it; the state of the share-partition was deleted at THEN (record 2)."
+        "no state is kept for it; the state of the share-partition was deleted at THEN (record 2)."
     )
 
 

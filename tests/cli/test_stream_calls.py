@@ -14,7 +14,7 @@ from share_state.pipeline.stream_tables import StreamRun, StreamTables
         (["in", "--trigger", "soon"], "--trigger soon: give a time as in 500ms, 10s or 1m"),
         (["nowhere"], "nowhere: no such folder; give a folder of Parquet files with Spark's Kafka columns"),
         (["in", "--checkpoint", "in"], "in: holds something else (x.parquet); give an empty folder"),
-        (["other"], "is of a stream of"),
+        (["other"], "belongs to a stream of"),
         (
             ["in", "--out", "catalog.schema"],
             "catalog.schema: a stream writes to a folder or an address, not to a schema",

@@ -375,7 +375,7 @@ def test_explain_says_where_the_dead_letter_is(export: Export, capfd: pytest.Cap
     assert run([*command, "10"]) == 0
     assert "Dead letter: dlq.app-0 offset 0, 2023-11-14 22:23:20" in capfd.readouterr().out
     assert run([*command, "11"]) == 0
-    assert "No dead letter of this offset" in capfd.readouterr().out
+    assert "no dead letter for this offset" in capfd.readouterr().out
 
 
 def test_metrics_and_the_page_count_dead_letters_by_group_and_reason(export: Export):

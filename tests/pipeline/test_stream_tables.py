@@ -280,7 +280,7 @@ def test_a_stream_whose_checkpoint_is_gone_begins_anew(tmp_path: Path, caplog: p
     assert (run.records, last_stream_run(stream.lake).query == run.query) == (0, False)
     assert "the checkpoint of the stream in" in caplog.text
     # With another warehouse, by mistake, that checkpoint stays.
-    with pytest.raises(WarehouseError, match=f"is of the stream that writes {stream.lake}; give another --checkpoint"):
+    with pytest.raises(WarehouseError, match=f"belongs to the stream that writes {stream.lake}; give another folder"):
         open_stream(str(tmp_path / "other"), str(tmp_path / "checkpoint"), ())
     assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == [run.query]
 

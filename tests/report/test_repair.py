@@ -223,7 +223,7 @@ def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: P
         one["sentence"] for one in of_input["share_partitions"] if one["group_id"] == "g0"
     ]
     assert in_python.repairs[0].sentence in repr(in_python)
-    with pytest.raises(ShareStateError, match="holds tables, which have the options of their run; leave out others"):
+    with pytest.raises(ShareStateError, match="is a warehouse, which keeps the options of its run; leave out others"):
         repair(lake, limits={"record_locks": 20})
     assert share_state("repair", lake, "--as-of-time", "2026-11-21", "--quiet").code == 2
 

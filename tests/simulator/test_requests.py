@@ -41,7 +41,7 @@ def records(folder: Path) -> list[list[Any]]:
 def test_the_replayed_log_leaves_the_records_that_the_broker_wrote(capfd, tmp_path):
     said = say(capfd, "simulate", "--out", tmp_path / "out", "--requests", LOG, *AS_THE_BROKER, *LIMIT)
     assert said.code == 0, said
-    assert "25 events left 12 records of 2 share-partitions" in said.out
+    assert "25 events produced 12 records of 2 share-partitions" in said.out
     written = records(tmp_path / "out")
     assert len(written) == 12
     assert written == records(BROKER)
@@ -83,11 +83,11 @@ def test_mismatches_are_printed_with_their_line(capfd, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("Completed request", "Received request", "has no ShareFetch or ShareAcknowledge that acquires or acknow"),
+        ("Completed request", "Received request", "has no ShareFetch or ShareAcknowledge request that acquires or ack"),
         ('"groupId":"g"', '"groupId":7', "line 2: request.groupId: Input should be a valid string"),
         ("[2026-11-23 06:59:58,648]", "[now]", "line 2: 'now' is not a time such as 2026-11-23 06:59:58,648"),
         ('"memberId":"WIuzwcwjRLSvDQ/0NVfqcA"', '"memberId":""', "line 2: member: String should have at least 1 char"),
-        ('TimeoutMs":2000', 'TimeoutMs":500', "share.record.lock.duration.ms: 500: must lie between the brokers'"),
+        ('TimeoutMs":2000', 'TimeoutMs":500', "share.record.lock.duration.ms: 500: must be between the brokers'"),
         (TOPIC_ID, "orders", "'orders' is not a uuid of 22 characters"),
     ],
 )

@@ -35,7 +35,7 @@ def _check_second_runs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert [run(same), run(other)] == [2, 2]
     first, second = capfd.readouterr().err.splitlines()
     assert "locked by `share-state stream`, process " in first
-    assert f"is of the stream that writes {folder / 'lake'}; give another --checkpoint" in second
+    assert f"belongs to the stream that writes {folder / 'lake'}; give another folder" in second
 
 
 @pytest.mark.usefixtures("spark")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
 INK = "#000000"
-"""Lines and text; inline SVG replaces it by the colour of the page's text, for dark pages."""
+"""Lines and text; inline SVG replaces it with the colour of the page's text, for dark pages."""
 
 RC_STYLE: "dict[RcKeyType, Any]" = {
     "svg.fonttype": "none",
@@ -48,7 +48,7 @@ RC_STYLE: "dict[RcKeyType, Any]" = {
 """matplotlib's settings while a figure is made and written; they make the bytes of a figure reproducible."""
 
 styled = rc_context(RC_STYLE)
-"""Decorates what makes or writes a figure."""
+"""Decorates functions that make or write a figure."""
 
 GAP = "gap"
 
@@ -98,9 +98,9 @@ def integer_ticks(axis: Any, origin: int, most: int = 5) -> None:
     """Set ticks at integers.
 
     Args:
-        axis: of matplotlib; its positions are offsets minus `origin`, so that offsets beyond 2^53 stay exact.
+        axis: an axis of matplotlib; its positions are offsets minus `origin`, so that offsets beyond 2^53 stay exact.
         origin: the offset at position 0.
-        most: number of ticks.
+        most: maximum number of ticks.
     """
     axis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))
     axis.set_major_formatter(FuncFormatter(lambda position, _: f"{origin + round(position):,}"))
@@ -119,7 +119,7 @@ def escape_missing_glyphs(text: str) -> str:
 
 
 def to_arrow(table: Any, columns: tuple[str, ...], name: str) -> pa.Table:
-    """Some columns of the table `name`, given in Arrow or as a Spark DataFrame.
+    """Some columns of the table `name`, which is an Arrow table or a Spark DataFrame.
 
     Raises:
         ShareStateError: if it is something else or lacks a column.
@@ -214,7 +214,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     """Write a figure as an SVG element for a page.
 
     Args:
-        figure: without text from outside: group ids belong into the page, which escapes them.
+        figure: has no text from outside: group ids belong in the page, which escapes them.
         name: unique in the page; ids begin with it.
         description: what the figure shows, for people who cannot see it.
     Returns:

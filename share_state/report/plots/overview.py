@@ -37,7 +37,7 @@ from share_state.sources.discovery import STATE_TOPIC
 PLOTS = ("window", "offsets", "deliveries", "cutoff")
 
 MAX_LOGS = 60
-"""With more log partitions the chart shows those with most redundant records, and its heading mentions it."""
+"""With more log partitions the chart shows those with the most redundant records, and its heading says so."""
 
 _MAX_COUNT = 20
 _IN_FLIGHT_COLUMNS = (*KEY_COLUMNS, "state", "delivery_count", "record_count", "gap")
@@ -105,7 +105,7 @@ def deliveries(in_flight: Any, *, limit: int | None = None) -> Chart:
 def _common_name(rows: pa.Table) -> str:
     """The share-partition or group that all rows are about."""
     if not len(rows):
-        return "no share-partition"
+        return "no share-partitions"
     first = rows.slice(0, 1).to_pylist()[0]
     is_common = {name: pc.count_distinct(rows[name], mode="all").as_py() == 1 for name in KEY_COLUMNS}
     if all(is_common.values()):
@@ -130,7 +130,7 @@ def cutoffs(cutoff: Any) -> Chart:
     rows = to_arrow(cutoff, (*_CUTOFF_COLUMNS, *({"limited_by_topic"} & set(names))), "cutoff")
     order = [("redundant_records", "descending"), ("topic", "ascending"), ("partition", "ascending")]
     shown = rows.sort_by(order).slice(0, MAX_LOGS).sort_by(order[1:]).to_pylist()
-    some = f", the {MAX_LOGS} of {len(rows):,} partitions with most to clean" if len(shown) < len(rows) else ""
+    some = f", the {MAX_LOGS} of {len(rows):,} partitions with the most to clean" if len(shown) < len(rows) else ""
     chart = Chart(f"cutoff against log{some}", height=1.6 + 0.3 * max(len(shown), 1))
     origin = min((row["log_start_offset"] for row in shown), default=0)
     axes = chart.subplots()
@@ -171,9 +171,9 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delive
     Args:
         what, plan: one of PLOTS, and the log partitions.
         selection: the share-partitions; exactly one for a chart over time; for the cutoff those whose logs are shown.
-        delivery_limit: of the group, for deliveries.
+        delivery_limit: the limit of the group, for deliveries.
     Raises:
-        ShareStateError: if there is no such chart, or nothing to draw.
+        ShareStateError: if the chart is unknown, or there is nothing to draw.
         InputError: if a segment cannot be read.
     """
     if what not in PLOTS:

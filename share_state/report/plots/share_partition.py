@@ -1,7 +1,7 @@
 """Charts of one share-partition over time, from the table `timeline`: its in-flight window, its start and end offset.
 
 `window` colours every offset at every time by its delivery state. It computes cells of (time, offset), at most 400 by
-400, and joins those of equal style to rectangles (`tiles`).
+400, and joins those of equal style into rectangles (`tiles`).
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ MAX_TIMES, MAX_OFFSETS = 400, 400
 """Cells of a window."""
 
 MAX_COUNT = 3
-"""Delivery counts from this one on share a style."""
+"""Delivery counts from this one up share a style."""
 
 _COUNTS = MAX_COUNT + 1
 _NOT_IN_FLIGHT, _UNCOVERED = -1, 0
@@ -56,7 +56,7 @@ class History:
     """The state of one share-partition after each of its records, in log order.
 
     Attributes:
-        name: of the share-partition.
+        name: the name of the share-partition.
         times: float64, days since 1970 (UTC) of each record; never decreasing.
         newest: time of the log's newest record, in the same unit, or of the last row if that is not given.
         until: the end of the time axis.
@@ -90,7 +90,7 @@ def read_history(timeline: Any, *more: str, until: datetime | None = None) -> Hi
     """Read the table `timeline` of one share-partition, Arrow or Spark, with `more` columns; the log ends at `until`.
 
     Raises:
-        ShareStateError: if it is no timeline, is empty, or holds several share-partitions.
+        ShareStateError: if it is not a timeline, is empty, or holds several share-partitions.
     """
     columns = (*KEY_COLUMNS, "offset", "timestamp", "start_offset", "end_offset", "topic_end_offset", *more)
     rows = to_arrow(timeline, columns, "timeline").sort_by("offset")
@@ -207,7 +207,7 @@ def _style_codes(batches: np.ndarray, middles: np.ndarray, start: int, end: int)
 
 
 def _join_cells(cells: np.ndarray, times: np.ndarray, borders: np.ndarray) -> np.ndarray:
-    """Join cells along time to runs, then runs with the same ends at neighbouring offsets to rectangles."""
+    """Join cells along time into runs, then runs with the same ends at neighbouring offsets into rectangles."""
     edges = np.diff(np.pad(cells, ((1, 1), (0, 0))).astype(np.int8), axis=0)
     began, offset = np.nonzero(edges.T == 1)[::-1]
     ended = np.nonzero(edges.T == -1)[1]
@@ -230,7 +230,7 @@ def window(timeline: Any, *, until: datetime | None = None) -> Chart:
     Returns:
         Time across (UTC), offsets up. A solid line is SPSO, a dashed one SPEO; white offsets were not in flight.
     Raises:
-        ShareStateError: if there are no such rows, or those of several share-partitions.
+        ShareStateError: if there are no rows, or rows of several share-partitions.
     Source: KIP-932, In-flight records; Kafka SharePartition.RecordState.
     """
     history = read_history(timeline, "state_batches", until=until)
@@ -289,7 +289,7 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
     Returns:
         Time across (UTC), offsets up: SPSO as a solid line, SPEO dashed, the topic's end offset dotted if known.
     Raises:
-        ShareStateError: if there are no such rows, or those of several share-partitions.
+        ShareStateError: if there are no rows, or rows of several share-partitions.
     Source: KIP-932, Share-partition start and end offset.
     """
     history = read_history(timeline, until=until)
@@ -297,8 +297,8 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
     axes = chart.subplots()
     known = history.start >= 0
     if not known.any():
-        axes.text(0.5, 0.5, "the start offset was never initialised", ha="center", transform=axes.transAxes)
-        chart.says = "The start offset was never initialised."
+        axes.text(0.5, 0.5, "the start offset was never initialized", ha="center", transform=axes.transAxes)
+        chart.says = "The start offset was never initialized."
         return chart
     origin = int(history.start[known].min())
     start, end = _steps(history.start, origin), _steps(history.end, origin)

@@ -1,4 +1,4 @@
-"""Commands of Kafka's tools and of share-state as lines of bash, each release with the options that it has.
+"""Commands of Kafka's tools and of share-state as lines of bash, with the options that each release has.
 
 Checked against the tools of 4.0.2, 4.1.2, 4.2.1 and 4.3.1 and the configs of 4.4.0. Source: Kafka ShareGroupCommand,
 ConsoleShareConsumer, ConfigCommand, LeaderElectionCommand, GroupConfig; KIP-932, Admin.alterShareGroupOffsets.
@@ -57,7 +57,7 @@ class KafkaTools:
     def recreate_group(self, group: str, topic: str) -> str:
         """Join a share group for some seconds, which creates it and initializes its share-partitions; 4.1 and later.
 
-        What the member is given it releases. `--consumer-config` is understood by all these releases.
+        The member releases the records that it receives. All these releases understand `--consumer-config`.
         """
         options = ("--release", "--max-messages=1", "--timeout-ms=15000", f"--group={group}", f"--topic={topic}")
         return f"{self._tool('kafka-console-share-consumer.sh', *options, config='consumer')} >/dev/null"

@@ -15,7 +15,7 @@ from share_state.simulator.settings import WIDEST, BrokerConfigs, PartitionSetti
 from share_state.simulator.types import find_release
 
 HARM = ("no harm", "settings change", "records may be delivered again", "records are skipped", "state is deleted")
-"""What the options of each harm cost at most; an option's harm is an index of it."""
+"""The worst that an option can do; `Option.harm` is an index into this."""
 
 NOTHING, SETTINGS, AGAIN, SKIPS, DELETES = range(len(HARM))
 
@@ -25,7 +25,7 @@ DEAD_LETTER_RETRIES = timedelta(minutes=7)
 """Five attempts of 30 s each, with the pauses between them, to create the dead-letter topic and as many to write."""
 
 NEW_GROUP_EPOCH = 2
-"""At which a new group initializes its share-partitions; brokers refuse to if the state is of a later epoch."""
+"""The state epoch at which a new group initializes share-partitions; brokers refuse if the state has a later one."""
 
 _DEFAULTS = BrokerConfigs()
 _GROUP_LIMITS_SINCE = "4.3"
@@ -38,10 +38,10 @@ class Option:
     Attributes:
         action: a code for it.
         harm: index of HARM.
-        what: to do, in a sentence or two.
+        what: what to do, in a sentence or two.
         command: lines of bash; empty if no command does it.
         until: how long to wait.
-        effect: simulated; None if no leader can load the state, or it is suspect.
+        effect: the simulated effect; None if no leader can load the state, or it is suspect.
     """
 
     action: str
@@ -79,7 +79,7 @@ class Repair:
 
 
 def repairs(found: Survey, tools: KafkaTools) -> tuple[Repair, ...]:
-    """What can be done about each share-partition in trouble.
+    """The options for each share-partition in trouble.
 
     Args:
         found: the share-partitions.
@@ -94,7 +94,7 @@ class _Advisor:
     def __init__(self, status: SharePartitionStatus, found: Survey, tools: KafkaTools) -> None:
         self.status, self.found, self.tools, row = status, found, tools, status.row
         self.group, self.topic, self.partition = row["group_id"], row["topic"] or "", row["partition"]
-        # Limits of groups are there from 4.3 on; state 3 is written by 4.4 alone.
+        # Groups have limits from 4.3 on; only 4.4 writes state 3.
         self.release = find_release(found.releases[-1])
         limits, group = found.limits, row["group_id"]
         self.settings = PartitionSettings(
@@ -107,7 +107,7 @@ class _Advisor:
         trouble = next(iter(self.status.troubles))
         if trouble == "STATE_SUSPECT":
             log = f"__share_group_state-{self.status.row['state_partition']}"
-            text = f"Do not act on this state, it cannot be trusted: {self.status.troubles[trouble]}."
+            text = f"Do not act on this state; it cannot be trusted: {self.status.troubles[trouble]}."
             what = f"Export {log} again, from every replica, and create the plan from all copies."
             return self._repair(trouble, text, None, [Option("EXPORT_AGAIN", NOTHING, what), self.ask_broker()])
         try:
@@ -205,7 +205,7 @@ class _Advisor:
         if not self.release.has_initialize or (self.status.row["state_epoch"] or 0) > NEW_GROUP_EPOCH:
             return None
         what = (
-            "If the group is no longer used, recreate it by joining it, which discards this state, and delete it. If "
+            "If the group is no longer used, recreate it by joining it, which discards this state, then delete it. If "
             "it is used, start its consumers instead: share.auto.offset.reset decides where they begin."
         )
         join, delete = self.tools.recreate_group(self.group, self.topic), self.tools.delete_group(self.group)
@@ -286,9 +286,7 @@ class _Advisor:
             return Option("UPGRADE", SETTINGS, what, effect=self._effect(Rehearsal.finish_dead_letters, LATEST))
         if self.release.has_initialize:
             return None
-        what = (
-            f"Upgrade: {self.release.name} has no command that moves or deletes state of a group; 4.1 and later have."
-        )
+        what = f"Upgrade: {self.release.name} cannot move or delete the state of a group; 4.1 and later can."
         return Option("UPGRADE", SETTINGS, what)
 
     def raise_delivery_limit(self) -> Option | None:
@@ -374,7 +372,7 @@ class _Advisor:
             return None
         effect = self._effect(lambda rehearsal: rehearsal.initialize(target))
         what = (
-            f"Move SPSO {where}, to {target:,}, once the group is empty: brokers refuse it earlier. This discards the "
+            f"Move SPSO {where}, to {target:,}, once the group is empty: until then, brokers refuse. This discards the "
             "state after that offset: finished records there are delivered again. Skipped records get no dead letter."
         )
         command = self.tools.move_start(self.group, self.topic, self.partition, target)

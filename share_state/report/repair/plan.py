@@ -1,4 +1,4 @@
-"""The plan of `share-state repair`: made from tables or logs; as Markdown, as a script of bash, and as plain data."""
+"""The plan of `share-state repair`: made from tables or logs; as Markdown, as a bash script, and as plain data."""
 
 import json
 import re
@@ -58,7 +58,7 @@ class RepairPlan:
         return head | {"share_partitions": found, "left_out": self.survey.left_out}
 
     def markdown(self) -> str:
-        """The plan for a person."""
+        """The plan as Markdown."""
         return "\n".join(self._markdown()).rstrip() + "\n"
 
     def _markdown(self) -> Iterator[str]:
@@ -153,11 +153,11 @@ def make_plan(
     """Plan what to do about share-partitions in trouble; changes nothing.
 
     Args:
-        tables: of an audit or a reconstruct.
+        tables: the tables of an audit or a reconstruct.
         groups: only these; all if there are none.
-        limits: of the cluster and its groups; by default those of the run.
-        release: that wrote the log; by default inferred.
-        most: share-partitions to plan for.
+        limits: the limits of the cluster and its groups; by default those of the run.
+        release: the release that wrote the log; by default inferred.
+        most: maximum number of share-partitions.
         tools: the commands of the cluster.
     Raises:
         InputError: if a group is unknown.

@@ -31,10 +31,10 @@ class Effect:
     """The state that an action leaves, and how offsets get there.
 
     Attributes:
-        start_offset, end_offset: SPSO and SPEO; None if the state is deleted, or its start offset not set and unknown.
+        start_offset, end_offset: SPSO and SPEO; None if the state is deleted, or has no start offset and none is known.
         in_flight: delivery state -> offsets between them.
         lag: in records; None if the end of the topic is unknown.
-        cutoff: of the state partition, once its records are written.
+        cutoff: the cutoff of the state partition once its records are written.
         skipped: unfinished offsets that are not delivered any more.
         delivered_again: finished offsets that are delivered again with delivery count 1.
         seconds: how long it takes at most while consumers fetch; 0 if it is immediate.
@@ -55,9 +55,9 @@ class Rehearsal:
 
     Args:
         status: the share-partition.
-        release: of the brokers.
-        settings: limits of the group.
-        updates_per_snapshot: of the coordinator.
+        release: the release of the brokers.
+        settings: the limits of the group.
+        updates_per_snapshot: the coordinator's setting.
     Raises:
         UnloadableStateError: if no leader of this release can load the state.
     """
@@ -173,7 +173,7 @@ class Rehearsal:
                 self.persist(self.partition.dead_letter_answered(letter))
 
     def effect(self) -> Effect:
-        """What has been done since the state was loaded."""
+        """The effect of what has been done since the state was loaded."""
         if self.key not in self.coordinator.entries:
             unfinished = tuple((first, last) for first, last, (_, ended) in self.before.ranges if not ended)
             finished = tuple((first, last) for first, last, (_, ended) in self.before.ranges if ended)

@@ -90,9 +90,9 @@ class SharePartitionStatus:
         ranges: in flight, ascending, from the start offset to the end; gaps are AVAILABLE with delivery count 0.
         gaps: first offsets of the ranges that no batch covers.
         troubles: code of TROUBLES -> message of its finding, or reason of its verdict; the most severe first.
-        archiving_ms: for which its first offset in ARCHIVING waits; 0 if none does for long.
+        archiving_ms: how long its first offset in ARCHIVING has waited; 0 if none has waited for long.
         cutoff: the row of `cutoff` of its log partition.
-        previous_start: where a leader would have started at the audit before; None if it is unknown.
+        previous_start: where a leader would have started at the previous audit; None if it is unknown.
     """
 
     row: Mapping[str, Any]
@@ -116,10 +116,10 @@ class Survey:
     Attributes:
         found: the most severe first.
         left_out: how many more there are.
-        limits: of the cluster and its groups.
+        limits: the limits of the cluster and its groups.
         observed: groups whose delivery limit is at least that of `limits`: their log exceeds the configured one.
-        releases: that may have written the log, ascending.
-        time: up to which durations are measured: of the newest record, or the time of the audit.
+        releases: the releases that may have written the log, ascending.
+        time: the time up to which durations are measured: that of the newest record, or of the audit.
         inputs: what was read.
     """
 
@@ -139,7 +139,7 @@ def audited(plan: FoldPlan, inputs: Sequence[str], *, is_live: bool = False) -> 
     Args:
         plan: the log partitions.
         inputs: as given.
-        is_live: they are those of a running cluster, so durations last until now.
+        is_live: whether they belong to a running cluster, so that durations last until now.
     Raises:
         InputError: if a segment cannot be read, or the input holds no valid batch.
     """
@@ -188,11 +188,11 @@ def survey(
     """Find the share-partitions in trouble.
 
     Args:
-        tables: of an audit or a reconstruct; without an audit, verdicts are unknown.
+        tables: the tables of an audit or a reconstruct; without an audit, verdicts are unknown.
         groups: only these; all if there are none.
         limits: by default those of the run.
-        release: that wrote the log; by default inferred.
-        most: share-partitions to return.
+        release: the release that wrote the log; by default inferred.
+        most: maximum number of share-partitions.
     Raises:
         InputError: if a group is unknown.
         WarehouseError: if a table is gone.
@@ -281,7 +281,7 @@ def _with_observed(tables: CommittedTables, where: pc.Expression, limits: Limits
 
 
 def _with_ranges(tables: CommittedTables, where: pc.Expression, trouble: str, text: str) -> pa.Table:
-    """Share-partitions with such ranges in flight: key columns, topic_key, trouble and message, as `_findings`."""
+    """Share-partitions with matching ranges in flight: key columns, topic_key, trouble and message, as `_findings`."""
     rows = tables.read("in_flight", where, (*KEY_COLUMNS, "record_count"))
     found = add_topic_key(group_rows(rows, KEY_COLUMNS, {"record_count": "sum"}))
     texts = (f"{pluralize(one, 'offset')} {text}" for one in found["record_count"].to_pylist())
@@ -325,7 +325,7 @@ def _statuses(tables: CommittedTables, selected: pa.Table, findings: pa.Table) -
 
 
 def _previous_starts(tables: CommittedTables, selected: pa.Table) -> dict[int, int]:
-    """Place -> effective start offset at the audit before, of share-partitions that were rewound."""
+    """Place -> effective start offset at the previous audit, for share-partitions that were rewound."""
     rewound = selected.filter(pc.equal(selected["verdict"], "REWIND"))
     if not len(rewound):
         return {}
@@ -366,5 +366,5 @@ _NOT_UTF8 = re.compile(r"�|\\x[0-9a-f]{2}|[\0\ud800-\udfff]")
 
 
 def can_be_named(text: str | None) -> bool:
-    """Whether a group id or topic name is known as it is: bytes that are not UTF-8 are shown escaped."""
+    """Whether a group id or topic name is known exactly: bytes that are not UTF-8 are shown escaped."""
     return bool(text) and not _NOT_UTF8.search(text or "")

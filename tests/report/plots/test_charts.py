@@ -127,7 +127,7 @@ def test_a_name_in_any_script_is_drawn_without_a_warning(stuck: pa.Table):
 
 def test_a_share_partition_without_a_start_says_so(stuck: pa.Table):
     first = stuck.slice(0, 1)
-    assert "never initialised" in plots.offsets(first).says
+    assert "never initialized" in plots.offsets(first).says
     assert "Nothing was ever in flight" in plots.window(first).says
     assert "Nothing is in flight" in plots.deliveries(table_schema("in_flight").empty_table()).says
 

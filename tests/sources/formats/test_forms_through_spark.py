@@ -72,7 +72,7 @@ def test_json_lines_with_base64(spark: SparkSession, frame: DataFrame, logs: lis
 def test_a_line_of_json_that_is_cut_ends_the_run(spark: SparkSession, table: pa.Table, tmp_path: Path):
     rows = json_lines(table.slice(0, 9), tmp_path / "rows.json")
     rows.write_text(rows.read_text()[:-30])
-    message = rf"^{rows}: a line is not whole JSON \({{.*…\); export it again, or delete the line$"
+    message = rf"^{rows}: a line is not complete JSON \({{.*…\); export it again, or delete the line$"
     with pytest.raises(InputError, match=message):
         _found(spark, rows)
 

@@ -140,7 +140,7 @@ def test_exactly_the_records_whose_dead_letters_failed_are_lost(
     assert "does not set errors.deadletterqueue.group.enable=true" in unusable["refused"]
     assert "dlq.nowhere does not exist" in unusable["missing"]
     place = ["--group", "turns", "--topic", "of-turns", "--partition", "0", "--offset"]
-    for offset, text in ((19, "Dead letter: dlq.turns-0 offset 3"), (13, "No dead letter of this offset")):
+    for offset, text in ((19, "Dead letter: dlq.turns-0 offset 3"), (13, "no dead letter for this offset")):
         capfd.readouterr()
         command = ["explain", f"kafka://{address}", *place, str(offset), "--dead-letters", f"kafka://{address}"]
         assert run(command) == 0

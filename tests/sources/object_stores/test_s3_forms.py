@@ -186,7 +186,7 @@ def test_a_flaw_of_a_table_is_told_by_the_address_of_its_file(
         found(address, SparkSorter(no_disk))
     cut = json_lines(table.slice(0, 5), tmp_path / "cut.json")
     cut.write_text(cut.read_text()[:-30])
-    with pytest.raises(InputError, match=f"^{put(s3, cut, 'tables/cut.json')}: a line is not whole JSON"):
+    with pytest.raises(InputError, match=f"^{put(s3, cut, 'tables/cut.json')}: a line is not complete JSON"):
         found(f"s3://{BUCKET}/tables/cut.json", SparkSorter(no_disk))
 
 
