@@ -266,7 +266,7 @@ def is_text(kind: pa.DataType) -> bool:
 _T = TypeVar("_T")
 
 PREFETCH_COUNT = 2
-"""Items that are prepared ahead: with only one, the threads wait for each other at every item."""
+"""Number of items to prefetch: with only one, the threads wait for each other at every item."""
 
 
 def prefetched(items: Iterable[_T]) -> Iterator[_T]:

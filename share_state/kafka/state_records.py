@@ -250,7 +250,7 @@ def _number_keys(data, records, begin, end, numbers, hashed, slots, hashes, star
 
 @inlined
 def _key_name_size(data, at, size):
-    """Bytes of group, topic id and partition behind the type of a key; -1 if it is no share-partition key."""
+    """Bytes of group, topic id and partition behind the type of a key; -1 if it is not a share-partition key."""
     if size < 4 or not 0 <= int16_at(data, at) <= 1:
         return np.int64(-1)
     group = np.int64(int16_at(data, at + 2))

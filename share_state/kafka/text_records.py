@@ -167,7 +167,7 @@ def _number(printed: Any, names: Sequence[str], what: str) -> int:
         raise TextRecordError(f"{what} has no {names[0]}")
     text = str(printed[name])
     if not _INT16.fullmatch(text) or not -(2**15) <= int(text) < 2**15:
-        raise TextRecordError(f"{name} {text[:40]} of {what} is no record type or version")
+        raise TextRecordError(f"{name} {text[:40]} of {what} is not a record type or version")
     return int(text)
 
 

@@ -138,10 +138,10 @@ def in_flight_limit(folded: Folded) -> Breaches:
 def long_chain(folded: FoldedLog) -> Breaches:
     """A snapshot is followed by no more updates than configured (limits.updates_per_snapshot).
 
-    Otherwise a load takes long, and the cutoff does not advance.
+    Otherwise loading takes long, and the cutoff does not advance.
     """
     limits, chains = folded.limits, folded.chains.chains
-    # Up to 4.1 the first cycle after a load or a creation has one more.
+    # Up to 4.1 the first cycle after a load or a creation has one more update.
     allowed = limits.updates_per_snapshot + (limits.writer_version not in _LATER_THAN_4_1)
     rows = np.flatnonzero((chains["updates"] > allowed) & ~folded.suspect)
     base, updates = chains["snapshot_offset"][rows], chains["updates"][rows]
