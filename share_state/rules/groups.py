@@ -139,7 +139,7 @@ def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
 def stuck_initializing(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Requested state is initialized, or requested again, in time.
 
-    The time is `retry_ms`, measured from the record of the group's list.
+    The time is `retry_ms`, measured from the record that lists the share-partition.
     """
     for group, listed in audited.listed():
         age = audited.time - listed.time
