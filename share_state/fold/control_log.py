@@ -232,7 +232,7 @@ class _ControlLogFold:
         return decoded
 
     def _note_end(self, lasts: np.ndarray) -> None:
-        """Note the end offset so far. Missing offsets are no fault by themselves: user topics may be compacted."""
+        """Note the end offset so far. Missing offsets alone are not a fault: user topics may be compacted."""
         if len(lasts):
             until = self.window.until_offset
             self.next_offset = int(lasts[-1]) + 1 if until is None else min(int(lasts[-1]) + 1, until)

@@ -92,7 +92,7 @@ def fill_rows(rows: np.ndarray, row: np.void) -> None:
 
 
 def allocate_rows(count: int, dtype: np.dtype) -> np.ndarray:
-    """Uninitialised rows that are written once and not reused.
+    """Uninitialized rows that are written once and not reused.
 
     Large arrays use pages of the normal size: NumPy would request huge pages, which take longer to clear.
     """
@@ -171,7 +171,7 @@ class RecordBuffer:
         return self._rows.nbytes + self._batches.nbytes
 
     def extend(self, rows: int, batches: int) -> tuple[np.ndarray, np.ndarray]:
-        """Append `rows` record rows, which are not initialised, and make space for `batches` batch rows.
+        """Append `rows` record rows, which are not initialized, and make space for `batches` batch rows.
 
         Returns:
             The new record rows, and all batch rows including the new space. The caller sets `batch_count`.

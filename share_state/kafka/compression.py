@@ -1,4 +1,4 @@
-"""Decompresses the records of batches with the codecs of Kafka; snappy is framed as xerial's snappy-java does.
+"""Decompresses the records of batches with Kafka's codecs; snappy is framed as xerial's snappy-java does.
 
 `decompress` handles the body of one batch; `decompress_bodies` puts the bodies of many batches into pooled buffers.
 """

@@ -108,8 +108,8 @@ class StateRecords:
     Attributes:
         rows: STATE_RECORD, in log order.
         batches: STATE_BATCH rows that they refer to.
-        faults: all Fault bits that occur in the rows, or more.
-        layouts: all layouts that occur, bit n for Layout n, or more.
+        faults: all Fault bits that occur in the rows, possibly more.
+        layouts: all layouts that occur, possibly more; bit n for Layout n.
         numbers: int32, the field `key` of each row; None if only the rows have it.
         last_snapshot_record: offset of the last readable snapshot or tombstone, -1 for none; valid with `numbers`.
     """

@@ -179,7 +179,7 @@ class AuditedGroups:
         return LiveSharePartitions.of(self.states)
 
     def knows_state_of(self, group_id: str, topic_id: str, partition: int) -> bool:
-        """Whether the state partition of a share-partition was read; if not, missing state is no fault.
+        """Whether the state partition of a share-partition was read; if not, missing state is not a fault.
 
         Source: Kafka SharePartitionKey.asCoordinatorKey, ShareCoordinatorService.partitionFor.
         """

@@ -187,6 +187,6 @@ def judge_groups(audited: AuditedGroups, severities: Mapping[str, str] | None = 
 
 
 def judge_sticky(sticky: FoldedSticky, severities: Mapping[str, str] | None = None) -> pa.Table:
-    """The table `findings` of every rule over claims and assignments of classic consumer groups; as `judge_groups`."""
+    """The table `findings` of all rules over claims and assignments of classic consumer groups; like `judge_groups`."""
     over_records = findings(Scope.GROUP_RECORDS, sticky.faults, severities)
     return pa.concat_tables([over_records, findings(Scope.CLAIMS, sticky, severities)])

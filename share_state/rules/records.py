@@ -27,7 +27,7 @@ def _each(rows: np.ndarray, text: Column, severity: np.ndarray | None = None, **
 def unknown_record_type(folded: FoldedLog) -> Breaches:
     """Every record is a ShareSnapshot or a ShareUpdate.
 
-    Types of a newer release are skipped, as by the broker: one finding per type.
+    Types of a newer release are skipped, as the broker skips them: one finding per type.
     """
     counts_by_type = folded.observations.counts.unknown_types
     if not counts_by_type:
@@ -41,7 +41,7 @@ def unknown_record_type(folded: FoldedLog) -> Breaches:
 def unknown_tag(folded: FoldedLog) -> Breaches:
     """No record has a tagged field that this version does not know.
 
-    Tags of a newer release are ignored, as by Kafka.
+    Tags of a newer release are ignored, as in Kafka.
     """
     first, count = folded.observations.counts.unknown_tags
     return Breaches(np.array([first]), (f"{count} records have unknown tagged fields; this is the first",),

@@ -250,7 +250,7 @@ def _statement(code: str, function: Any) -> str:
 
 
 def register(code: str, scope: Scope, check: Check | Predicate, severity: str, source: str, statement: str) -> None:
-    """Register a check without a docstring of its own; as `rule`."""
+    """Register a check without a docstring of its own; otherwise like `rule`."""
     existing = _RULES.get(code, Rule(code, severity, statement, source, {}))
     if scope in existing.checks:
         raise DeclarationError(f"rule {code} is registered twice for {scope}")

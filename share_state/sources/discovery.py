@@ -43,7 +43,7 @@ class RecordSource(Protocol):
         Args:
             log: the log partition; its segments are files of this format.
             chunk: bytes of keys and values to hold in memory at a time.
-            merge: whether files may overlap; if so, all of them are scanned first, as by `read_chunks`.
+            merge: whether files may overlap; if so, all of them are scanned first, as in `read_chunks`.
         Raises:
             RepeatedOffsetsError: if `merge` is off and files overlap.
             InputError: if a file has another format.
@@ -468,7 +468,7 @@ def infer_partition_count(logs: Sequence[LogPartition], topic: str) -> int | Non
 
 
 def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[tuple[int | None, str]]) -> int | None:
-    """Number of partitions of `__consumer_offsets`, as by `infer_partition_count`.
+    """Number of partitions of `__consumer_offsets`; inferred like `infer_partition_count`.
 
     None if most groups are not in the partitions that this number implies: partitions are then missing.
 
