@@ -78,7 +78,7 @@ def byte_buffer(size: int) -> np.ndarray:
 
 
 _HUGE_PAGES_FROM = 128 << 20
-"""Bytes; clearing huge pages takes measurable time from this size on."""
+"""Bytes; from this size on, clearing huge pages takes measurable time."""
 
 
 def write_rows(rows: np.ndarray, target: np.ndarray) -> None:

@@ -19,7 +19,7 @@ from share_state.kafka.record_batches import RECORD
 from share_state.schema.declarations import WireField, layout, record, snake_case
 
 TEXT_CHUNK_SIZE = 4 << 20
-"""Bytes of records per chunk of a text; as Python objects, they take several times as much memory."""
+"""Bytes of records per chunk of a text; as Python objects, the records take several times as much memory."""
 
 _SNAPSHOT, _UPDATE = 0, 1
 _HEADS = {

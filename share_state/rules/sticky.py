@@ -95,9 +95,9 @@ def lost_to_newer(sticky: FoldedSticky) -> list[GroupBreach]:
 
 @rule("DOUBLE_CLAIM", Scope.CLAIMS, WARNING, "KIP-341")
 def double_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
-    """At most one member claims a partition as of one generation.
+    """Of the claims to a partition, at most one is of the newest generation.
 
-    If several claim it for the newest generation, none of them keeps it.
+    If several members claim it as of that generation, none of them keeps it.
     """
     for generation, one in resolved_of(sticky):
         if one.status == INVALIDATED:
