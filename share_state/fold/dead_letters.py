@@ -159,7 +159,7 @@ class _Copies:
         places, logs = [(topic, number) for topic, count in counts.items() for number in range(count)], matched.logs
         self._given = np.array([place in starts for place in places], bool)
         # ms from which on, and up to which, every dead letter is known.
-        self._known_from, self._known_until = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
+        self._known_from, self._known_to = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
         # Offsets in each state log: the first ARCHIVED of a dead letter that is not deleted, the last ARCHIVING of any.
         self._left = np.full((len(places), 1 + logs.max(initial=-1)), NEVER)
         self._entered = np.full(self._left.shape, -1)
@@ -170,7 +170,7 @@ class _Copies:
         bounds = np.searchsorted(place_of[order], np.arange(len(places) + 1))
         for at, (topic, number) in enumerate(places):
             own = order[bounds[at] : bounds[at + 1]]
-            self._known_until[at] = NEVER if copied_last else times[own].max(initial=0)
+            self._known_to[at] = NEVER if copied_last else times[own].max(initial=0)
             ranges = matched.range_of[own]
             ranges = ranges[ranges >= 0]
             np.maximum.at(self._entered[at], logs[ranges], matched.entered_at[ranges])
@@ -204,9 +204,7 @@ class _Copies:
             at = first + ranges["partition"].to_numpy() % count
             is_kept = (self._known_from[at] == 0) | (entered - _CLOCK_SKEW_MS >= self._known_from[at])
             is_kept |= matched.entered_at[rows] > self._left[at, logs]
-            is_copied = (left < self._known_until[at]) | (
-                is_archived & (matched.left_at[rows] < self._entered[at, logs])
-            )
+            is_copied = (left < self._known_to[at]) | (is_archived & (matched.left_at[rows] < self._entered[at, logs]))
             answers &= np.stack((self._given[at], is_kept, is_copied)) | ~(of_topic | nowhere)
         return answers
 
