@@ -224,7 +224,7 @@ class _ControlLogFold:
         )
         data = in_window & is_valid & (batches["attributes"] & CONTROL == 0)
         self.data_end = max(self.data_end, int(batches["last_offset"][data].max(initial=NO_OFFSET - 1)) + 1)
-        selected = in_window[records["batch"]] & self.window.contains(records)
+        selected = in_window[records["batch"]] & self.window.mask(records)
         decoded = decode_control_records(part.data, records[selected], self.groups)
         # A record without a readable group may be the newest record of any group.
         lost = decoded.rows["fault"] & (UNREADABLE_CONTROL_FAULTS | ControlFault.KEY_MALFORMED) != 0
