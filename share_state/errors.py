@@ -4,7 +4,7 @@ from typing import Any
 
 
 def printable(name: str | int) -> str:
-    """A name for a message of one line: its `repr` if it has unprintable characters."""
+    """Format a name for a one-line message: its `repr` if it has unprintable characters."""
     return str(name) if str(name).isprintable() else repr(name)
 
 
@@ -54,5 +54,5 @@ def disk_error(place: str, error: Exception) -> Exception:
     return (
         error
         if reason is None
-        else DiskFullError(f"{place}: cannot be written ({reason}); free space, or give another place")
+        else DiskFullError(f"{place}: cannot be written ({reason}); free space, or use another location")
     )

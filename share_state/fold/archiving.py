@@ -21,7 +21,7 @@ from share_state.sources.topics import Topics
 RANGES = "archiving_ranges"
 
 EVERY_GROUP = frozenset({""})
-"""Stands for the ids of all groups."""
+"""Selects all groups."""
 
 RESET, ENTERED, LEFT, PASSED = range(4)
 """Kinds of events, in the order of those of one record."""
@@ -35,7 +35,7 @@ _EVENT = np.dtype(
         ("first", "i8"),
         ("end", "i8"),  # exclusive
         ("at", "i8"),  # offset of the record in the state log
-        ("time", "i8"),  # ms, its timestamp; 0 if it is not known when the range changed
+        ("time", "i8"),  # ms, its timestamp; 0 if the time of the change is unknown
         ("count", "i8"),  # deliveries, -1 if the kind has none
         ("kind", "i8"),
     ]
@@ -56,14 +56,14 @@ _HISTORY = np.dtype(
 )
 
 _MOST_EVENTS = 1 << 18
-"""Events that are held before they are merged into histories: 15 MB."""
+"""Number of events to collect before they are merged into histories: 15 MB."""
 
 
 class ArchivingRanges:
     """Collects the events of one log partition.
 
-    Share-partitions count from their first range in ARCHIVING on; those of `groups` from the beginning, as the write of
-    ARCHIVING may have failed before the dead letter was written.
+    Those of a share-partition count from its first range in ARCHIVING on; in `groups`, from the start of the log: the
+    write of ARCHIVING may have failed before the dead letter was written.
 
     Attributes:
         first_time: ms, timestamp of the first record; None before it.
@@ -75,9 +75,9 @@ class ArchivingRanges:
         """Begin a log partition.
 
         Args:
-            groups: that have dead letters, or EVERY_GROUP.
-            chains: the state that the fold resumes from; ranges in ARCHIVING wait since an unknown time.
-            next_offset: of the first record to come, if the fold resumes.
+            groups: groups with dead letters, or EVERY_GROUP.
+            chains: the state that the fold resumes from; its ranges entered ARCHIVING at an unknown time.
+            next_offset: offset of the next record, if the fold resumes.
             is_whole: whether the log begins with its first record.
         """
         self._groups, self._is_whole = pa.array(sorted(groups), pa.string()), is_whole
@@ -145,7 +145,7 @@ class ArchivingRanges:
         first_rows: np.ndarray,
         chains: Chains,
     ) -> np.ndarray:
-        """The events of ranges in ARCHIVING and ARCHIVED; a snapshot of an incomplete log shows older ones, too."""
+        """The events of ranges in ARCHIVING and ARCHIVED; in an incomplete log, a first snapshot repeats older ones."""
         owners = np.searchsorted(ends, shown, side="right")
         states = batches["state"][shown]
         counts = is_own[owners] & (states <= ARCHIVED) & (batches["first"][shown] <= batches["last"][shown])
@@ -232,9 +232,9 @@ def resolve(events: np.ndarray) -> np.ndarray:
     """The histories of offsets: _HISTORY rows by key and range, from _EVENT rows in any order.
 
     The first record that shows a range in ARCHIVING begins its history. ARCHIVED, the start offset or a reset ends it;
-    the first ARCHIVED is the one that counts. After an end the same offset may enter again.
+    the first ARCHIVED counts. After an end the same offset may enter again.
     """
-    # Offsets between two neighbouring ends of ranges have one history.
+    # All offsets between two adjacent bounds of ranges have the same history.
     keys, edges = (np.concatenate([events[one], events[other]]) for one, other in (("key", "key"), ("first", "end")))
     order = np.lexsort((edges, keys))
     is_new = np.ones(len(order), bool)
@@ -243,7 +243,7 @@ def resolve(events: np.ndarray) -> np.ndarray:
     place[order] = np.cumsum(is_new) - 1
     cuts = edges[order][is_new]
     begin, end = place[: len(events)], place[len(events) :]
-    # A reset is about every offset: only those that have been in ARCHIVING matter.
+    # A reset covers every offset; only those with a range in ARCHIVING or ARCHIVED matter.
     matters = np.zeros(len(cuts) + 1, np.int64)
     held = (events["kind"] == ENTERED) | (events["kind"] == LEFT)
     np.add.at(matters, begin[held], 1)
@@ -280,7 +280,7 @@ def resolve(events: np.ndarray) -> np.ndarray:
 
 
 def _joined(rows: np.ndarray) -> np.ndarray:
-    """Neighbouring ranges with one history as one range."""
+    """Join adjacent ranges with the same history."""
     names = ("key", "entered_at", "left_at", "count", "left_by", "entered_time", "left_time")
     rows = rows[np.lexsort((rows["first"], *(rows[name] for name in reversed(names))))]
     joins = rows["first"][1:] == rows["end"][:-1]
@@ -294,7 +294,7 @@ def _joined(rows: np.ndarray) -> np.ndarray:
 
 
 def _events_of(rows: np.ndarray) -> np.ndarray:
-    """The events that histories rest on."""
+    """The events that `resolve` turns into these histories."""
     entered, left = rows[rows["entered_at"] != NO_OFFSET], rows[rows["left_by"] != NO_OFFSET]
     found = np.zeros(len(entered) + len(left), _EVENT)
     for name in ("key", "first", "end", "count"):
@@ -306,7 +306,7 @@ def _events_of(rows: np.ndarray) -> np.ndarray:
 
 
 def _ranges_table(rows: np.ndarray, keys: pa.Table) -> pa.Table:
-    """The table `archiving_ranges` of histories; their key is a row of `keys`."""
+    """Build the table `archiving_ranges` from histories; their `key` is a row number of `keys`."""
     owners = pa.array(rows["key"])
     return declared_table(
         RANGES,
@@ -325,17 +325,17 @@ def _ranges_table(rows: np.ndarray, keys: pa.Table) -> pa.Table:
 
 
 def milliseconds(column: pa.ChunkedArray) -> np.ndarray:
-    """int64 ms of a column of timestamps; 0 for null."""
+    """Convert a column of timestamps to int64 ms; 0 for null."""
     return column.cast(pa.int64()).fill_null(0).to_numpy() // 1000
 
 
 def row_codes(*columns: pa.ChunkedArray) -> np.ndarray:
-    """int64, a number for each row: equal for equal rows."""
+    """A number for each row, equal for equal rows: int64."""
     return np.asarray(row_texts(columns).dictionary_encode().indices).astype(np.int64)
 
 
 def merge_ranges(tables: Sequence[pa.Table]) -> pa.Table:
-    """One table `archiving_ranges` of those of several audits of the same logs, in any order."""
+    """Merge the tables `archiving_ranges` of several audits of the same logs, in any order."""
     schema = table_schema(RANGES)
     rows = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
     codes = row_codes(rows["group_id"], rows["topic_id"], rows["partition"])

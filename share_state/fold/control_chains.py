@@ -167,7 +167,7 @@ CONTROL_CHAIN = np.dtype(
         ("newest_offset", "i8"),  # offset of the last record of the group, folded or not
         ("orphan_offset", "i8"),  # offset of the first delta, if there is no checkpoint
         ("stopped_offset", "i8"),  # offset of the first delta whose link to its predecessor is broken
-        ("doubt_offset", "i8"),  # offset of an unreadable or invalid record since the checkpoint
+        ("suspect_offset", "i8"),  # offset of an unreadable or invalid record since the checkpoint
         ("start_advanced_at", "i8"),  # ms, timestamp of the record that set the current start offset
         ("first_delivery_at", "i8"),  # ms, timestamp of the first record since then with a tuple; -1 for none
         ("last_consumed_at", "i8"),  # ms, timestamp of the last delta; of the first checkpoint if there is none
@@ -218,7 +218,7 @@ class ControlChains:
 
 def is_suspect(chains: np.ndarray) -> np.ndarray:
     """Bool per CONTROL_CHAIN row: a link of the chain is broken, or a record of it is unreadable or invalid."""
-    return (chains["stopped_offset"] != NO_OFFSET) | (chains["doubt_offset"] != NO_OFFSET)
+    return (chains["stopped_offset"] != NO_OFFSET) | (chains["suspect_offset"] != NO_OFFSET)
 
 
 def is_superseded(records: ControlRecords, groups: int) -> np.ndarray:
@@ -350,7 +350,7 @@ def follow_link(row, chain, previous, strict):
         chain.epoch = row.epoch
         chain.snapshot_offset = chain.last_offset = row.offset
         chain.deltas = chain.followers = 0
-        chain.doubt_offset = row.offset if row.fault & SUSPECT_CONTROL_FAULTS else NO_OFFSET
+        chain.suspect_offset = row.offset if row.fault & SUSPECT_CONTROL_FAULTS else NO_OFFSET
         return True, row.offset
     if not chain.exists:
         if is_readable and chain.orphan_offset == NO_OFFSET:
@@ -358,7 +358,7 @@ def follow_link(row, chain, previous, strict):
         return False, previous
     chain.followers += 1
     if not is_readable:
-        chain.doubt_offset = row.offset
+        chain.suspect_offset = row.offset
         return False, previous
     if is_stale(row, chain):
         return False, previous
@@ -369,7 +369,7 @@ def follow_link(row, chain, previous, strict):
     chain.last_offset = row.offset
     chain.deltas += 1
     if row.fault & SUSPECT_CONTROL_FAULTS:
-        chain.doubt_offset = row.offset
+        chain.suspect_offset = row.offset
     return True, row.offset
 
 
@@ -450,7 +450,7 @@ def _find_mismatches(rows, tuples, order, starts, initial, times, mismatches):
                 else:
                     pair[1], applied[order[place]] = initial[0], True
                     checkpoint_ranges = _state_of(rows, tuples, order, place, place + 1, applied, pair[1])
-                    is_intact = base >= 0 and chain.stopped_offset == NO_OFFSET and chain.doubt_offset == NO_OFFSET
+                    is_intact = base >= 0 and chain.stopped_offset == NO_OFFSET and chain.suspect_offset == NO_OFFSET
                     if base >= 0:
                         chain_ranges = _state_of(rows, tuples, order, base, place, applied, chain)
                         _compare(

@@ -71,7 +71,7 @@ LINK = np.dtype(
 CHECKPOINTS = pa.schema(
     [
         ("group_id", pa.string()),
-        ("counts", pa.bool_()),  # whether it has a subscription, so that its checkpoint limits the cutoff
+        ("subscribes", pa.bool_()),  # if so, its checkpoint limits the cutoff
         ("checkpoint_offset", pa.int64()),  # SCO; null without a checkpoint
         ("checkpoint_epoch", pa.int32()),
         ("last_control_offset", pa.int64()),
@@ -224,7 +224,7 @@ class _ControlLogFold:
         )
         data = in_window & is_valid & (batches["attributes"] & CONTROL == 0)
         self.data_end = max(self.data_end, int(batches["last_offset"][data].max(initial=NO_OFFSET - 1)) + 1)
-        selected = in_window[records["batch"]] & self.window.counts(records)
+        selected = in_window[records["batch"]] & self.window.mask(records)
         decoded = decode_control_records(part.data, records[selected], self.groups)
         # A record without a readable group may be the newest record of any group.
         lost = decoded.rows["fault"] & (UNREADABLE_CONTROL_FAULTS | ControlFault.KEY_MALFORMED) != 0
@@ -232,7 +232,7 @@ class _ControlLogFold:
         return decoded
 
     def _note_end(self, lasts: np.ndarray) -> None:
-        """Note the end offset so far. Missing offsets are no fault by themselves: user topics may be compacted."""
+        """Note the end offset so far. Missing offsets alone are not a fault: user topics may be compacted."""
         if len(lasts):
             until = self.window.until_offset
             self.next_offset = int(lasts[-1]) + 1 if until is None else min(int(lasts[-1]) + 1, until)
@@ -309,15 +309,15 @@ class _ControlLogFold:
             None if subscriptions is None else subscriptions.get(self.log.topic, ()),
             ignore_uncheckpointed=options.ignore_uncheckpointed,
         )
-        counts = earliest.counts
+        subscribes = earliest.subscribes
         # A group without a subscription has no consumers, so it gets no STALL or STOP.
         for name in ("last_consumed_at", "first_delivery_at"):
-            rows[name][~counts] = 0
+            rows[name][~subscribes] = 0
         numbers = np.flatnonzero(rows["exists"])
         first = max(self.log.log_start_offset, self.window.from_offset or 0)
         next_offset = max(self.next_offset, first)
         starts = starts_in_log(rows, folded.ends, folded.batches, self.log.log_start_offset)[numbers]
-        checkpoints = _checkpoints(groups, counts, rows, links, earliest.offset)
+        checkpoints = _checkpoints(groups, subscribes, rows, links, earliest.offset)
         with_checkpoint = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())
         chains = existing_chains(Chains(rows, folded.ends, folded.batches))
         key = control_key_columns(groups, numbers, self.log)
@@ -327,11 +327,11 @@ class _ControlLogFold:
             "live_share_partitions": len(numbers),
             "skipped_records": sum(self.skipped.values()),
             "unflagged_records": self.unflagged,
-            "ignored": _ignored(groups, counts, rows, links, earliest.offset),
+            "ignored": _ignored(groups, subscribes, rows, links, earliest.offset),
         }
-        reasons = self._unsafe_reasons(earliest, int(suspect[counts & rows["exists"]].sum()))
+        reasons = self._unsafe_reasons(earliest, int(suspect[subscribes & rows["exists"]].sum()))
         row |= {"safe": not reasons, "reason": "; ".join(reasons) or None}
-        if not reasons and len(groups) and not counts.any():
+        if not reasons and len(groups) and not subscribes.any():
             row["reason"] = "no group subscribes to the topic, so there is no earliest share offset"
         previous_starts = np.full(len(numbers), NO_PREVIOUS_START)
         if options.last_audit is not None:
@@ -439,21 +439,21 @@ def _contradicted(
 
 
 def _ignored(
-    groups: pa.Array, counts: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
+    groups: pa.Array, subscribes: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
 ) -> list[dict[str, Any]]:
     """The groups without a subscription, and how many records that their states need are below the cutoff."""
     snapshot_offsets = rows["snapshot_offset"][links["group"]]
     lost = links["group"][
         (snapshot_offsets != NO_OFFSET) & (links["offset"] >= snapshot_offsets) & (links["offset"] < (earliest or 0))
     ]
-    numbers, lost_records = np.flatnonzero(~counts), np.bincount(lost, minlength=len(groups))
+    numbers, lost_records = np.flatnonzero(~subscribes), np.bincount(lost, minlength=len(groups))
     names = groups.take(pa.array(numbers)).to_pylist()
     counts_by_name = sorted(zip(names, lost_records[numbers].tolist(), strict=True))
     return [{"group_id": name, "lost_records": count} for name, count in counts_by_name]
 
 
 def _checkpoints(
-    groups: pa.Array, counts: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
+    groups: pa.Array, subscribes: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
 ) -> pa.Table:
     snapshot_offsets = rows["snapshot_offset"][links["group"]]
     retained = (links["offset"] < snapshot_offsets) & (
@@ -462,7 +462,7 @@ def _checkpoints(
     return pa.table(
         {
             "group_id": groups,
-            "counts": counts,
+            "subscribes": subscribes,
             "checkpoint_offset": pa.array(rows["snapshot_offset"].copy(), mask=~rows["exists"]),
             "checkpoint_epoch": pa.array(rows["epoch"].copy(), mask=~rows["exists"]),
             "last_control_offset": rows["newest_offset"].copy(),

@@ -75,7 +75,7 @@ class EarliestShareOffset:
         limited_from: offset of that checkpoint, or of the first delta of the blocking group; None for none.
         next_offset: the cutoff without that group; None if there is none.
         blocked_by: groups with a subscription but no checkpoint; a single one prevents a cutoff.
-        counts: bool, whether each group of the log has a subscription.
+        subscribes: bool, whether each group of the log subscribes to the topic.
     """
 
     offset: int | None
@@ -83,7 +83,7 @@ class EarliestShareOffset:
     limited_from: int | None
     next_offset: int | None
     blocked_by: tuple[str, ...]
-    counts: np.ndarray
+    subscribes: np.ndarray
 
 
 def earliest_share_offset(
@@ -102,23 +102,24 @@ def earliest_share_offset(
         ignore_uncheckpointed: ignore groups without a checkpoint.
     Source: KIP-932 draft, log cleaning (SCO, ESO).
     """
-    counts, absent = _subscriptions_among(groups, subscribed)
-    checkpointed, uncheckpointed = np.flatnonzero(counts & chains["exists"]), np.flatnonzero(counts & ~chains["exists"])
+    subscribes, absent = _subscriptions_among(groups, subscribed)
+    exists = chains["exists"]
+    checkpointed, uncheckpointed = np.flatnonzero(subscribes & exists), np.flatnonzero(subscribes & ~exists)
     blocking = tuple(sorted([*groups.take(pa.array(uncheckpointed)).to_pylist(), *absent]))
     offsets = np.unique(chains["snapshot_offset"][checkpointed]).tolist()
     if blocking and not ignore_uncheckpointed:
         following = offsets[0] if offsets and not blocking[1:] else None
         firsts = np.where(chains["orphan_offset"] < 0, chains["newest_offset"], chains["orphan_offset"])[uncheckpointed]
         if not len(uncheckpointed):
-            return EarliestShareOffset(None, blocking[0], None, following, blocking, counts)
+            return EarliestShareOffset(None, blocking[0], None, following, blocking, subscribes)
         oldest = int(np.argmin(firsts))
         name = groups[int(uncheckpointed[oldest])].as_py()
-        return EarliestShareOffset(None, name, int(firsts[oldest]), following, blocking, counts)
+        return EarliestShareOffset(None, name, int(firsts[oldest]), following, blocking, subscribes)
     if not offsets:
-        return EarliestShareOffset(None, None, None, None, blocking, counts)
-    limiting_row = checkpointed[np.argmin(chains["snapshot_offset"][checkpointed])]
+        return EarliestShareOffset(None, None, None, None, blocking, subscribes)
+    limiting = groups[int(checkpointed[np.argmin(chains["snapshot_offset"][checkpointed])])].as_py()
     following = offsets[1] if offsets[1:] else None
-    return EarliestShareOffset(offsets[0], groups[int(limiting_row)].as_py(), offsets[0], following, blocking, counts)
+    return EarliestShareOffset(offsets[0], limiting, offsets[0], following, blocking, subscribes)
 
 
 def _subscriptions_among(groups: pa.Array, subscribed: Collection[str] | None) -> tuple[np.ndarray, list[str]]:
@@ -126,8 +127,8 @@ def _subscriptions_among(groups: pa.Array, subscribed: Collection[str] | None) -
     if subscribed is None:
         return np.ones(len(groups), bool), []
     subscriptions = pa.array(sorted(set(subscribed)), pa.string())
-    counts = pc.call_function("is_in", [groups], pc.SetLookupOptions(subscriptions))
+    subscribes = pc.call_function("is_in", [groups], pc.SetLookupOptions(subscriptions))
     is_in_log = pc.call_function("is_in", [subscriptions], pc.SetLookupOptions(groups))
-    return counts.to_numpy(zero_copy_only=False), subscriptions.filter(
+    return subscribes.to_numpy(zero_copy_only=False), subscriptions.filter(
         pc.call_function("invert", [is_in_log])
     ).to_pylist()

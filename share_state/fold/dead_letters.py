@@ -17,21 +17,21 @@ LETTERS, LOST = "dead_letters", "lost_dead_letters"
 _PLACE = ["dead_letter_topic", "dead_letter_partition"]
 
 _CLOCK_SKEW_MS = 5_000
-"""The clocks of the brokers that stamp a dead letter and the records of the state log may differ."""
+"""How much the clocks of the brokers that stamp dead letters and records of the state log may differ."""
 
 _LONGEST_WRITE_MS = 2 * (5 * 30_000 + 18_000)
-"""The brokers need no longer to write a dead letter: five requests of 30 s to create the topic and five to produce,
-with 1, 2, 4 and 8 s and a jitter of a fifth between them. Source: Kafka ShareGroupDLQStateManager."""
+"""The longest time that a broker needs to write a dead letter: five requests of 30 s to create the topic and five to
+produce, with pauses of 1, 2, 4 and 8 s and a jitter of a fifth. Source: Kafka ShareGroupDLQStateManager."""
 
 NEVER = LARGEST_OFFSET
 
 
 UNKNOWN = (
-    "their topic has no known name; give topics",
+    "the name of their topic is unknown; give --topics",
     "they were reset, or their share-partition deleted, while they waited in ARCHIVING",
-    "the partition of the dead-letter topic that takes them is not among the copies",
-    "the dead-letter topic has deleted records of that time",
-    "the copy of the dead-letter topic may have been made before; give --dead-letters-copied-last if it was not",
+    "their partition of the dead-letter topic is not among the copies",
+    "records of that time were deleted from the dead-letter topic",
+    "the dead-letter topic may have been copied before; give --dead-letters-copied-last if it was copied last",
 )
 """Why it cannot be known whether a dead letter was written."""
 
@@ -53,7 +53,7 @@ class ReadLetters:
 
 @dataclass(frozen=True, slots=True)
 class MatchedLetters:
-    """Dead letters and ranges in ARCHIVING side by side.
+    """Dead letters matched with the ranges in ARCHIVING.
 
     Attributes:
         letters: the table `dead_letters`.
@@ -67,10 +67,10 @@ class MatchedLetters:
 
 
 def read_letters(source: DeadLetterSource, known: pa.Table) -> ReadLetters:
-    """Read the dead letters that an earlier audit has not.
+    """Read the new dead letters, and add those of earlier audits.
 
     Args:
-        source: where they are.
+        source: where to read them.
         known: the table `dead_letters` of the last audit, or an empty one.
     Raises:
         InputError: if they cannot be read.
@@ -89,16 +89,16 @@ def read_letters(source: DeadLetterSource, known: pa.Table) -> ReadLetters:
 def letters_of_offset(
     source: DeadLetterSource, group: str, topics: Sequence[str], partition: int, offset: int
 ) -> pa.Table:
-    """The dead letters of one offset, in the order of their timestamps.
+    """The dead letters of one offset, by timestamp.
 
     Args:
-        source: where they are.
+        source: where to read them.
         group: id of the share group.
         topics: name and id of the topic.
-        partition: of the topic.
-        offset: in the partition.
+        partition: partition of the topic.
+        offset: offset in the partition.
     Returns:
-        Where each is, its time, delivery count and reason; columns of the table `dead_letters`.
+        Topic, partition, offset, timestamp, delivery count and reason of each; columns of the table `dead_letters`.
     Raises:
         InputError: if they cannot be read.
     """
@@ -125,7 +125,7 @@ def match_letters(
         letters: what was read.
         ranges: the table `archiving_ranges`, merged.
         names: columns `topic_id` and `topic` of known topics.
-        known: state partition -> the times (ms) from and to which its log shows every record; None for any other.
+        known: state partition -> first and last time (ms) between which its log has every record; None for all others.
         copied_last: whether the dead-letter topics were copied after the state logs.
     """
     matched = _Match(ranges, letters.rows, names)
@@ -134,19 +134,19 @@ def match_letters(
 
 
 class _Copies:
-    """How far the copies of the dead-letter topics reach.
+    """What the copies of the dead-letter topics cover.
 
     A dead letter is written after the record that shows its offset in ARCHIVING, and before the one in ARCHIVED. So if
-    ARCHIVED of one offset precedes ARCHIVING of another in a state log, their dead letters are in that order, too. Else
-    the times decide: a dead letter is stamped before the first attempt to write it.
+    ARCHIVED of one offset precedes ARCHIVING of another in a state log, their dead letters are in that order, too.
+    Otherwise the times decide: a dead letter is stamped before the first attempt to write it.
 
     Source: Kafka SharePartition, ShareGroupDLQStateManager.
     """
 
     def __init__(self, letters: ReadLetters, matched: "_Match", *, copied_last: bool) -> None:
-        """Measure the copies; `copied_last` says that they were made after those of the state logs."""
+        """Find what the copies cover; with `copied_last`, they were made after those of the state logs."""
         starts = letters.read.starts
-        # Dead letters that an earlier audit read may be of a topic that is not there now.
+        # An earlier audit may have read a topic that is not in the input now.
         known = letters.rows.group_by(_PLACE).aggregate([]).to_pylist()
         given = {*starts, *((row[_PLACE[0]], row[_PLACE[1]]) for row in known)}
         counts = dict.fromkeys(sorted({topic for topic, _ in given}), 1) | dict(letters.read.partitions)
@@ -158,9 +158,9 @@ class _Copies:
         ]
         places, logs = [(topic, number) for topic, count in counts.items() for number in range(count)], matched.logs
         self._given = np.array([place in starts for place in places], bool)
-        # ms from which on every dead letter is known, and up to which.
-        self._kept_from, self._reach = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
-        # Offsets in each state log: the first ARCHIVED of a dead letter that was kept, the last ARCHIVING of any.
+        # ms from which on, and up to which, every dead letter is known.
+        self._known_from, self._known_to = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
+        # Offsets in each state log: the first ARCHIVED of a dead letter that is not deleted, the last ARCHIVING of any.
         self._left = np.full((len(places), 1 + logs.max(initial=-1)), NEVER)
         self._entered = np.full(self._left.shape, -1)
         offsets, times = letters.rows["dead_letter_offset"].to_numpy(), letters.rows["timestamp"].to_numpy()
@@ -170,27 +170,27 @@ class _Copies:
         bounds = np.searchsorted(place_of[order], np.arange(len(places) + 1))
         for at, (topic, number) in enumerate(places):
             own = order[bounds[at] : bounds[at + 1]]
-            self._reach[at] = NEVER if copied_last else times[own].max(initial=0)
+            self._known_to[at] = NEVER if copied_last else times[own].max(initial=0)
             ranges = matched.range_of[own]
             ranges = ranges[ranges >= 0]
             np.maximum.at(self._entered[at], logs[ranges], matched.entered_at[ranges])
             start = starts.get((topic, number), 0)
             first = _first_kept(offsets[own], start, letters.so_far.get((topic, number), 0))
             if first is not None:
-                self._kept_from[at] = (times[own[first:]] + _LONGEST_WRITE_MS).min(initial=NEVER)
+                self._known_from[at] = (times[own[first:]] + _LONGEST_WRITE_MS).min(initial=NEVER)
                 ranges = matched.range_of[own[first:]]
                 ranges = ranges[(ranges >= 0) & matched.is_archived[ranges]]
                 np.minimum.at(self._left[at], logs[ranges], matched.left_at[ranges])
 
     def of(self, matched: "_Match", rows: np.ndarray) -> np.ndarray:
-        """What is known of the dead letters of some ranges.
+        """Whether the copies cover the dead letters of ranges.
 
-        The topic of a group is the one with its dead letters; of several, and of a group without any, each must do. The
-        partition is that of the source modulo their number.
+        The dead-letter topic of a group is the one with its dead letters. If several have some, all of them must cover
+        the range; if none has, all topics must. The partition is that of the source modulo their number.
 
         Returns:
-            bool, 3 by ranges: their partition is among the copies; they are not deleted from it; they were written
-            before it was copied.
+            bool of shape (3, ranges): the partition is among the copies; the dead letters are not deleted from it; they
+            were written before it was copied.
         """
         ranges, logs = matched.ranges.take(pa.array(rows)), matched.logs[rows]
         entered, left = milliseconds(ranges["archiving_time"]), milliseconds(ranges["left_time"])
@@ -202,26 +202,26 @@ class _Copies:
         answers = np.full((3, len(ranges)), bool(named))
         for of_topic, first, count in zip(named, self._first, self._counts, strict=False):
             at = first + ranges["partition"].to_numpy() % count
-            is_kept = (self._kept_from[at] == 0) | (entered - _CLOCK_SKEW_MS >= self._kept_from[at])
+            is_kept = (self._known_from[at] == 0) | (entered - _CLOCK_SKEW_MS >= self._known_from[at])
             is_kept |= matched.entered_at[rows] > self._left[at, logs]
-            is_reached = (left < self._reach[at]) | (is_archived & (matched.left_at[rows] < self._entered[at, logs]))
-            answers &= np.stack((self._given[at], is_kept, is_reached)) | ~(of_topic | nowhere)
+            is_copied = (left < self._known_to[at]) | (is_archived & (matched.left_at[rows] < self._entered[at, logs]))
+            answers &= np.stack((self._given[at], is_kept, is_copied)) | ~(of_topic | nowhere)
         return answers
 
 
 def _first_kept(offsets: np.ndarray, start: int, so_far: int) -> int | None:
-    """The first of the dead letters of a partition, by offset, before which none is missing; None if all are known."""
+    """Index of the first dead letter of a partition from which on none is missing; None if all are known."""
     if start == 0:
         return None
     if start > so_far:
         return int(np.searchsorted(offsets, start))
-    # What was deleted between two audits left a hole.
-    holes = np.flatnonzero(np.diff(offsets, prepend=-1) > 1)
-    return int(holes[-1]) if len(holes) else None
+    # Records that were deleted between two audits leave a gap in the offsets.
+    gaps = np.flatnonzero(np.diff(offsets, prepend=-1) > 1)
+    return int(gaps[-1]) if len(gaps) else None
 
 
 class _Match:
-    """Assigns each dead letter to the range in ARCHIVING that it is of: the latest that began before it."""
+    """Assigns each dead letter to its range in ARCHIVING: the latest that began before it."""
 
     def __init__(self, ranges: pa.Table, rows: pa.Table, names: pa.Table) -> None:
         """Match rows of `archiving_ranges` and columns of DEAD_LETTERS; `names` has topic ids and names."""
@@ -254,7 +254,7 @@ class _Match:
         self.logs = ranges["state_partition"].to_numpy()
         self.is_archived = pc.fill_null(pc.equal(ranges["left_by"], "ARCHIVED"), False).to_numpy()
         self.left_at = ranges["left_offset"].fill_null(-1).to_numpy()
-        # A snapshot at the beginning of the log may repeat what was known before.
+        # The first snapshot in an incomplete log may repeat older ranges, which have no archiving_time.
         is_seen = ranges["archiving_time"].is_valid().to_numpy()
         self.entered_at = np.where(is_seen, ranges["archiving_offset"].fill_null(-1).to_numpy(), -1)
         by_name = ids.take(pc.index_in(rows["topic"], texts).combine_chunks())
@@ -262,7 +262,7 @@ class _Match:
         self.topic_ids = pc.call_function("coalesce", [by_range, ids.take(is_id), by_name])
 
     def _places(self, order: np.ndarray, offsets: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-        """For each range how many letters, in `order`, come before its key and bound."""
+        """For each range, the number of letters in `order` before its key and bound."""
         keys = np.concatenate((self.letter_key, self.key))
         kind = np.concatenate((np.ones(len(order), np.int64), np.zeros(len(bounds), np.int64)))
         merged = np.lexsort((kind, np.concatenate((offsets, bounds)), keys))
@@ -273,7 +273,7 @@ class _Match:
         return places
 
     def letters(self, known: Mapping[int | None, tuple[int, int]]) -> pa.Table:
-        """The table `dead_letters`; `known` of `_known_times`."""
+        """The table `dead_letters`; `known` as for `match_letters`."""
         rows, times = self.rows, self.rows["timestamp"].to_numpy()
         order = np.lexsort((rows["dead_letter_offset"].to_numpy(), times, self.range_of, rows["offset"].to_numpy(),
                             self.letter_key))  # fmt: skip
@@ -281,7 +281,7 @@ class _Match:
         duplicate = np.zeros(len(rows), bool)
         duplicate[order[1:]] = (columns[1:] == columns[:-1]).all(1)
         found = self.range_of >= 0
-        # Only what the retained logs would show is judged; ARCHIVED may follow the dead letter late.
+        # Judge only dead letters whose offset the retained logs would show; ARCHIVED may follow much later.
         begin, end = (self._of_letters({number: one[side] for number, one in known.items()}, default)
                       for side, default in ((0, NEVER), (1, 0)))  # fmt: skip
         is_named = self.topic_ids.is_valid().to_numpy(zero_copy_only=False)
@@ -294,7 +294,7 @@ class _Match:
         })  # fmt: skip
 
     def _of_letters(self, by_partition: Mapping[int | None, int], default: int) -> np.ndarray:
-        """A value for the state partition of each letter, which its share-partition's ranges show."""
+        """The value for each letter's state partition, which the ranges of its share-partition show."""
         numbers = np.array([number for number in by_partition if number is not None] or [-1])
         values = np.array([by_partition[number] for number in by_partition if number is not None] or [default])
         order = np.argsort(numbers)
@@ -306,7 +306,7 @@ class _Match:
         return of_key[self.letter_key]
 
     def lost(self, copies: _Copies) -> tuple[pa.Table, dict[str, int]]:
-        """The table `lost_dead_letters`, and how many offsets without a dead letter are not judged, by why."""
+        """The table `lost_dead_letters`, and the number of offsets that cannot be judged, by UNKNOWN reason."""
         ranges = self.ranges
         left_by = ranges["left_by"].fill_null("").to_numpy(zero_copy_only=False)
         left = ranges["archiving_offset"].is_valid().to_numpy() & (left_by != "")
@@ -320,8 +320,8 @@ class _Match:
         of, begins, ends = owners[gaps], places[gaps] + 1, places[gaps + 1]
         is_named = self.names.is_valid().to_numpy(zero_copy_only=False)[of]
         is_named |= pc.is_in(ranges["topic_id"], self.topic_ids).to_numpy()[of]
-        is_given, is_kept, is_reached = copies.of(self, of)
-        doubts = [~is_named, left_by[of] == "RESET", ~is_given, ~is_kept, ~is_reached]
+        is_given, is_kept, is_copied = copies.of(self, of)
+        doubts = [~is_named, left_by[of] == "RESET", ~is_given, ~is_kept, ~is_copied]
         why = np.select(doubts, list(UNKNOWN), "")
         sizes = ends - begins
         unknown = {reason: int(sizes[why == reason].sum()) for reason in UNKNOWN if (why == reason).any()}

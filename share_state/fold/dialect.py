@@ -1,4 +1,4 @@
-"""The two dialects, on which timeline, explain, decode and the verification of a cutoff build.
+"""The two dialects; timeline, explain, decode and the verification of a cutoff build on them.
 
 A dialect is the way in which a release of Kafka, or a draft of KIP-932, writes share-partition state: its records, its
 chain of snapshots and changes, its rules. `dialect_of` is the only function that selects one. `verify_cutoff` verifies
@@ -106,8 +106,8 @@ class Dialect:
 
 
 def _with_subscription(folded: FoldedControlLog, states: pa.Table) -> pa.Table:
-    counted = folded.checkpoints.filter(folded.checkpoints["counts"])["group_id"]
-    return states.filter(pc.call_function("is_in", [states["group_id"]], pc.SetLookupOptions(counted)))
+    subscribed = folded.checkpoints.filter(folded.checkpoints["subscribes"])["group_id"]
+    return states.filter(pc.call_function("is_in", [states["group_id"]], pc.SetLookupOptions(subscribed)))
 
 
 STATE_DIALECT = Dialect(

@@ -79,7 +79,7 @@ def add_verdicts(
 
     - REWIND: SPSO is lower than at the last audit.
     - STOP: records wait, and no consumer has changed the state for `stall_minutes`.
-    - STALL: records wait, consumers work, and SPSO has not moved in `stall_minutes` since the first delivery after it.
+    - STALL: records wait, and SPSO has not moved for `stall_minutes` since the first delivery after its last move.
     - OK: otherwise.
 
     Args:

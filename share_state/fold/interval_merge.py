@@ -210,7 +210,7 @@ def effective_starts(start_offsets, ends, batches):
     """Where a leader that loads each state starts: after the terminal ranges that begin at the start offset.
 
     Args:
-        start_offsets: int64, one per share-partition; -1 if not initialised.
+        start_offsets: int64, one per share-partition; -1 if not initialized.
         ends: int64, batches of number n are rows ends[n] to ends[n + 1].
         batches: canonical STATE_BATCH rows.
     Returns:
@@ -244,7 +244,7 @@ def has_terminal_after_start(start_offsets, ends, batches):
 
 @allocating_kernel
 def end_offsets(start_offsets, ends, batches):
-    """SPEO of each share-partition: the offset after its last range, else its start; -1 if not initialised."""
+    """SPEO of each share-partition: the offset after its last range, else its start; -1 if not initialized."""
     result = start_offsets.copy()
     for number in range(len(start_offsets)):
         if start_offsets[number] < 0:

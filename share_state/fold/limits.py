@@ -26,7 +26,7 @@ class Limits:
         stall_minutes: minutes that a start offset may stay in place while later offsets finish.
         pinned_records: records that one share-partition may prevent from being deleted before it is reported.
         writer_version: the release that wrote the log, one of RELEASES; None to infer it.
-        archiving_seconds: seconds that an offset may stay in ARCHIVING; a dead-letter write takes less than one.
+        archiving_seconds: seconds that an offset may stay in ARCHIVING; most dead-letter writes take less than one.
         groups: share group -> limits that it sets for itself (name in GROUP_LIMITS -> value).
         batch_bytes: bytes that a decompressed record batch may have.
     """

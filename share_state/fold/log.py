@@ -191,7 +191,7 @@ class _LogFold:
                 archiving=self.archiving,
             )
         self.broken_since, self.record_count, self.has_valid_batches = False, 0, checkpoint is not None
-        self.judged: list[Any] = []
+        self.record_breaches: list[Any] = []
         self.buffer = RECORD_BUFFERS.acquire()
         self.spare_buffer = self.buffer if options.cores == 1 else RECORD_BUFFERS.acquire()
         self.min_fold_size = chunk * CHUNKS_PER_FOLD
@@ -239,7 +239,7 @@ class _LogFold:
             self.chains.apply(records, keys, slices)
         else:
             chunk = self.context_fold.apply(records, self.chains, keys, slices, limit_rows, lost)
-            self.judged += self.options.judge(chunk)
+            self.record_breaches += self.options.judge(chunk)
             self.archiving = self.context_fold.archiving
         buffer.clear()
 
@@ -457,5 +457,5 @@ class _LogFold:
             archiving_ranges=self.archiving_ranges
             and self.archiving_ranges.table(self.keys, topics, self.log.partition or 0),
             complete_since=complete_since,
-            judged=self.judged,
+            record_breaches=self.record_breaches,
         )

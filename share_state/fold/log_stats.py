@@ -1,4 +1,4 @@
-"""Statistics of a log partition that reading collects beside its state: faults for the rules, losses, and its extent.
+"""Statistics of a log partition, collected while it is read: faults for the rules, losses, and its extent.
 
 `Folded` is the result of folding a log. `Pieces` builds a large table piece by piece, so that the whole table is never
 in memory.
@@ -315,7 +315,7 @@ class Folded:
         has_valid_batches: whether any batch is valid, in the window or not.
         state_pieces, in_flight_pieces: the tables `share_partition_state` and `in_flight`.
         cutoff: the table `cutoff`.
-        judged: findings of the rules over single records.
+        record_breaches: breaches of the rules over single records, by rule code.
         index_entries: entries of a share snapshot file of this log.
     """
 
@@ -338,7 +338,7 @@ class Folded:
     state_pieces: Pieces
     in_flight_pieces: Pieces
     cutoff: pa.Table
-    judged: list[Any] = field(default_factory=list)
+    record_breaches: list[Any] = field(default_factory=list)
     index_entries: list[ShareSnapshotEntry] = field(default_factory=list)
 
     @property

@@ -74,7 +74,7 @@ class SharePartitionFilter:
             matching = known.filter(reduce(or_, [pc.field(column) == value for column in columns[name]]))
             if not len(matching):
                 candidates = pc.call_function("coalesce", [known[column] for column in columns[name]])
-                raise InputError(f"{selection}: not here; {_nearest(value, candidates)}")
+                raise InputError(f"{selection}: not found; {_nearest(value, candidates)}")
             known = matching
 
 

@@ -78,7 +78,7 @@ def byte_buffer(size: int) -> np.ndarray:
 
 
 _HUGE_PAGES_FROM = 128 << 20
-"""Bytes; clearing huge pages takes measurable time from this size on."""
+"""Bytes; from this size on, clearing huge pages takes measurable time."""
 
 
 def write_rows(rows: np.ndarray, target: np.ndarray) -> None:
@@ -92,7 +92,7 @@ def fill_rows(rows: np.ndarray, row: np.void) -> None:
 
 
 def allocate_rows(count: int, dtype: np.dtype) -> np.ndarray:
-    """Uninitialised rows that are written once and not reused.
+    """Uninitialized rows that are written once and not reused.
 
     Large arrays use pages of the normal size: NumPy would request huge pages, which take longer to clear.
     """
@@ -171,7 +171,7 @@ class RecordBuffer:
         return self._rows.nbytes + self._batches.nbytes
 
     def extend(self, rows: int, batches: int) -> tuple[np.ndarray, np.ndarray]:
-        """Append `rows` record rows, which are not initialised, and make space for `batches` batch rows.
+        """Append `rows` record rows, which are not initialized, and make space for `batches` batch rows.
 
         Returns:
             The new record rows, and all batch rows including the new space. The caller sets `batch_count`.
@@ -266,7 +266,7 @@ def is_text(kind: pa.DataType) -> bool:
 _T = TypeVar("_T")
 
 PREFETCH_COUNT = 2
-"""Items that are prepared ahead: with only one, the threads wait for each other at every item."""
+"""Number of items to prefetch: with only one, the threads wait for each other at every item."""
 
 
 def prefetched(items: Iterable[_T]) -> Iterator[_T]:

@@ -1,4 +1,4 @@
-"""Decompresses the records of batches with the codecs of Kafka; snappy is framed as xerial's snappy-java does.
+"""Decompresses the records of batches with Kafka's codecs; snappy is framed as xerial's snappy-java does.
 
 `decompress` handles the body of one batch; `decompress_bodies` puts the bodies of many batches into pooled buffers.
 """
@@ -19,7 +19,7 @@ from share_state.kafka.buffers import BufferPool
 from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus
 
 MAX_BODY_SIZE = 128 << 20
-"""Bytes of a decompressed batch; the default of brokers (message.max.bytes) is 1 MiB, compressed."""
+"""Limit of a decompressed batch in bytes; the brokers' default (message.max.bytes) is 1 MiB, compressed."""
 
 _STEP = 4096
 """Compressed bytes between two checks of the decompressed size: 4 bytes of zstd can expand to 128 KiB."""

@@ -49,7 +49,7 @@ class Stop(IntEnum):
     DONE = 0  # at the end of the bytes
     NEED_MORE = 1  # the last batch continues after the bytes
     ZEROS = 2  # only zero bytes follow, as at the end of a preallocated file
-    BROKEN = 3  # the bytes are no batch header
+    BROKEN = 3  # the bytes are not a batch header
     ENOUGH = 4  # the table is full or enough bytes are framed
 
 

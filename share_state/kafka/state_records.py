@@ -108,8 +108,8 @@ class StateRecords:
     Attributes:
         rows: STATE_RECORD, in log order.
         batches: STATE_BATCH rows that they refer to.
-        faults: all Fault bits that occur in the rows, or more.
-        layouts: all layouts that occur, bit n for Layout n, or more.
+        faults: all Fault bits that occur in the rows, possibly more.
+        layouts: all layouts that occur, possibly more; bit n for Layout n.
         numbers: int32, the field `key` of each row; None if only the rows have it.
         last_snapshot_record: offset of the last readable snapshot or tombstone, -1 for none; valid with `numbers`.
     """
@@ -250,7 +250,7 @@ def _number_keys(data, records, begin, end, numbers, hashed, slots, hashes, star
 
 @inlined
 def _key_name_size(data, at, size):
-    """Bytes of group, topic id and partition behind the type of a key; -1 if it is no share-partition key."""
+    """Bytes of group, topic id and partition behind the type of a key; -1 if it is not a share-partition key."""
     if size < 4 or not 0 <= int16_at(data, at) <= 1:
         return np.int64(-1)
     group = np.int64(int16_at(data, at + 2))

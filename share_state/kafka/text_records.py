@@ -19,7 +19,7 @@ from share_state.kafka.record_batches import RECORD
 from share_state.schema.declarations import WireField, layout, record, snake_case
 
 TEXT_CHUNK_SIZE = 4 << 20
-"""Bytes of records per chunk of a text; as Python objects, they take several times as much memory."""
+"""Bytes of records per chunk of a text; as Python objects, the records take several times as much memory."""
 
 _SNAPSHOT, _UPDATE = 0, 1
 _HEADS = {
@@ -167,7 +167,7 @@ def _number(printed: Any, names: Sequence[str], what: str) -> int:
         raise TextRecordError(f"{what} has no {names[0]}")
     text = str(printed[name])
     if not _INT16.fullmatch(text) or not -(2**15) <= int(text) < 2**15:
-        raise TextRecordError(f"{name} {text[:40]} of {what} is no record type or version")
+        raise TextRecordError(f"{name} {text[:40]} of {what} is not a record type or version")
     return int(text)
 
 

@@ -222,7 +222,7 @@ class FoldPlan:
         """The findings of a folded log, including unproven ones (`drop_unproven`)."""
         if self.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
-        return judge(folded, self.severities, self.topics, folded.judged, with_unproven=True)
+        return judge(folded, self.severities, self.topics, folded.record_breaches, with_unproven=True)
 
     def prove(self, folded: Folded) -> Proof | None:
         """Fold again without the records before the cutoff, and compare."""

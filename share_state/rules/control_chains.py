@@ -15,7 +15,7 @@ from share_state.rules.registry import ERROR, WARNING, Breaches, Column, Scope, 
 
 
 def at_records(rows: np.ndarray, *pieces: Column, severity: np.ndarray | None = None, **evidence: Column) -> Breaches:
-    """One breach per control record, given as rows of CONTROL_RECORD or LINK; the rest as of Breaches."""
+    """One breach per control record, given as rows of CONTROL_RECORD or LINK; other arguments as in Breaches."""
     key = rows["group"].astype(np.int64)
     return Breaches(rows["offset"].copy(), pieces, key=key, evidence=evidence, severity=severity)
 
@@ -176,18 +176,18 @@ def stale_epoch(folded: FoldedControlLog) -> Breaches:
 
     A replaced leader wrote it; it is not folded.
     """
-    return _epochs(folded, _deltas(folded, _STALE), "an older epoch; it was left out")
+    return _epochs(folded, _deltas(folded, _STALE), " and was left out")
 
 
 @rule("FUTURE_EPOCH", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, checkpoint epoch")
 def future_epoch(folded: FoldedControlLog) -> Breaches:
     """Every delta belongs to a checkpoint that is in the log."""
-    return _epochs(folded, _deltas(folded, _FUTURE), "a checkpoint that is missing")
+    return _epochs(folded, _deltas(folded, _FUTURE), ", whose checkpoint is missing")
 
 
 def _epochs(folded: FoldedControlLog, rows: np.ndarray, text: str) -> Breaches:
     epoch, latest = rows["epoch"].copy(), folded.all_chains.chains["epoch"][rows["group"]]
-    pieces = ("the delta's epoch ", epoch, f" is of {text}; the latest checkpoint has epoch ", latest)
+    pieces = ("the delta has epoch ", epoch, f"{text}; the latest checkpoint has epoch ", latest)
     return at_records(rows, *pieces, epoch=epoch, checkpoint_epoch=latest)
 
 

@@ -27,7 +27,7 @@ def orphan_delta(folded: FoldedControlLog) -> Breaches:
     first = folded.all_chains.chains["orphan_offset"]
     rows = np.flatnonzero(first != NO_OFFSET)
     text = ("the log has no checkpoint of the group before its deltas from offset ", first[rows], " on")
-    severity = np.where(folded.earliest.counts[rows], WARNING, INFO).astype(object)
+    severity = np.where(folded.earliest.subscribes[rows], WARNING, INFO).astype(object)
     return Breaches(first[rows], text, key=rows, severity=severity)
 
 
@@ -35,7 +35,7 @@ def orphan_delta(folded: FoldedControlLog) -> Breaches:
 def base_lost(folded: FoldedControlLog) -> list[GroupBreach]:
     """The log still holds the latest checkpoint of every group.
 
-    It is deleted according to the deltas, the index, the last audit or subscriptions.
+    The deltas, the index, the last audit or the subscriptions show that there was one.
     """
     chains, start = folded.all_chains.chains, folded.log.log_start_offset
     orphans, links = chains["orphan_offset"], folded.links
@@ -74,7 +74,7 @@ def _base_lost(
 def _of_group(
     folded: FoldedControlLog, group: str, message: str, offset: int | None = None, **more: Any
 ) -> GroupBreach:
-    """A breach about a group of the log; `more` fields as of GroupBreach."""
+    """A breach about a group of the log; `more` fields as in GroupBreach."""
     topic, partition = folded.log.topic, folded.log.partition
     return GroupBreach(message, group, None, topic, partition, offset=offset, dialect=CONTROL_RECORDS, **more)
 
@@ -117,7 +117,7 @@ def state_suspect(folded: FoldedControlLog) -> Breaches:
     """
     rows = np.flatnonzero(folded.suspect[folded.numbers])
     chains = folded.chains.chains[rows]
-    stopped, doubt = chains["stopped_offset"], chains["doubt_offset"]
+    stopped, doubt = chains["stopped_offset"], chains["suspect_offset"]
     since = np.where(stopped != NO_OFFSET, stopped, np.where(doubt != NO_OFFSET, doubt, folded.last_lost_offset))
     until = f" on; the mode {folded.options.mode} folded up to offset "
     text = ("the state may be wrong from offset ", since, until, chains["last_offset"].copy())
@@ -164,7 +164,7 @@ def _place_of(entry: ShareSnapshotEntry | None) -> str:
 def cutoff_pinned(folded: FoldedControlLog) -> list[GroupBreach]:
     """No single share-partition keeps many records from being deleted (limits.pinned_records).
 
-    Reports the group that holds the cutoff back, also if it has no checkpoint.
+    Reports the group that holds the cutoff back, even if it has no checkpoint.
     """
     (row,) = folded.cutoff.to_pylist()
     earliest, pinned, group = folded.earliest, row["pinned_records"], row["limited_by_group"]
@@ -215,7 +215,7 @@ def value_malformed(folded: FoldedControlLog) -> Breaches:
 def inverted_range(folded: FoldedControlLog) -> Breaches:
     """Every tuple ends at or after its first offset.
 
-    Another tuple is left out.
+    Any other tuple is left out.
     """
     return at_records(
         _with_fault(folded, ControlFault.INVERTED_RANGE), "a tuple ends before it begins; it was left out"
@@ -226,7 +226,7 @@ def inverted_range(folded: FoldedControlLog) -> Breaches:
 def persisted_acquired(folded: FoldedControlLog) -> Breaches:
     """The state Acquired is never written.
 
-    It counts as available, with one delivery less.
+    It counts as available, with one delivery fewer.
     """
     return at_records(
         _with_fault(folded, ControlFault.PERSISTED_ACQUIRED), "a tuple is acquired; it was folded as available"
@@ -237,7 +237,7 @@ def persisted_acquired(folded: FoldedControlLog) -> Breaches:
 def unknown_delivery_state(folded: FoldedControlLog) -> Breaches:
     """The state of a tuple is 0, 2 or 4.
 
-    A tuple in another state is folded, and is not terminal.
+    A tuple in any other state is folded, and is not terminal.
     """
     return at_records(
         _with_fault(folded, ControlFault.UNKNOWN_STATE), "a tuple is in a state that the draft does not define"

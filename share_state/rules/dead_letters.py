@@ -13,11 +13,11 @@ _KEY = ["group_id", "topic_id", "topic", "partition"]
 
 @dataclass(frozen=True, slots=True)
 class AuditedDeadLetters:
-    """What is judged.
+    """Input of the rules over dead letters.
 
     Attributes:
         letters, lost: rows of `dead_letters` and `lost_dead_letters`.
-        unusable: group -> why the brokers cannot write its dead letters, of a live cluster.
+        unusable: group -> why the brokers cannot write its dead letters; only for a live cluster.
     """
 
     letters: pa.Table
@@ -26,15 +26,15 @@ class AuditedDeadLetters:
 
 
 def _about(rows: pa.Table, text: str, *more: tuple[str, str]) -> Iterator[GroupBreach]:
-    """A breach per share-partition; `text` takes the columns of the aggregation."""
+    """A breach per share-partition; `text` is formatted with the columns of the aggregation."""
     for row in rows.group_by(_KEY).aggregate([*more]).sort_by([(name, "ascending") for name in _KEY]).to_pylist():
         evidence = {name: value for name, value in row.items() if name not in _KEY}
         yield GroupBreach(text.format(**row), *(row[name] for name in _KEY), evidence=evidence)
 
 
 def _about_letters(letters: pa.Table, which: str) -> list[GroupBreach]:
-    """A breach per share-partition with such dead letters; `which` ends "offsets that"."""
-    text = f"{{offset_count:,}} dead letters are of offsets that {which}, from {{offset_min}} to {{offset_max}}"
+    """A breach per share-partition with such dead letters; `which` completes the words "offsets that"."""
+    text = f"{{offset_count:,}} dead letters belong to offsets that {which}, from {{offset_min}} to {{offset_max}}"
     return list(_about(letters, text, ("offset", "count"), ("offset", "min"), ("offset", "max")))
 
 
@@ -56,9 +56,9 @@ def dead_letter_lost(audited: AuditedDeadLetters) -> list[GroupBreach]:
 def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """An offset that is archived once has one dead letter.
 
-    The next leader of a share-partition may write one again.
+    The next leader of a share-partition may write it again.
     """
-    return _about_letters(audited.letters.filter(pc.field("duplicate")), "have one already")
+    return _about_letters(audited.letters.filter(pc.field("duplicate")), "already have one")
 
 
 @rule(
@@ -68,9 +68,9 @@ def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
     "KIP-1191; Kafka SharePartition, ShareGroupDLQManager.enqueue",
 )
 def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
-    """Each dead letter is of an offset that the state log shows in ARCHIVING or ARCHIVED.
+    """Each dead letter belongs to an offset that the state log shows in ARCHIVING or ARCHIVED.
 
-    Judged where the state log would show it.
+    Judged only if the state log would show it.
     """
     return _about_letters(audited.letters.filter(pc.field("archived") == pa.scalar(False)), "were never archived")
 
@@ -79,6 +79,6 @@ def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
 def dlq_unusable(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """The dead-letter topic of a share group exists or can be created, accepts dead letters and has leaders.
 
-    Otherwise rejected records are archived without a dead letter. Only of live clusters.
+    Otherwise rejected records are archived without a dead letter. Judged only for live clusters.
     """
     return [GroupBreach(f"its dead letters cannot be written: {why}", group) for group, why in audited.unusable.items()]

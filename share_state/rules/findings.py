@@ -194,7 +194,7 @@ def judge(
 def _cap(breaches_by_rule: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]:
     """Keep the first FINDINGS_KEPT breaches of each rule, severity and `settled`; one more counts the others.
 
-    Unproven breaches (`Breaches.written`) are all kept.
+    Unproven breaches (`Breaches.written`), and those about groups, are all kept.
     """
     seen, rest, kept = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], tuple[Breaches, int]](), []
     for code, one in breaches_by_rule:
@@ -288,7 +288,7 @@ def drop_unproven(findings: pa.Table, since: int | None = None, why: str = "") -
 
     Args:
         findings: result of `judge`, with or without WRITTEN.
-        since: s, records of later seconds are known to be written by 4.4 or later; None if unknown.
+        since: s since 1970; 4.4 or later wrote every record of later seconds. None if unknown.
         why: how this is known; appended to the messages of such findings.
     """
     if WRITTEN not in findings.schema.names:

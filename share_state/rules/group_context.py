@@ -31,7 +31,7 @@ _AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
-class StatedPartitions:
+class LiveSharePartitions:
     """Live share-partitions of `__share_group_state`.
 
     Attributes:
@@ -41,7 +41,7 @@ class StatedPartitions:
     rows: pa.Table
 
     @classmethod
-    def of(cls, states: pa.Table) -> "StatedPartitions":
+    def of(cls, states: pa.Table) -> "LiveSharePartitions":
         """Select them from a table with at least STATE_COLUMNS; rows of control records are dropped."""
         is_state = pc.call_function("equal", [states["dialect"], pa.scalar(SHARE_GROUP_STATE)])
         columns = {
@@ -174,12 +174,12 @@ class AuditedGroups:
         return self.folded.newest_time if self.now_ms is None else self.now_ms
 
     @cached_property
-    def stated(self) -> StatedPartitions:
+    def live(self) -> LiveSharePartitions:
         """Live share-partitions."""
-        return StatedPartitions.of(self.states)
+        return LiveSharePartitions.of(self.states)
 
     def knows_state_of(self, group_id: str, topic_id: str, partition: int) -> bool:
-        """Whether the state partition of a share-partition was read; if not, missing state is no fault.
+        """Whether the state partition of a share-partition was read; if not, missing state is not a fault.
 
         Source: Kafka SharePartitionKey.asCoordinatorKey, ShareCoordinatorService.partitionFor.
         """

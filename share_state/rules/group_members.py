@@ -76,13 +76,13 @@ def group_epoch_regression(audited: AuditedGroups) -> Iterator[GroupBreach]:
 
 @rule("ASSIGNMENT_PENDING", Scope.GROUPS, INFO, "KIP-932, assignment epoch")
 def assignment_pending(audited: AuditedGroups) -> Iterator[GroupBreach]:
-    """A group's assignment is of its current epoch."""
+    """A group's assignment epoch equals its group epoch."""
     for group in _live(audited):
         if not group.members or group.epoch is None or (group.assignment_epoch or 0) >= group.epoch:
             continue
         age = audited.time - group.epoch_time
         answered = f"epoch {group.assignment_epoch}" if (group.assignment_epoch or 0) > 0 else "no epoch yet"
-        text = f"the assignment is of {answered}, but the group has been at {group.epoch} for {age} ms"
+        text = f"the assignment has {answered}, but the group has been at {group.epoch} for {age} ms"
         yield _of_group(group, text, age_ms=age)
 
 
@@ -104,8 +104,8 @@ def overshared(audited: AuditedGroups) -> Iterator[GroupBreach]:
 def unbalanced(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Members with the same subscription have equal numbers of partitions, plus or minus one.
 
-    Groups are reported whose numbers differ more than Kafka's assignor makes them. The assignor of 4.1 is less even
-    than that of 4.2 and later, and the log does not show which one ran.
+    Reports groups whose numbers differ by more than Kafka's assignor would cause. The assignor of 4.1 is less even than
+    that of 4.2 and later, and the log does not show which one ran.
     """
     for group in _comparable(audited):
         sizes = sorted(len(to_pairs(group.targets.get(member_id, {}))) for member_id in group.members)
@@ -124,7 +124,7 @@ def _live(audited: AuditedGroups) -> list[ShareGroup]:
 
 
 def _comparable(audited: AuditedGroups) -> list[ShareGroup]:
-    """Groups with a current assignment and equal subscriptions: only for them the expected numbers are known."""
+    """Groups with a current assignment and equal subscriptions: the expected numbers are known only for these."""
     return [
         group
         for group in _live(audited)

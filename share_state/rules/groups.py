@@ -26,13 +26,13 @@ def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     Skips groups whose log partition was not read. If the number of partitions is not configured and most groups
     with state have no record, the export is incomplete, and the rule skips all groups.
     """
-    folded, stated = audited.folded, audited.stated
-    live = folded.live
-    lost = [group_id for group_id in stated.groups if group_id not in live and folded.covers(group_id)]
-    if not folded.has_given_count and 2 * len(lost) > len(stated.groups):
+    folded, live = audited.folded, audited.live
+    live_groups = folded.live
+    lost = [group_id for group_id in live.groups if group_id not in live_groups and folded.covers(group_id)]
+    if not folded.has_given_count and 2 * len(lost) > len(live.groups):
         return []
     text = "the share group has no record in __consumer_offsets: its state was not deleted, or the group was lost"
-    return [_about(row, text) for row in stated.where(stated.of_groups(lost))]
+    return [_about(row, text) for row in live.where(live.of_groups(lost))]
 
 
 @rule("UNINITIALIZED_PARTITION", Scope.GROUPS, WARNING, "Kafka ShareGroupStatePartitionMetadataValue.json")
@@ -41,7 +41,7 @@ def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
 
     Skips groups of 4.0, which list none.
     """
-    stated, of_groups = audited.stated, [(group.group_id, listed) for group, listed in audited.listed()]
+    live, of_groups = audited.live, [(group.group_id, listed) for group, listed in audited.listed()]
     listing_groups = {group_id for group_id, _ in of_groups} | {
         group_id
         for group_id, group in audited.folded.live.items()
@@ -50,8 +50,8 @@ def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
     listed = [(group_id, topics) for group_id, one in of_groups for topics in (one.initialized, one.initializing)]
     deleting = [(group_id, topic_id) for group_id, one in of_groups for topic_id in one.deleting]
     text = "the share-partition has state that its group does not list"
-    unlisted = stated.of_groups(listing_groups) & ~stated.among(_by_topic(listed)) & ~stated.of_topics(deleting)
-    return [_about(row, text) for row in stated.where(unlisted)]
+    unlisted = live.of_groups(listing_groups) & ~live.among(_by_topic(listed)) & ~live.of_topics(deleting)
+    return [_about(row, text) for row in live.where(unlisted)]
 
 
 @rule(
@@ -62,9 +62,9 @@ def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
 
     Skips groups without any state, and share-partitions whose state partition was not read.
     """
-    with_state = set(audited.stated.groups)
+    with_state = set(audited.live.groups)
     of_groups = {group.group_id: one for group, one in audited.listed() if group.group_id in with_state}
-    missing = audited.stated.missing(_by_topic((group_id, one.initialized) for group_id, one in of_groups.items()))
+    missing = audited.live.missing(_by_topic((group_id, one.initialized) for group_id, one in of_groups.items()))
     return [
         GroupBreach(
             "the group lists the share-partition as initialized, but it has no state",
@@ -85,12 +85,12 @@ def state_epoch_ahead_of_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
 
     The state epoch is the group epoch at which the share-partition was initialized.
     """
-    stated = audited.stated
+    live = audited.live
     epochs = {group_id: group.epoch for group_id, group in audited.folded.live.items() if group.epoch is not None}
-    group_epochs = stated.each(epochs, otherwise=np.iinfo(np.int64).max)
-    for row in stated.where(stated.state_epochs > group_epochs):
+    group_epochs = live.each(epochs, otherwise=np.iinfo(np.int64).max)
+    for row in live.where(live.state_epochs > group_epochs):
         state, group = row["state_epoch"], epochs[row["group_id"]]
-        text = f"the state is of group epoch {state}, but the group is at {group}"
+        text = f"the state epoch is {state}, but the group epoch is {group}"
         yield _about(row, text, state_epoch=state, group_epoch=group)
 
 
@@ -98,7 +98,7 @@ def state_epoch_ahead_of_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
 def misplaced_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """A group's records are in the partition that its id hashes to.
 
-    No coordinator looks for it in another one. Needs the number of partitions.
+    No coordinator looks for it in any other. Needs the number of partitions.
     """
     count = audited.folded.partition_count
     if count is None:
@@ -139,7 +139,7 @@ def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
 def stuck_initializing(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Requested state is initialized, or requested again, in time.
 
-    The time is `retry_ms`, measured from the record of the group's list.
+    The time is `retry_ms`, measured from the record that lists the share-partition.
     """
     for group, listed in audited.listed():
         age = audited.time - listed.time
@@ -163,7 +163,7 @@ def delete_incomplete(audited: AuditedGroups) -> list[GroupBreach]:
         for topic_id in listed.deleting
         if audited.time - listed.time > audited.limits.delete_grace_ms
     }
-    rows = audited.stated.where(audited.stated.of_topics(deleting))
+    rows = audited.live.where(audited.live.of_topics(deleting))
     ages = [deleting[row["group_id"], row["topic_id"]] for row in rows]
     return [
         _about(row, f"deletion of the state began {age} ms ago, but the state still exists", age_ms=age)
@@ -187,6 +187,6 @@ def judge_groups(audited: AuditedGroups, severities: Mapping[str, str] | None = 
 
 
 def judge_sticky(sticky: FoldedSticky, severities: Mapping[str, str] | None = None) -> pa.Table:
-    """The table `findings` of every rule over claims and assignments of classic consumer groups; as `judge_groups`."""
+    """The table `findings` of all rules over claims and assignments of classic consumer groups; like `judge_groups`."""
     over_records = findings(Scope.GROUP_RECORDS, sticky.faults, severities)
     return pa.concat_tables([over_records, findings(Scope.CLAIMS, sticky, severities)])

@@ -139,10 +139,10 @@ def in_flight_limit(folded: Folded) -> Breaches:
 def long_chain(folded: FoldedLog) -> Breaches:
     """A snapshot is followed by no more updates than configured (limits.updates_per_snapshot).
 
-    Otherwise a load takes long, and the cutoff does not advance.
+    Otherwise loading takes long, and the cutoff does not advance.
     """
     limits, chains = folded.limits, folded.chains.chains
-    # Up to 4.1 the first cycle after a load or a creation has one more.
+    # Up to 4.1 the first cycle after a load or a creation has one more update.
     writer = RELEASES.get(limits.writer_version or "")
     allowed = limits.updates_per_snapshot + (writer is None or not writer.counts_first_update)
     rows = np.flatnonzero((chains["updates"] > allowed) & ~folded.suspect)

@@ -107,7 +107,7 @@ def offset_gap(folded: FoldedLog) -> Breaches:
 
 @rule("TRANSACTIONAL_BATCH", Scope.STATE_LOG, WARNING, "Kafka CoordinatorPartitionWriter")
 def transactional_batch(folded: FoldedLog) -> Breaches:
-    """The state topic has no transactional and no control batches.
+    """The state topic has no transactional or control batches.
 
     The share coordinator writes none; their records are folded, as the broker folds them.
     """
@@ -157,11 +157,11 @@ def log_missing(folded: FoldedLog) -> Breaches:
 
 @rule("LOG_BEHIND", Scope.STATE_LOG, INFO, "Kafka replication, high watermark")
 def log_behind(folded: FoldedLog) -> Breaches:
-    """A log partition ends at or after the end that the previous audit read.
+    """A log partition ends at or after the offset where the previous audit stopped.
 
     The copy of a replica that lags ends before it; the state from the previous audit is kept.
     """
-    text = "ends before the previous audit stopped: the replica lags; the earlier state was kept"
+    text = "ends before the offset where the previous audit stopped: the replica lags; the earlier state was kept"
     return _since_last_audit(folded, ResumeStatus.BEHIND, text, settled=False)
 
 

@@ -27,7 +27,7 @@ def _each(rows: np.ndarray, text: Column, severity: np.ndarray | None = None, **
 def unknown_record_type(folded: FoldedLog) -> Breaches:
     """Every record is a ShareSnapshot or a ShareUpdate.
 
-    Types of a newer release are skipped, as by the broker: one finding per type.
+    Types of a newer release are skipped, as the broker skips them: one finding per type.
     """
     counts_by_type = folded.observations.counts.unknown_types
     if not counts_by_type:
@@ -39,9 +39,9 @@ def unknown_record_type(folded: FoldedLog) -> Breaches:
 
 @rule("UNKNOWN_TAG", Scope.STATE_LOG, INFO, "KIP-482")
 def unknown_tag(folded: FoldedLog) -> Breaches:
-    """No record has a tagged field that is unknown to this version.
+    """No record has a tagged field that this version does not know.
 
-    Tags of a newer release are ignored, as by Kafka.
+    Tags of a newer release are ignored, as in Kafka.
     """
     first, count = folded.observations.counts.unknown_tags
     return Breaches(np.array([first]), (f"{count} records have unknown tagged fields; this is the first",),
@@ -115,17 +115,17 @@ def update_tombstone(folded: FoldedLog) -> Breaches:
 def inverted_range(folded: FoldedLog) -> Breaches:
     """Every range ends at or after its first offset, and before 2^63 - 1.
 
-    Merging another range hangs a broker up to 4.3 and fails the load of 4.4.
+    Merging any other range hangs a broker up to 4.3 and fails the load of 4.4.
     """
     rows = _with_fault(folded, Fault.INVERTED_RANGE)
-    return _each(rows, "a range ends before it begins; it was left out of the state, a broker hangs or fails on it")
+    return _each(rows, "a range ends before it begins; a broker hangs or fails on it, so it was left out of the state")
 
 
 @rule("WRONG_PARTITION", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorService.partitionFor")
 def wrong_partition(folded: FoldedLog) -> Breaches:
     """The records of a share-partition are in the state partition that its key hashes to.
 
-    The broker does not look for it in another one.
+    The broker does not look for it in any other.
     """
     stray, belongs = folded.observations.misplaced
     text = ("its key belongs to state partition ", belongs)

@@ -31,7 +31,7 @@ SEVERITIES = (ERROR, WARNING, INFO)
 
 
 def at_or_above(severity: str) -> tuple[str, ...]:
-    """The severities from one on; none for OFF."""
+    """The given severity and those above it; none for OFF."""
     return () if severity == OFF else SEVERITIES[: SEVERITIES.index(severity) + 1]
 
 
@@ -108,7 +108,7 @@ def at_share_partitions(
         folded: the folded log partition.
         rows: rows of `folded.chains.chains`.
         offset: by default that of the last record of each share-partition.
-        pieces, severity, evidence: as of Breaches.
+        pieces, severity, evidence: as in Breaches.
     """
     offset = folded.chains.chains["last_offset"][rows] if offset is None else offset
     return Breaches(offset, pieces, key=folded.numbers[rows], evidence=evidence, severity=severity)
@@ -150,7 +150,7 @@ Check = Callable[[Any], "Breaches | Iterable[GroupBreach]"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """How the records that break a rule are reported.
+    """How to report the records that break a rule.
 
     Attributes:
         pieces: pieces of a sentence, one value per record.
@@ -251,7 +251,7 @@ def _statement(code: str, function: Any) -> str:
 
 
 def register(code: str, scope: Scope, check: Check | Predicate, severity: str, source: str, statement: str) -> None:
-    """Register a check without a docstring of its own; as `rule`."""
+    """Register a check without a docstring of its own; otherwise like `rule`."""
     existing = _RULES.get(code, Rule(code, severity, statement, source, {}))
     if scope in existing.checks:
         raise DeclarationError(f"rule {code} is registered twice for {scope}")

@@ -27,7 +27,7 @@ from share_state.rules.registry import (
 def unknown_delivery_state(batch, limits):
     """A persisted state is AVAILABLE, ACKNOWLEDGED, ARCHIVED or, from 4.4 on, ARCHIVING.
 
-    A broker may refuse to load another state, or the start gets stuck.
+    With any other state, a broker may refuse to load, or the start offset gets stuck.
     """
     state = batch.state
     is_known = state == AVAILABLE or state == ACKNOWLEDGED or state == ARCHIVED
@@ -128,7 +128,7 @@ def _why_4_4(chunk: ContextChunk, records: np.ndarray | None = None) -> str | pa
 def start_not_carried(record, context, limits):
     """From 4.4 on every update has the start offset once there is one.
 
-    Otherwise an older broker, or another writer, still writes.
+    Otherwise an older broker, or another program, still writes.
     """
     return (
         (record.offset > limits.written_by_4_4_after or not limits.writer_is_known)

@@ -64,9 +64,9 @@ def at(
 
 @rule("STALE_CLAIM", Scope.CLAIMS, WARNING, "KIP-341")
 def stale_claim(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Members claim partitions of the newest generation that any member names.
+    """All members claim partitions as of the newest generation that any of them names.
 
-    A member that left and rejoined, for example, claims those of an earlier one.
+    A member that left and rejoined, for example, claims partitions as of an earlier one.
     """
     return [
         at(generation, f"{member.member_id} claims {topic}-{partition} as of generation {member.generation}, and others"
@@ -95,9 +95,9 @@ def lost_to_newer(sticky: FoldedSticky) -> list[GroupBreach]:
 
 @rule("DOUBLE_CLAIM", Scope.CLAIMS, WARNING, "KIP-341")
 def double_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
-    """At most one member claims a partition of one generation.
+    """Of the claims to a partition, at most one is of the newest generation.
 
-    If several claim it for the newest generation, none of them keeps it.
+    If several members claim it as of that generation, none of them keeps it.
     """
     for generation, one in resolved_of(sticky):
         if one.status == INVALIDATED:
@@ -165,7 +165,7 @@ def unverifiable(sticky: FoldedSticky) -> list[GroupBreach]:
 
 @rule("CLAIM_AHEAD", Scope.CLAIMS, WARNING, "KIP-341")
 def claim_ahead(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Claims are of generations before the one that begins."""
+    """Claims name a generation before the one that begins."""
     return [
         at(generation, f"{member.member_id} names generation {member.generation}, but the group begins"
                         f" {generation.generation}", None, member=member.member_id)
@@ -249,7 +249,7 @@ def unfair_assignment(sticky: FoldedSticky) -> Iterator[GroupBreach]:
 def unparseable_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
     """User data of the sticky assignor can be read.
 
-    Kafka treats other members as without claims.
+    Otherwise Kafka treats the member as one without claims.
     """
     return [
         at(generation, f"the user data of {member.member_id} cannot be read: {member.user_data.flaw}", None,
@@ -297,7 +297,7 @@ def unexpected_user_data(sticky: FoldedSticky) -> Iterator[GroupBreach]:
 
 @rule("UNKNOWN_TOPIC", Scope.CLAIMS, INFO, "Kafka AbstractStickyAssignor")
 def unknown_topic(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Members claim partitions of topics that exist and that the group subscribes to.
+    """Members claim only partitions of topics that exist and that the group subscribes to.
 
     Other claims are ignored.
     """
@@ -312,7 +312,7 @@ def unknown_topic(sticky: FoldedSticky) -> list[GroupBreach]:
 
 @rule("PARTITION_OUT_OF_RANGE", Scope.CLAIMS, WARNING, "Kafka AbstractStickyAssignor")
 def partition_out_of_range(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Members claim partitions that their topic has."""
+    """Members claim only partitions that exist in the topic."""
     sizes = sticky.sizes or {}
     return [
         at(generation, f"{member.member_id} claims {topic}-{partition}, but the topic has {sizes[topic]} partitions",

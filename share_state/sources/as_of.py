@@ -17,7 +17,7 @@ class Window:
     until_offset: int | None = None
     until_time_ms: int | None = None
 
-    def counts(self, records: np.ndarray) -> np.ndarray:
+    def mask(self, records: np.ndarray) -> np.ndarray:
         """Mask of the RECORD rows in the window."""
         mask = np.ones(len(records), bool)
         if self.from_offset is not None:

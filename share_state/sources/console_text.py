@@ -24,7 +24,7 @@ from share_state.sources.tables import NO_TIME
 
 _READ_STEP = 1 << 20
 _MAX_OBJECT = 256 << 20
-"""Characters of one object; the largest value that Kafka 4.4 reads is printed as about 80 million."""
+"""Limit of one object in characters; the largest value that Kafka 4.4 reads is printed as about 80 million."""
 
 _MAX_NAME = 1 << 18
 _MAX_TOKEN = 8

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from share_state.sources.kafka_admin import DeadLetterTopics
 
 ReadSoFar = Mapping[tuple[str, int], int]
-"""(dead-letter topic, partition) -> offset that an earlier audit has read up to, exclusive."""
+"""(dead-letter topic, partition) -> first offset that no earlier audit has read."""
 
 COLUMNS = ("headers", "topic", "partition", "offset", "timestamp")
-"""Columns of tables that are read."""
+"""The columns to read from tables."""
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MESSAGES = 10_000
@@ -35,14 +35,14 @@ _MESSAGES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """What the dead-letter topics hold.
+    """The contents of dead-letter topics.
 
     Attributes:
         rows: columns of DEAD_LETTERS.
-        others: number of records that are no dead letters.
-        starts: (topic, partition) -> first offset, of each log partition that was given.
-        partitions: topic -> its number of partitions, if that is known.
-        unusable: group -> why the brokers cannot write to its dead-letter topic, of a live cluster.
+        others: number of records that are not dead letters.
+        starts: (topic, partition) -> first offset, for each log partition in the input.
+        partitions: topic -> number of partitions, if known.
+        unusable: group -> why the brokers cannot write to its dead-letter topic; only for a live cluster.
         is_live: whether they were read from a live cluster.
     """
 
@@ -55,7 +55,7 @@ class DeadLetters:
 
 
 class DeadLetterSource(Protocol):
-    """Where the dead-letter topics are read."""
+    """Reads dead-letter topics."""
 
     def read(self, so_far: ReadSoFar) -> DeadLetters:
         """Read the dead letters from where an earlier audit stopped.
@@ -66,7 +66,7 @@ class DeadLetterSource(Protocol):
         ...
 
     def digest(self) -> str:
-        """A hash that changes if the dead-letter topics change; raises as `read`."""
+        """A hash that changes if the dead-letter topics change; errors as for `read`."""
         ...
 
 
@@ -107,7 +107,7 @@ class TableLetters:
 
     Attributes:
         tables: each opens the rows of a table, at least COLUMNS.
-        files: that change if a table changes.
+        files: files that change if a table changes.
     """
 
     tables: Sequence[Callable[[], Iterator[pa.RecordBatch]]]
@@ -147,7 +147,7 @@ class ClusterLetters:
     properties: str | None
 
     def _find(self) -> tuple[list[LogPartition], "DeadLetterTopics"]:
-        """The log partitions up to now.
+        """The log partitions, up to their current end, and their topics.
 
         Raises:
             InputError: if no broker answers or access is denied.
@@ -190,15 +190,15 @@ def check_columns(path: str, names: Sequence[str]) -> None:
     """Refuse a table that lacks one of COLUMNS; `headers` needs the option `includeHeaders`.
 
     Raises:
-        InputError: naming the column.
+        InputError: if one is missing; the message names it.
     """
     if missing := [name for name in COLUMNS if name not in names]:
-        fix = "write it with Spark's option includeHeaders" if "headers" in missing else "give such a table"
+        fix = "write it with Spark's option includeHeaders" if "headers" in missing else "give a table that has it"
         raise InputError(f"{path}: no column {missing[0]}, which dead letters need; {fix}")
 
 
 _Part = tuple[pa.Table, int]
-"""Dead letters, and the number of records that are none."""
+"""Dead letters, and the number of other records."""
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:

@@ -43,7 +43,7 @@ class RecordSource(Protocol):
         Args:
             log: the log partition; its segments are files of this format.
             chunk: bytes of keys and values to hold in memory at a time.
-            merge: whether files may overlap; if so, all of them are scanned first, as by `read_chunks`.
+            merge: whether files may overlap; if so, all of them are scanned first, as in `read_chunks`.
         Raises:
             RepeatedOffsetsError: if `merge` is off and files overlap.
             InputError: if a file has another format.
@@ -200,7 +200,7 @@ def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
 def _find_logs_of(topic: str | None, inputs: Sequence[str | InputPath]) -> list[LogPartition]:
     """The log partitions of one topic, or of all ordinary topics.
 
-    A folder that is not named after such a topic is a separate log of the one topic; of ordinary topics it is refused.
+    With `topic`, a folder that is not named after it is a separate log of that topic; without it, it is refused.
     """
     by_log: dict[tuple[str, int, str], list[tuple[InputPath, list[InputPath]]]] = {}
     for folder, files in _segment_folders(inputs, topic).items():
@@ -468,9 +468,9 @@ def infer_partition_count(logs: Sequence[LogPartition], topic: str) -> int | Non
 
 
 def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[tuple[int | None, str]]) -> int | None:
-    """Number of partitions of `__consumer_offsets`, as by `infer_partition_count`.
+    """Number of partitions of `__consumer_offsets`; inferred like `infer_partition_count`.
 
-    None if most groups lie in other partitions than this number implies: partitions are then missing.
+    None if most groups are not in the partitions that this number implies: partitions are then missing.
 
     Args:
         logs: all log partitions in the input.

@@ -117,7 +117,7 @@ def _parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
         return DumpedRecord(offset, timestamp, *read(key, None))
     value, end = _json(rest, at)
     if end != len(rest) or not isinstance(value, dict):
-        raise TextRecordError("the payload is no JSON object")
+        raise TextRecordError("the payload is not a JSON object")
     return DumpedRecord(offset, timestamp, *read(key, value))
 
 
@@ -190,7 +190,7 @@ class DumpText:
 
         Raises:
             RepeatedOffsetsError: if `merge` is off and needed.
-            InputError: if a line is no output of the tool, or the text ends inside a batch.
+            InputError: if a line is not output of the tool, or the text ends inside a batch.
         """
         statuses: dict[tuple[int, int], int] = {}
         if merge:

@@ -53,11 +53,11 @@ _CONNECTION_ERRORS = {
 }
 _DELETED_RECORDS = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 _UNKNOWN_TOPICS = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-_NOT_AUTHORISED = "not authorised ({}); grant this user DESCRIBE "
+_NOT_AUTHORIZED = "not authorized ({}); grant this user DESCRIBE "
 _ERROR_TEXTS = (
-    ({KafkaError.TOPIC_AUTHORIZATION_FAILED}, f"{_NOT_AUTHORISED}and READ on the topic"),
-    ({KafkaError.CLUSTER_AUTHORIZATION_FAILED}, f"{_NOT_AUTHORISED}on the cluster"),
-    ({KafkaError.GROUP_AUTHORIZATION_FAILED}, f"{_NOT_AUTHORISED}on the groups"),
+    ({KafkaError.TOPIC_AUTHORIZATION_FAILED}, f"{_NOT_AUTHORIZED}and READ on the topic"),
+    ({KafkaError.CLUSTER_AUTHORIZATION_FAILED}, f"{_NOT_AUTHORIZED}on the cluster"),
+    ({KafkaError.GROUP_AUTHORIZATION_FAILED}, f"{_NOT_AUTHORIZED}on the groups"),
     (_AUTHENTICATION_ERRORS, "the broker refuses this user ({}); check the properties file"),
     ({KafkaError._SSL}, "no TLS connection ({}); check ssl.* in the properties file"),
     (_UNKNOWN_TOPICS, "no such topic; the first use of a share group creates it"),

@@ -479,7 +479,7 @@ def index_records(part: Chunk, begin: int, window: Window) -> RecordIndex:
     if records is None:
         records, any_malformed = locate_and_check_records(within.data, within.batches)
     left = summarize_batches(within.batches) if any_malformed or within is not part else summary
-    return RecordIndex(within, left, records if window == _ALL else records[window.counts(records)], summary.valid > 0)
+    return RecordIndex(within, left, records if window == _ALL else records[window.mask(records)], summary.valid > 0)
 
 
 def _within(part: Chunk, summary: BatchSummary, begin: int, until: int | None) -> Chunk:

@@ -122,7 +122,7 @@ def test_an_empty_list_of_groups_leaves_them_out(parquet: Path):
         tables = share_state.reconstruct(given, groups=())
         assert tables.share_groups is None
         assert set(tables.share_partition_state["topic"].to_pylist()) == {None}
-    with pytest.raises(InputError, match="not here; the nearest"):
+    with pytest.raises(InputError, match="not found; the nearest"):
         share_state.explain(CHAOS, *PICKED, 24, groups=())
 
 
@@ -141,7 +141,7 @@ def test_groups_name_topics_and_members_of_every_call(spark: SparkSession, parqu
     assert told.equals(share_state.explain(CHAOS, *PICKED, 24).records)
     assert told["members"].null_count < told.num_rows
     assert share_state.explain(parquet, *PICKED, 24).records.equals(told)
-    with pytest.raises(InputError, match="topic t3 of group g0: not here; the nearest of 4 are "):
+    with pytest.raises(InputError, match="topic t3 of group g0: not found; the nearest of 4 are "):
         share_state.timeline(STATE, **chosen)
 
 

@@ -146,9 +146,9 @@ def test_the_members_that_had_the_partition_are_told_where_their_log_is_there(li
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (("nobody", "t3", 1, 24), "group nobody: not here; the nearest of 6 are g5, g4, g3"),
-        (("g0", "t9", 1, 24), "topic t9 of group g0: not here; the nearest of 4 are t3, t2, t1"),
-        (("g0", "t3", 9, 24), "partition 9 of topic t3 of group g0: not here; there are 0, 1"),
+        (("nobody", "t3", 1, 24), "group nobody: not found; the nearest of 6 are g5, g4, g3"),
+        (("g0", "t9", 1, 24), "topic t9 of group g0: not found; the nearest of 4 are t3, t2, t1"),
+        (("g0", "t3", 9, 24), "partition 9 of topic t3 of group g0: not found; there are 0, 1"),
         (("g0", "t3", 1, -1), "--offset -1: give an offset from 0 on"),
     ],
 )
@@ -167,5 +167,5 @@ def test_charts_know_the_topic_names_of_the_group_side(light: Command, tmp_path:
 def test_a_chart_of_an_unknown_share_partition_is_refused(light: Command, tmp_path: Path, chart: str):
     arguments = ("plot", chart, DATA / "4.4.0/dlq", "--out", tmp_path / "chart.svg", "--group", "dq-auto")
     said = light(*arguments, "--topic", "t9", "--partition", 0)
-    error = "topic t9 of group dq-auto: not here; there is t0"
+    error = "topic t9 of group dq-auto: not found; there is t0"
     assert (said.code, said.out, said.err) == (2, "", f"share-state: {error}\n")

@@ -60,7 +60,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     code, said = limited(limit, command, DATA / "4.3.1/happy", "--out", warehouse)
     assert code == 2, said
     assert said.splitlines()[-1].startswith(f"share-state: {warehouse}")
-    assert said.splitlines()[-1].endswith("cannot be written (File too large); free space, or give another place")
+    assert said.splitlines()[-1].endswith("cannot be written (File too large); free space, or use another location")
     assert "Traceback" not in said
     assert [*tmp_path.rglob("*")] == []
 

@@ -96,7 +96,7 @@ def test_an_unknown_group_is_refused_with_the_nearest(light: Command, chaos: Pat
     for options in ((), ("--json",)):
         said = light("groups", chaos, "--group", "no\x1b[31mgroup", *options)
         assert (said.code, said.out) == (2, "")
-        assert said.err == "share-state: group 'no\\x1b[31mgroup': not here; the nearest of 6 are g5, g4, g3\n"
+        assert said.err == "share-state: group 'no\\x1b[31mgroup': not found; the nearest of 6 are g5, g4, g3\n"
 
 
 def test_without_a_group_side_groups_are_those_with_state(light: Command, tmp_path: Path):

@@ -172,7 +172,7 @@ def test_a_timeline_of_an_unknown_share_partition_is_refused(light: Command, tmp
     options = ("--timeline", "--group", "g1", "--topic", "t0", "--partition", 77)
     said = light("reconstruct", CHAOS, "--out", tmp_path / "w", *options)
     assert said.code == 2
-    assert said.err.startswith("share-state: partition 77 of topic t0 of group g1: not here; the nearest of ")
+    assert said.err.startswith("share-state: partition 77 of topic t0 of group g1: not found; the nearest of ")
     assert not any((tmp_path / "w").rglob("*.parquet"))
 
 

@@ -42,7 +42,7 @@ class Auditor:
         self.folded = fold_log(
             log, options=FoldOptions(restore=restore, resume_status=status, judge=judge_records), chunk=chunk
         )
-        found = judge(self.folded, records=self.folded.judged).to_pylist()
+        found = judge(self.folded, records=self.folded.record_breaches).to_pylist()
         self.settled += [row for row in found if row["settled"]]
         self.unsettled = [row for row in found if not row["settled"]]
         if self.folded.checkpoint is None:

@@ -56,7 +56,7 @@ def folded(folder: Path, records: Sequence[Record], window: Window | None = None
 
 
 def codes(found: FoldedLog) -> list[str]:
-    return judge(found, records=found.judged)["rule"].to_pylist()
+    return judge(found, records=found.record_breaches)["rule"].to_pylist()
 
 
 def short(batches: Sequence[dict]) -> str:
@@ -276,7 +276,7 @@ def test_the_count_is_that_of_the_finished_offsets_from_the_start_on(tmp_path: P
     """K-51: 111-112 and 113-119 are finished, nine of them."""
     last = update(KEY, [(111, 112, 2, 2)], leader_epoch=0, start_offset=111, delivery_complete_count=count)
     found = folded(tmp_path, [*worked_example()[:-1], last])
-    rows = judge(found, records=found.judged).to_pylist()
+    rows = judge(found, records=found.record_breaches).to_pylist()
     assert {row["rule"] for row in rows} == ({"DELIVERY_COMPLETE_COUNT_MISMATCH"} if finished else set())
     assert [dict(row["evidence"])["finished"] for row in rows] == finished
 

@@ -32,7 +32,7 @@ def folded(log: LogPartition, cores: int, chunk: int = CHUNK_SIZE) -> FoldedLog:
 def check_same(found: FoldedLog, expected: FoldedLog) -> None:
     for name in ("states", "in_flight", "cutoff"):
         assert getattr(found, name).equals(getattr(expected, name))
-    assert judge(found, records=found.judged).equals(judge(expected, records=expected.judged))
+    assert judge(found, records=found.record_breaches).equals(judge(expected, records=expected.record_breaches))
     assert (found.checkpoint is None) == (expected.checkpoint is None)
     if found.checkpoint is not None and expected.checkpoint is not None:
         assert checkpoint_row("", found.checkpoint) == checkpoint_row("", expected.checkpoint)

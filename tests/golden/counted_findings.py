@@ -35,7 +35,7 @@ def findings_of(folder: Path, limits: Limits = Limits()) -> list[dict]:  # noqa:
     with patch.object(findings_module, "FINDINGS_KEPT", sys.maxsize):
         for log in logs:
             folded = fold_log(log, options=FoldOptions(limits=limits, state_partitions=len(logs), judge=judge_records))
-            found += judge(folded, records=folded.judged).to_pylist()
+            found += judge(folded, records=folded.record_breaches).to_pylist()
     return found
 
 

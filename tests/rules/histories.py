@@ -48,7 +48,7 @@ def log_with(folder: Path, *records: Record, base_offset: int = 0) -> LogPartiti
 def audited(log: LogPartition, limits: Limits | None = None, chunk: int = 1 << 20) -> Judged:
     """Fold a log and run every rule, those over single records too."""
     folded = fold_log(log, options=FoldOptions(limits=limits or Limits(), judge=judge_records), chunk=chunk)
-    return Judged(folded, judge(folded, records=folded.judged))
+    return Judged(folded, judge(folded, records=folded.record_breaches))
 
 
 def found(folder: Path, *records: Record, limits: Limits | None = None, base_offset: int = 0) -> Judged:

@@ -57,7 +57,7 @@ def test_a_history_breaks_just_one_rule(tmp_path: Path, code: str):
 @pytest.mark.parametrize("code", BREACHES)
 def test_a_rule_that_is_off_finds_nothing(tmp_path: Path, code: str):
     folded = _breached(tmp_path, code).folded
-    quiet = judge(folded, {code: OFF}, records=[row for row in folded.judged if row[0] != code]).to_pylist()
+    quiet = judge(folded, {code: OFF}, records=[row for row in folded.record_breaches if row[0] != code]).to_pylist()
     assert {row["rule"] for row in quiet} == BREACHES[code].follows
 
 
@@ -65,7 +65,7 @@ def test_a_rule_that_is_off_finds_nothing(tmp_path: Path, code: str):
 def test_a_severity_that_is_chosen_takes_the_place_of_a_record_rule_s_own(tmp_path: Path, code: str):
     folded = _breached(tmp_path, code).folded
     for severity in SEVERITIES:
-        table = judge(folded, {code: severity}, records=folded.judged)
+        table = judge(folded, {code: severity}, records=folded.record_breaches)
         assert {row["severity"] for row in table.to_pylist() if row["rule"] == code} == {severity}
 
 
@@ -88,11 +88,11 @@ def test_what_is_found_does_not_depend_on_where_the_last_audit_ended(tmp_path: P
 
 def test_a_rule_over_records_that_is_off_reports_nothing(tmp_path: Path):
     log = log_with(tmp_path, snapshot(), update(count=4), update(epoch=3))
-    both = fold_log(log, options=FoldOptions(judge=RecordRules())).judged
+    both = fold_log(log, options=FoldOptions(judge=RecordRules())).record_breaches
     # The count goes back to 0, which counts only if 4.4 or later wrote the log.
     codes = {"DELIVERY_COMPLETE_COUNT_MISMATCH", "COUNT_REGRESSION"}
     assert {code for code, _ in both} == {*codes, "UPDATE_EPOCH_MISMATCH"}
-    one = fold_log(log, options=FoldOptions(judge=RecordRules({"UPDATE_EPOCH_MISMATCH": OFF}))).judged
+    one = fold_log(log, options=FoldOptions(judge=RecordRules({"UPDATE_EPOCH_MISMATCH": OFF}))).record_breaches
     assert {code for code, _ in one} == codes
 
 

@@ -57,7 +57,9 @@ def _findings(folder: Path, severities: dict[str, str] | None = None) -> list[di
     log = log_with(folder, *RECORDS)
     folded = fold_log(log, options=FoldOptions(judge=RecordRules(severities)))
     return [
-        row for row in judge(folded, severities, records=folded.judged).to_pylist() if row["rule"].startswith("TOY")
+        row
+        for row in judge(folded, severities, records=folded.record_breaches).to_pylist()
+        if row["rule"].startswith("TOY")
     ]
 
 

@@ -85,4 +85,4 @@ def test_the_command_tells_it(log: LogPartition, capfd: pytest.CaptureFixture[st
     assert said["sentence"].startswith("Offset 110: acknowledged in delivery 2; below SPSO since ")
     assert said["sentence"].endswith("(record 137), which moved SPSO from 110 to 111.")
     wrong = say(capfd, "explain", folder, "--group", "G9", "--topic", "orders", "--partition", 0, "--offset", 1)
-    assert (wrong.code, wrong.err) == (2, "share-state: group G9: not here; there are G1, G2\n")
+    assert (wrong.code, wrong.err) == (2, "share-state: group G9: not found; there are G1, G2\n")

@@ -60,7 +60,7 @@ def test_the_picture_of_a_stall_ends_with_the_log(light: Command, tmp_path: Path
         (("cutoff", str(DLQ), "--out", "x.gif"), "x.gif: give a name that ends in"),
         (("window", str(DLQ), "--out", "x.png"), "48 share-partitions; choose one"),
         *(
-            ((what, str(DLQ), "--group", "nobody", "--out", "x.png"), "group nobody: not here; the nearest of 9 are")
+            ((what, str(DLQ), "--group", "nobody", "--out", "x.png"), "group nobody: not found; the nearest of 9 are")
             for what in ("window", "offsets", "deliveries", "cutoff")
         ),
     ],

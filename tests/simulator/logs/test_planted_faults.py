@@ -38,7 +38,7 @@ def findings(folder: Path) -> list[dict[str, Any]]:
         logs = find_logs([str(folder)])
         for log in logs:
             folded = fold_log(log, options=FoldOptions(state_partitions=len(logs), limits=LIMITS, judge=judge_records))
-            rows += judge(folded, records=folded.judged).to_pylist()
+            rows += judge(folded, records=folded.record_breaches).to_pylist()
     else:
         for log in find_topic_logs([str(folder)]):
             rows += judge(fold_control_log(log)).to_pylist()

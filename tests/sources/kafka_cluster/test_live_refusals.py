@@ -118,6 +118,6 @@ def test_a_refusal_inside_a_task_is_one_line_too(
     properties = read_client_properties(properties_of(worked.broker, "stranger", tmp_path))
     stranger = KafkaSource(f"kafka://{worked.broker.secured}", 10, properties)
     log = LogPartition("__share_group_state", 0, (), log_start_offset=0, source=stranger)
-    with pytest.raises(PySparkException, match=r"share_state\.errors\.InputError: kafka://.* not authorised") as error:
+    with pytest.raises(PySparkException, match=r"share_state\.errors\.InputError: kafka://.* not authorized") as error:
         SparkExecutor(spark).fold(FoldPlan([log]), OutputSpec(())).collect()
     assert PASSWORDS["stranger"] not in str(error.value) + "".join(capfd.readouterr())
