@@ -22,11 +22,12 @@ from share_state.fold.group_replay import (
 )
 from share_state.fold.log_stats import BATCH_FAULTS
 from share_state.kafka.group_records import GroupRecordType, read_group_records, record_types
+from share_state.kafka.primitives import partition_for
 from share_state.kafka.record_batches import BatchStatus, Chunk
 from share_state.kafka.state_records import Fault
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, group_partition_of, infer_group_partition_count
+from share_state.sources.discovery import LogPartition, infer_group_partition_count
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
@@ -215,9 +216,7 @@ class FoldedGroups(ReplayedGroups):
 
     def covers(self, group_id: str) -> bool:
         """Whether the log partition of a group was read: only then is its absence meaningful."""
-        return self.partition_count is not None and (
-            group_partition_of(group_id, self.partition_count) in self.partitions
-        )
+        return self.partition_count is not None and (partition_for(group_id, self.partition_count) in self.partitions)
 
 
 def fold_groups(
@@ -297,7 +296,7 @@ def _add(folded: FoldedGroups, replay: GroupReplay) -> None:
 
 def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
     count = folded.partition_count
-    is_own_partition = count is not None and group_partition_of(group.group_id, count) == group.partition
+    is_own_partition = count is not None and partition_for(group.group_id, count) == group.partition
     return group.is_live, is_own_partition, group.last_time
 
 

@@ -13,9 +13,10 @@ from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.interval_merge import TILE, effective_starts, end_offsets, tiles
 from share_state.fold.log_stats import Pieces
 from share_state.kafka.delivery_states import AVAILABLE, TERMINAL, state_name
+from share_state.kafka.primitives import partition_for
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition, group_partition_of
+from share_state.sources.discovery import LogPartition
 from share_state.sources.topics import Topics
 
 SHARE_GROUP_STATE = "share_group_state"
@@ -56,7 +57,7 @@ def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
         numbers.setdefault(key, []).append(number)
         names.setdefault(key, []).append(log if number is None else str(number))
     numbered = [key for key in numbers if None not in numbers[key]]
-    homes = {key: group_partition_of(key, state_partitions) for key in numbered} if state_partitions else {}
+    homes = {key: partition_for(key, state_partitions) for key in numbered} if state_partitions else {}
     home = [homes[key] if homes.get(key, -1) in numbers[key] else None for key in keys]
     rows = rows.append_column("home", pa.array(home, pa.int32()))
     return rows.append_column("logs", pa.array([", ".join(names[key]) for key in keys], pa.string()))

@@ -1,4 +1,6 @@
-"""Big-endian integers, varints and CRC-32C for kernels. The caller of `..._at` checks that the bytes exist.
+"""Big-endian integers, varints and CRC-32C for kernels, and the partition of a key.
+
+The caller of `..._at` checks that the bytes exist.
 
 `crc32c` calls the C library inside google-crc32c directly from a kernel.
 """
@@ -121,3 +123,21 @@ llvm.load_library_permanently(str(_library()))
 
 crc32c = types.ExternalFunction("crc32c_value", types.uint32(types.CPointer(types.uint8), types.uintp))
 """crc32c(pointer to the first byte, number of bytes) -> uint32; uses the CPU's CRC instruction if there is one."""
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` or `__share_group_state` that holds the records of a key.
+
+    Args:
+        key: a group id; for `__share_group_state` "group:topic id:partition".
+        partitions: number of partitions of the topic.
+    Source: Kafka GroupCoordinatorService.partitionFor, ShareCoordinatorService.partitionFor; java.lang.String.hashCode,
+    Utils.abs.
+    """
+    # Java hashes UTF-16 code units: characters after U+FFFF count as two.
+    units = key.encode("utf-16-be")
+    code = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    signed = code - 2**32 if code >= 2**31 else code
+    return (0 if signed == -(2**31) else abs(signed)) % partitions

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
 from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.kafka.primitives import partition_for
 from share_state.report.console import print_line, print_table
 from share_state.report.share_partitions import plain_run
 from share_state.rules.registry import ERROR, INFO, SEVERITIES, WARNING
-from share_state.sources.discovery import group_partition_of
 from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _state_partitions(keys: Sequence[ShareKey], names: Mapping[str, str], count:
     """Where the coordinator keeps share-partitions that the log does not have."""
     ids = {name: topic_id for topic_id, name in names.items()}
     return {
-        (group, topic, number): group_partition_of(f"{group}:{ids[topic]}:{number}", count)
+        (group, topic, number): partition_for(f"{group}:{ids[topic]}:{number}", count)
         for group, topic, number in keys
         if topic in ids
     }

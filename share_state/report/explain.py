@@ -18,9 +18,10 @@ from share_state.fold.explain import (
 from share_state.fold.groups import add_topic_names, read_topic_names, to_datetime, topic_names
 from share_state.fold.options import SharePartitionFilter
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ACQUIRED, ARCHIVING, state_name
+from share_state.kafka.primitives import partition_for
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, escape_unprintable, format_time, print_line, print_table
-from share_state.sources.discovery import LogPartition, find_group_logs, group_partition_of
+from share_state.sources.discovery import LogPartition, find_group_logs
 
 _EPOCHS = ("snapshot_epoch", "state_epoch", "leader_epoch")
 _PLACES = {
@@ -110,7 +111,7 @@ def _likely_first(plan: FoldPlan, selection: SharePartitionFilter) -> list[list[
         return [list(plan.logs)]
     ids = [topic_id for topic_id, name in topic_names(plan.topics).items() if name == selection.topic]
     homes = {
-        group_partition_of(f"{selection.group_id}:{topic_id}:{selection.partition}", plan.state_partitions)
+        partition_for(f"{selection.group_id}:{topic_id}:{selection.partition}", plan.state_partitions)
         for topic_id in (*ids, selection.topic)
     }
     likely = [log for log in plan.logs if log.partition in homes]

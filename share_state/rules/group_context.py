@@ -17,7 +17,7 @@ from share_state.fold.group_replay import ShareGroup, StatePartitions
 from share_state.fold.groups import FoldedGroups, partition_counts_by_id, topic_names
 from share_state.fold.log_stats import dictionary_encoded_column
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
-from share_state.sources.discovery import group_partition_of
+from share_state.kafka.primitives import partition_for
 from share_state.sources.topics import Topics
 
 STATE_COLUMNS = (*KEY, "state_partition", "state_epoch", "last_offset")
@@ -187,7 +187,7 @@ class AuditedGroups:
             return True
         if self.state_partition_count is None:
             return False
-        home = group_partition_of(f"{group_id}:{topic_id}:{partition}", self.state_partition_count)
+        home = partition_for(f"{group_id}:{topic_id}:{partition}", self.state_partition_count)
         return home in self.state_partitions
 
     @cached_property

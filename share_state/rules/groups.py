@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from share_state.fold.group_replay import TopicPartitions, to_pairs
 from share_state.fold.sticky import FoldedSticky
+from share_state.kafka.primitives import partition_for
 from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups, Listed
 from share_state.rules.registry import WARNING, GroupBreach, Scope, rule
-from share_state.sources.discovery import group_partition_of
 
 
 @rule(
@@ -104,7 +104,7 @@ def misplaced_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
     if count is None:
         return
     for partition, group_id in audited.folded.places:
-        home = group_partition_of(group_id, count)
+        home = partition_for(group_id, count)
         if partition is not None and partition != home:
             text = f"the group is in partition {partition} of __consumer_offsets, but belongs to {home} of {count}"
             yield GroupBreach(text, group_id, evidence={"partition": partition, "belongs_to": home})

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from share_state.kafka.codec import decode, encode
 from share_state.kafka.delivery_states import DeliveryState
+from share_state.kafka.primitives import partition_for
 from share_state.kafka.releases import Release
 from share_state.schema.declarations import layout
 from share_state.simulator.types import (
@@ -17,7 +18,6 @@ from share_state.simulator.types import (
     StateBatch,
     merge_adjacent,
 )
-from share_state.sources.discovery import group_partition_of
 
 Batches = tuple[StateBatch, ...]
 
@@ -233,4 +233,4 @@ def state_partition_for(key: StateKey, state_partitions: int) -> int:
 
     Source: Kafka StateKey.asCoordinatorKey, Utils.abs, ShareCoordinatorService.partitionFor.
     """
-    return group_partition_of(f"{key.group_id}:{key.topic_id}:{key.partition}", state_partitions)
+    return partition_for(f"{key.group_id}:{key.topic_id}:{key.partition}", state_partitions)

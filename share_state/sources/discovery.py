@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from share_state.errors import InputError
 from share_state.kafka.compression import MAX_BODY_SIZE
+from share_state.kafka.primitives import partition_for
 from share_state.sources.object_stores import InputPath, StorePath, expand_paths, read_errors, read_head, to_path
 from share_state.sources.topics import Topics
 
@@ -408,23 +409,6 @@ def find_group_logs(inputs: Sequence[str | InputPath]) -> list[LogPartition]:
     return _find_logs_of(GROUP_TOPIC, inputs)
 
 
-def group_partition_of(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` that holds the records of a group.
-
-    Args:
-        group_id: the group.
-        partitions: number of partitions of the topic.
-    Source: Kafka GroupCoordinatorService.partitionFor; java.lang.String.hashCode, Utils.abs.
-    """
-    # Java hashes UTF-16 code units: characters after U+FFFF count as two.
-    units = group_id.encode("utf-16-be")
-    code = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
-    signed = code - 2**32 if code >= 2**31 else code
-    return (0 if signed == -(2**31) else abs(signed)) % partitions
-
-
 AUTO = "auto"
 DIALECTS = (AUTO, "share_group_state", "control_records")
 
@@ -477,5 +461,5 @@ def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[t
         places: (partition, group id) of every group in them.
     """
     count = infer_partition_count(logs, GROUP_TOPIC)
-    matching = sum(group_partition_of(group_id, count) == partition for partition, group_id in places) if count else 0
+    matching = sum(partition_for(group_id, count) == partition for partition, group_id in places) if count else 0
     return count if 2 * matching > len(places) else None

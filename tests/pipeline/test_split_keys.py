@@ -13,13 +13,14 @@ from pyspark.sql import SparkSession
 from share_state.delta.reader import CommittedTables
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
+from share_state.kafka.primitives import partition_for
 from share_state.pipeline.across_logs import read_groups, settle_timeline
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import DeltalakeSink, Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
-from share_state.sources.discovery import find_group_logs, find_logs, group_partition_of
+from share_state.sources.discovery import find_group_logs, find_logs
 from share_state.spark.executor import SparkExecutor
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, log_of
 from tests.profiles import by_profile
@@ -71,7 +72,7 @@ def test_tables_that_spark_writes_are_settled_alike(
 
 
 def home_of(partition: int) -> int:
-    return group_partition_of(f"{KEY[0]}:{KEY[1]}:{partition}", COUNT)
+    return partition_for(f"{KEY[0]}:{KEY[1]}:{partition}", COUNT)
 
 
 KEY = ("g", "AAECAwQFBgcICQoLDA0ODw")

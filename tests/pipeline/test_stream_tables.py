@@ -17,6 +17,7 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES
 from share_state.errors import WarehouseError
+from share_state.kafka.primitives import partition_for
 from share_state.pipeline import stream_tables
 from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LocalExecutor
@@ -26,7 +27,7 @@ from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.resume import INITIAL, open_stream
 from share_state.pipeline.stream import LogChanges, LogFacts, StreamFold
 from share_state.pipeline.stream_tables import StreamRun, StreamTables, last_stream_run
-from share_state.sources.discovery import STATE_TOPIC, group_partition_of
+from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.topics import read_topics
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
 from tests.pipeline.test_split_keys import KEY
@@ -230,7 +231,7 @@ def test_a_stream_begins_anew_after_a_reconstruct_of_less(more: list[str], tmp_p
 def test_of_a_key_in_two_state_partitions_the_state_that_the_coordinator_loads_is_in_the_tables(tmp_path: Path):
     """That a key is split needs the states of all logs, which no micro-batch has; one of them is WRONG_PARTITION."""
     count = 3
-    home = group_partition_of(f"{KEY[0]}:{KEY[1]}:0", count)
+    home = partition_for(f"{KEY[0]}:{KEY[1]}:0", count)
     stray, third = (home + 1) % count, (home + 2) % count
     histories = {
         stray: [snapshot([(0, 9, AVAILABLE, 1)]), update([(0, 3, ARCHIVED, 1)])],

@@ -12,6 +12,7 @@ from share_state.config.inputs import HISTORY, LATEST
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import fold_groups
+from share_state.kafka.primitives import partition_for
 from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.inputs import adjacent_group_logs
@@ -19,13 +20,7 @@ from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import (
-    STATE_TOPIC,
-    find_group_logs,
-    find_logs,
-    group_partition_of,
-    infer_partition_count,
-)
+from share_state.sources.discovery import STATE_TOPIC, find_group_logs, find_logs, infer_partition_count
 from share_state.sources.topics import read_topics
 from tests.fold.groups.described import scenarios
 from tests.fold.groups.group_writer import (
@@ -221,7 +216,7 @@ def test_missing_state_rests_where_its_log_was_not_read(rebuilt: Run, source: Pa
     assert rebuilt(source, **options).findings == {("warning", "MISSING_SHARE_STATE"): 37}
     shutil.rmtree(source / "__share_group_state-0")
     assert rebuilt(source, **options).findings == {}
-    homes = [group_partition_of(f"app-a:{topic_id}:{partition}", 3) for partition in range(3, 40)]
+    homes = [partition_for(f"app-a:{topic_id}:{partition}", 3) for partition in range(3, 40)]
     missed = sum(home in (1, 2) for home in homes)
     assert 0 < missed < 37
     assert rebuilt(source, state_partitions=3, **options).findings == {("warning", "MISSING_SHARE_STATE"): missed}

@@ -18,20 +18,14 @@ from share_state.fold.groups import FoldedGroups, fold_groups
 from share_state.fold.log import fold_log
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
+from share_state.kafka.primitives import partition_for
 from share_state.kafka.text_records import TextRecordError, encode_group_record
 from share_state.pipeline.inputs import Export, ExportPaths, read_export, read_group_export
 from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.groups import orphan_share_state
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import (
-    GROUP_TOPIC,
-    STATE_TOPIC,
-    LogPartition,
-    find_group_logs,
-    find_logs,
-    group_partition_of,
-)
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, find_group_logs, find_logs
 from share_state.sources.dump_text import dump_logs
 from share_state.spark.inputs import SparkSorter
 from tests.fold.groups.described import scenarios
@@ -287,9 +281,9 @@ def test_who_gives_some_partitions_is_asked_how_many_there_are(
 def test_state_whose_groups_may_lie_in_other_partitions_is_no_orphan(tmp_path: Path):
     """Of the first two of 50 partitions, every group looks as if it lay in one of two."""
     states = pa.concat_tables(fold_log(log).states for log in find_logs([str(DATA / "4.3.1/fifty")]))
-    there = sorted({name for name in states["group_id"].to_pylist() if group_partition_of(name, 50) < 2})
+    there = sorted({name for name in states["group_id"].to_pylist() if partition_for(name, 50) < 2})
     for number in (0, 1):
-        here = [name for name in there if group_partition_of(name, 50) == number]
+        here = [name for name in there if partition_for(name, 50) == number]
         assert here
         write_group_log(tmp_path, [group_metadata(name, 3) for name in here], partition=number)
     logs = find_group_logs([str(tmp_path)])

@@ -10,12 +10,13 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.config.loading import settings_for
 from share_state.errors import InputError
 from share_state.fold.groups import FoldedGroups
+from share_state.kafka.primitives import partition_for
 from share_state.pipeline.across_logs import name_topics, read_groups
 from share_state.pipeline.inputs import adjacent_group_logs
 from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
 from share_state.rules.group_context import AuditedGroups, GroupLimits
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import find_group_logs, find_logs, group_partition_of
+from share_state.sources.discovery import find_group_logs, find_logs
 from share_state.sources.resume import digest_of_logs
 from tests.fold.groups.group_writer import T, group_metadata, share_group, write_group_log
 from tests.truth import DATA
@@ -118,7 +119,7 @@ def test_the_same_bytes_are_described_the_same_wherever_and_whenever_they_were_c
 def test_state_belongs_to_the_partition_that_its_key_hashes_to():
     """K-12, with its numbers: of 50 partitions G1's two lie in 18 and 19, G2's and G3's in 25 and 32."""
     homes = {("G1", 0): 18, ("G1", 1): 19, ("G2", 0): 25, ("G3", 0): 32}
-    assert group_partition_of(f"G1:{T}:0", 2**31 - 1) == 2082368418
+    assert partition_for(f"G1:{T}:0", 2**31 - 1) == 2082368418
     for (group, partition), home in homes.items():
         for number in range(50):
             read = _audited(state_partition_count=50, state_partitions=frozenset([number]))

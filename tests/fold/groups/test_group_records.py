@@ -10,10 +10,11 @@ from share_state.fold.sticky import fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.kafka.codec import encode
 from share_state.kafka.group_records import GroupRecordError, GroupRecordType, read_value
+from share_state.kafka.primitives import partition_for
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.schema.declarations import declaration_names, layout, record, table_schema
-from share_state.sources.discovery import find_group_logs, group_partition_of
+from share_state.sources.discovery import find_group_logs
 from tests.fold.groups.group_writer import T, folded, group_metadata, told, value, write_group_log
 from tests.kafka.batches import Record, consecutive
 from tests.log_writer import batch, write_segment
@@ -239,14 +240,12 @@ def test_a_batch_with_a_wrong_checksum_is_told_and_left_out(tmp_path):
 
 def test_groups_belong_to_the_partition_that_their_id_hashes_to():
     """K-11, and Java's hash of characters beyond U+FFFF as two units."""
-    assert group_partition_of("group001", 50) == 28
-    assert group_partition_of("G1", 50) == 0
-    assert group_partition_of("G1", 2251) == 2250
-    assert group_partition_of("group001", 2**31 - 1) == 506314578
-    assert (
-        group_partition_of("polygenelubricants", 50) == 0
-    )  # its hash is the smallest int, which has no absolute value
-    assert group_partition_of("\U0001f600", 2**31 - 1) == 1772899
+    assert partition_for("group001", 50) == 28
+    assert partition_for("G1", 50) == 0
+    assert partition_for("G1", 2251) == 2250
+    assert partition_for("group001", 2**31 - 1) == 506314578
+    assert partition_for("polygenelubricants", 50) == 0  # its hash is the smallest int, which has no absolute value
+    assert partition_for("\U0001f600", 2**31 - 1) == 1772899
 
 
 def test_several_copies_of_a_log_are_one(tmp_path):
