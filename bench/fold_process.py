@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from share_state.cli.main import keep_freed_memory
-from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.table_plan import list_table_files, plan_table
 from share_state.sources.tables import Columns

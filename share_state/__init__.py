@@ -31,8 +31,8 @@ __all__ = [
 if TYPE_CHECKING:
     from share_state.api.calls import Explained, cutoff, explain, read, reconstruct, repair, timeline
     from share_state.api.tables import Tables
-    from share_state.fold.grouped import FOLD_GROUP_SCHEMA, fold_group
-    from share_state.fold.log import FoldedLog, fold_log
+    from share_state.fold.fold_group import FOLD_GROUP_SCHEMA, fold_group
+    from share_state.fold.state_log import FoldedLog, fold_log
     from share_state.report import plots
     from share_state.sources.as_of import Window
     from share_state.sources.discovery import LogPartition, find_logs

@@ -18,11 +18,11 @@ import typer
 from share_state.cli.main import Quiet, command
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions, restore_checkpoint
 from share_state.fold.control_log import fold_control_log
-from share_state.fold.control_records import ControlReplay
+from share_state.fold.control_replay import ControlReplay
 from share_state.fold.dialect import verify_cutoff
 from share_state.fold.limits import Limits
-from share_state.fold.log import fold_log
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_log import fold_log
 from share_state.fold.timeline import decoded_tables, timeline_tables
 from share_state.jit import compile
 from share_state.kafka.control_records import CONTROL_RECORD, ControlRecords

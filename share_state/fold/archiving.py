@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NO_OFFSET, Chains
+from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import KEY, declared_table, key_columns, row_texts, to_timestamps
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING
 from share_state.kafka.share_partition_keys import KeyTable

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import CHAIN, Chains
 from share_state.fold.log_stats import LogCounts, LogExtent, piece_bounds
+from share_state.fold.state_chains import CHAIN, Chains
 from share_state.fold.states import batch_lists, read_batch_lists, sizes_before, slice_chains
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
 from share_state.schema.declarations import table_schema
-from share_state.sources.resume import ResumePoint
+from share_state.sources.resume_point import ResumePoint
 
 FORM = 2
 """Version of the checkpoint; an audit that finds another version reads the log from its start."""

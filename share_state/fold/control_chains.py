@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from share_state.fold.chains import NO_OFFSET
+from share_state.fold.state_chains import NO_OFFSET
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.control_records import (
     EPOCH_MODULUS,

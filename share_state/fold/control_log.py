@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import InputError
-from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.control_chains import (
     CONTROL_CHAIN,
     INITIAL_CONTROL_CHAIN,
@@ -25,6 +24,7 @@ from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, Losses, dictionary_encoded
 from share_state.fold.options import MODES, STRICT, ControlOptions, FoldOptions
+from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import (
     CONTROL_RECORDS,
     control_key_columns,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NO_OFFSET, Chains
+from share_state.fold.state_chains import NO_OFFSET, Chains
 
 
 @dataclass(frozen=True, slots=True)

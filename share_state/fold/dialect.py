@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
-from share_state.fold.control_records import open_control_log
-from share_state.fold.log import fold_log
+from share_state.fold.control_replay import open_control_log
 from share_state.fold.log_stats import Folded
 from share_state.fold.options import FoldOptions, SharePartitionFilter
-from share_state.fold.share_group_state import open_state_log
+from share_state.fold.state_log import fold_log
+from share_state.fold.state_replay import open_state_log
 from share_state.fold.states import RecordStates, RecordView
 from share_state.kafka.control_records import ControlFault
 from share_state.kafka.state_records import Fault

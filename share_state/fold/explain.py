@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NO_OFFSET
 from share_state.fold.dialect import Dialect, LogReader, dialect_of
 from share_state.fold.group_replay import GroupReplay
 from share_state.fold.options import FoldOptions, SharePartitionFilter
+from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import RecordStates, RecordView
 from share_state.kafka.delivery_states import TERMINAL
 from share_state.kafka.group_records import read_group_records, record_types

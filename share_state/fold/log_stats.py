@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.limits import Limits
+from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import concat_rows
 from share_state.kafka.record_batches import BATCH, CONTROL, TRANSACTIONAL, BatchStatus, BatchSummary, Chunk
 from share_state.kafka.state_records import STATE_RECORD, Fault, Layout, StateRecords
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
-from share_state.sources.resume import ResumeStatus
+from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
 

@@ -15,7 +15,7 @@ from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.limits import Limits
 from share_state.fold.record_context import RecordJudge
 from share_state.kafka.share_partition_keys import KeyTable
-from share_state.sources.resume import ResumeStatus
+from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
 

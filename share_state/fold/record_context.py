@@ -1,9 +1,10 @@
 """The context of each record: the state of its share-partition before the record, and what the record changes.
 
-The fold in `chains` computes no state between two records, but rules over records need it. An audit therefore folds the
-records of each share-partition one by one to the same state, with the same scalars (`chains.fold_record`) and with
-ranges that are kept canonical in place (`interval_map`). The compiled predicates of the rules (`rules.registry`) check
-every record with its context; the kernel returns only the records that break a rule.
+The fold in `state_chains` computes no state between two records, but rules over records need it. An audit therefore
+folds the records of each share-partition one by one to the same state, with the same scalars
+(`state_chains.fold_record`) and with ranges that are kept canonical in place (`interval_map`). The compiled predicates
+of the rules (`rules.registry`) check every record with its context; the kernel returns only the records that break a
+rule.
 """
 
 from collections.abc import Sequence
@@ -14,15 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 from numba import from_dtype, types
 
-from share_state.fold.chains import (
-    NO_OFFSET,
-    PREFETCH_DISTANCE,
-    REPLACED,
-    Chains,
-    fold_record,
-    is_cold,
-    prefetch_batches,
-)
 from share_state.fold.interval_map import (
     UNCOVERED,
     count_covered,
@@ -39,6 +31,15 @@ from share_state.fold.interval_map import (
     replace_with_incoming,
 )
 from share_state.fold.limits import Limits
+from share_state.fold.state_chains import (
+    NO_OFFSET,
+    PREFETCH_DISTANCE,
+    REPLACED,
+    Chains,
+    fold_record,
+    is_cold,
+    prefetch_batches,
+)
 from share_state.jit.compile import inlined, kernel, prefetch
 from share_state.kafka.buffers import clone_rows, concat_rows, copy_rows, take_rows
 from share_state.kafka.delivery_states import ARCHIVING
@@ -268,7 +269,7 @@ def _fold(
     to_key: int,
     *folded: np.ndarray,
 ) -> None:
-    """Fold a slice of share-partitions record by record; the last arguments are those of `chains._fold`.
+    """Fold a slice of share-partitions record by record; the last arguments are those of `state_chains._fold`.
 
     Args:
         broken_rules: compiled rules of a RecordJudge.
@@ -296,7 +297,7 @@ def _fold_records(to_key, rows, batches, order, starts, chains, old_ends, old_ba
     """Fold until all records are folded, until enough of them break a rule, or until a larger buffer is needed.
 
     Args:
-        to_key, rows, batches, order, starts, chains, old_ends, old_batches, out, ends: as for `chains._fold`.
+        to_key, rows, batches, order, starts, chains, old_ends, old_batches, out, ends: as for `state_chains._fold`.
         broken_rules: compiled rules of a RecordJudge.
         limits, limit_rows, loss_offsets: as for `_fold`.
         initial_context: RECORD_CONTEXT, one row with initial values.

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.interval_merge import TILE, effective_starts, end_offsets, tiles
 from share_state.fold.log_stats import Pieces
+from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.kafka.delivery_states import AVAILABLE, TERMINAL, state_name
 from share_state.kafka.primitives import partition_for
 from share_state.kafka.share_partition_keys import KeyTable

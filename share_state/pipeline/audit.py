@@ -25,7 +25,7 @@ from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summariz
 from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan
 from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED
 from share_state.rules.registry import OFF
-from share_state.sources.resume import READ_FROM_START, digest_of_logs
+from share_state.sources.resume_point import READ_FROM_START, digest_of_logs
 
 _LOG = logging.getLogger("share_state")
 

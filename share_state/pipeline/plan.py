@@ -48,7 +48,7 @@ from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, infer_partition_count
-from share_state.sources.resume import ResumeStatus
+from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
 from share_state.sources.tables import Columns
 from share_state.sources.topics import Topics, read_subscriptions, read_topics

@@ -22,7 +22,7 @@ from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, decod
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC
-from share_state.sources.resume import digest_of_logs
+from share_state.sources.resume_point import digest_of_logs
 
 DECODED_RECORDS = "decoded_records"
 

@@ -16,7 +16,7 @@ from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
 from share_state.errors import InputError, NothingCommittedError, WarehouseError
 from share_state.fold.checkpoint import resume_point_of
-from share_state.fold.log import decode_log
+from share_state.fold.state_log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.pipeline.plan import FoldPlan, ResumedLog, read_checkpoint
 from share_state.pipeline.stream import state_bytes
@@ -25,7 +25,7 @@ from share_state.pipeline.task import CARRIED, CUTOFF, FINDINGS, STATE
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment, infer_partition_count, join_copies
 from share_state.sources.object_stores import absolute_address
-from share_state.sources.resume import ResumePoint, ResumeStatus, digest_of_logs, resume
+from share_state.sources.resume_point import ResumePoint, ResumeStatus, digest_of_logs, resume
 from share_state.sources.segments import without_obsolete_copies
 
 COMMAND = "audit"

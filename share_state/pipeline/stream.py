@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from share_state.delta.merge import GONE
 from share_state.delta.reader import open_filesystem, warehouse_errors
 from share_state.fold.archiving import EVERY_GROUP, RANGES
-from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.checkpoint import (
     FoldCheckpoint,
     checkpoint_row,
@@ -26,9 +25,10 @@ from share_state.fold.checkpoint import (
 )
 from share_state.fold.history import history_pieces
 from share_state.fold.limits import Limits
-from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.log_stats import dictionary_encoded
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_chains import NO_OFFSET, Chains
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.record_batches import Chunk
@@ -37,7 +37,7 @@ from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, WATCHE
 from share_state.rules.findings import RecordRules, judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
-from share_state.sources.resume import ResumeStatus
+from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.tables import rows_in_chunks, rows_of_batches
 from share_state.sources.topics import Topics
 

@@ -18,8 +18,8 @@ from share_state.delta.staging import STAGED_SCHEMA, StagedFile, Staging
 from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
 from share_state.fold.history import FIRST_DELIVERY_AT, LOG_TIME, PREVIOUS_START, history_pieces
-from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
+from share_state.fold.state_log import FoldedLog
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
 from share_state.rules.findings import WRITTEN, count_findings, drop_unproven

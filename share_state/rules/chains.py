@@ -3,9 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NO_OFFSET
-from share_state.fold.log import FoldedLog
 from share_state.fold.record_context import ContextChunk
+from share_state.fold.state_chains import NO_OFFSET
+from share_state.fold.state_log import FoldedLog
 from share_state.kafka.state_records import Kind
 from share_state.rules.registry import (
     ERROR,

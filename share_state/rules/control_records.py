@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_log import FoldedControlLog
+from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.control_records import UNREADABLE_CONTROL_FAULTS, ControlFault
 from share_state.rules.control_chains import at_records

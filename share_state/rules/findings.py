@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.log_stats import FINDINGS_KEPT, Folded
 from share_state.fold.record_context import ContextChunk
+from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import KEY, row_texts
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import take_rows

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NO_OFFSET
 from share_state.fold.interval_merge import has_terminal_after_start
-from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
+from share_state.fold.state_chains import NO_OFFSET
+from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, is_poison

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.control_log import FoldedControlLog
-from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import BATCH_FAULTS
+from share_state.fold.state_log import FoldedLog
 from share_state.kafka.record_batches import BatchStatus
 from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Breaches, Scope, rule
-from share_state.sources.resume import ResumeStatus
+from share_state.sources.resume_point import ResumeStatus
 
 
 @rule("TORN_TAIL", Scope.RECORD_BATCHES, WARNING, "Kafka LogSegment.recover")

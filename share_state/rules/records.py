@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.log import FoldedLog
+from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import KEY
 from share_state.kafka.state_records import Fault, Layout
 from share_state.rules.registry import ERROR, FINDINGS, INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule

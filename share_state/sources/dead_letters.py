@@ -16,7 +16,7 @@ from share_state.kafka.dead_letters import DEAD_LETTERS, HEADERS, dead_letters, 
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.object_stores import InputPath
-from share_state.sources.resume import digest_of_logs
+from share_state.sources.resume_point import digest_of_logs
 from share_state.sources.segments import index_records, read_chunks
 from share_state.sources.tables import timestamp_ms
 

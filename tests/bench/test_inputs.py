@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.inputs import SEGMENT_BYTES, repeat_log
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import BatchStatus
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.segments import read_chunks

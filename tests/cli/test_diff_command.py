@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.sources.as_of import as_of_window
 from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command

@@ -12,7 +12,7 @@ from share_state import reconstruct
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import ShareStateError
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.rules.findings import count_findings
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs

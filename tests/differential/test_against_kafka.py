@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.sources import jars
 from share_state.sources.discovery import find_logs

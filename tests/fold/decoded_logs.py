@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from share_state.fold.log import decode_log
+from share_state.fold.state_log import decode_log
 from share_state.kafka.state_records import STATE_BATCH, STATE_RECORD, Fault, Kind, StateRecords
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs

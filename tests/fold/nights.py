@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions, restore_checkpoint, resume_point_of
-from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.rules.findings import judge, judge_records
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.resume import READ_FROM_START, ResumeStatus, resume
+from share_state.sources.resume_point import READ_FROM_START, ResumeStatus, resume
 
 
 @dataclass

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.fold.archiving import merge_ranges
-from share_state.fold.log import fold_log
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_log import fold_log
 from share_state.sources.discovery import find_logs
 from tests.kafka.batches import NOW
 from tests.log_writer import Key, batch, snapshot, tombstone, update, write_log_folder

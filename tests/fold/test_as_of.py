@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from share_state.errors import InputError
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.sources.as_of import Window, as_of_window, to_epoch_ms
 from share_state.sources.discovery import find_logs
 from tests.truth import DATA, cases

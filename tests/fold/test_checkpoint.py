@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from share_state.rules import findings as findings_module
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.resume import ResumeStatus
+from share_state.sources.resume_point import ResumeStatus
 from tests.fold.model import Written
 from tests.fold.nights import Auditor, grown, only_log, same_tables
 from tests.fold.random_logs import folder_of, logs

@@ -22,7 +22,7 @@ warm_up_kernels(Path(sys.argv[1]))
 FOLD = """
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.timeline import timeline_tables
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.fold.options import FoldOptions
 from share_state.fold.dialect import verify_cutoff
 from share_state.fold.timeline import decoded_tables

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from share_state.fold.dialect import FORGOTTEN, Proof, verify_cutoff
-from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.sources.as_of import Window
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
 from tests.fold.random_logs import folder_of, logs, numbered

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold import share_group_state
+from share_state.fold import state_replay
 from share_state.fold.explain import Explanation, Place, Standing, explain
-from share_state.fold.log import fold_log
 from share_state.fold.options import SharePartitionFilter
+from share_state.fold.state_log import fold_log
 from share_state.sources.as_of import Window, as_of_window
 from share_state.sources.discovery import LogPartition, find_logs
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
@@ -115,7 +115,7 @@ def test_what_is_told_does_not_depend_on_how_many_states_are_held_at_a_time(
         for row in fold_log(log).states.to_pylist()
     ]
     whole = [explained(log, one, offset) for one in chosen]
-    monkeypatch.setattr(share_group_state, "StateReplay", partial(share_group_state.StateReplay, states=1))
+    monkeypatch.setattr(state_replay, "StateReplay", partial(state_replay.StateReplay, states=1))
     assert [explained(log, one, offset) for one in chosen] == whole
     assert sum(len(one.touches) for one in whole) > len(whole)
 

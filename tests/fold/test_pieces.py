@@ -7,7 +7,7 @@ import pytest
 from share_state.delta.reader import open_table
 from share_state.delta.warehouse import Warehouse
 from share_state.fold import log_stats
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
 from tests.truth import DATA

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.chains import CHAIN, Chains
 from share_state.fold.limits import Limits
 from share_state.fold.record_context import ContextFold
+from share_state.fold.state_chains import CHAIN, Chains
 from share_state.kafka.state_records import StateRecords
 from tests.fold.decoded_logs import LOGS, damaged, decoded, drawn_records
 from tests.fold.model import SNAPSHOT_KIND, UPDATE_KIND, Written

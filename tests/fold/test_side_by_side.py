@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_state.errors import InputError
-from share_state.fold.chains import Chains
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
-from share_state.fold.log import FoldedLog, decode_log, fold_log
 from share_state.fold.options import FoldOptions
 from share_state.fold.record_context import ContextChunk
+from share_state.fold.state_chains import Chains
+from share_state.fold.state_log import FoldedLog, decode_log, fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.plan import cores_per_log
 from share_state.rules.findings import RecordRules, judge, judge_records

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from share_state.config.inputs import KEYS, input_spec
-from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.pipeline.plan import build_plan
 from share_state.sources.segments import read_chunks
 from tests.kafka.batches import (

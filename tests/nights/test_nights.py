@@ -18,8 +18,8 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import NothingCommittedError
-from share_state.fold.chains import NO_OFFSET
-from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.state_chains import NO_OFFSET
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.pipeline import audit as audit_module
 from share_state.pipeline import result as result_module
 from share_state.pipeline.audit import run_audit

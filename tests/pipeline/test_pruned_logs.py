@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.errors import PrunedError
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import Chunk
 from share_state.pipeline.executor import LocalExecutor, Progress
 from share_state.pipeline.plan import FoldPlan

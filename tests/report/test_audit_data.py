@@ -13,7 +13,7 @@ from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.limits import Limits
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.report import share_partitions
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_text import advice

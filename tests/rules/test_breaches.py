@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.log import fold_log
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_log import fold_log
 from share_state.rules.findings import RecordRules, judge
 from share_state.rules.registry import OFF, SEVERITIES, Scope, registered
 from share_state.schema.declarations import table_schema

@@ -9,9 +9,9 @@ import pytest
 
 from share_state.errors import DeclarationError
 from share_state.fold.control_log import FoldedControlLog
-from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import FoldOptions
 from share_state.fold.record_context import ContextChunk
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.rules.findings import RecordRules, judge, judge_records

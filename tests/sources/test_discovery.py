@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import InputError
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, find_group_logs, find_logs, find_topic_logs
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, key, snapshot

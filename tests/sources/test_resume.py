@@ -8,7 +8,7 @@ import pytest
 
 from share_state.kafka.record_batches import HEADER_SIZE
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.resume import ResumeStatus, resume
+from share_state.sources.resume_point import ResumeStatus, resume
 from tests.fold.nights import Auditor, same_tables
 from tests.kafka.batches import NOW, Batch, Record, consecutive, in_bytes, key, snapshot
 

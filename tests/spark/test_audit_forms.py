@@ -12,14 +12,14 @@ from share_state.config.loading import settings_for
 from share_state.config.model import config_fingerprint
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastRun, resume_plan
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.resume import ResumeStatus
+from share_state.sources.resume_point import ResumeStatus
 from tests.profiles import by_profile, driver_alone
 from tests.sources.formats.tables import BY_KEY, SIZES, table_of, write
 from tests.truth import DATA

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import share_state
 from share_state.schema.declarations import table_schema
 from share_state.simulator.simulation import simulate
-from tests.fold.test_grouped import LOG_FACTS, rows
+from tests.fold.test_fold_group import LOG_FACTS, rows
 from tests.profiles import by_profile
 from tests.truth import DATA, scenarios
 

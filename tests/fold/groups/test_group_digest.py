@@ -10,7 +10,7 @@ from share_state.pipeline.inputs import ExportPaths, read_group_export
 from share_state.sources.discovery import GROUP_TOPIC, LogPartition, find_group_logs
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.kafka_cluster import KafkaSource
-from share_state.sources.resume import digest_of_logs
+from share_state.sources.resume_point import digest_of_logs
 from tests.fold.groups.group_tables import rows_of
 from tests.sources.formats.tables import write
 from tests.truth import DATA

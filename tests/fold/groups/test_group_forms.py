@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, fold_groups
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.kafka.primitives import partition_for

@@ -17,7 +17,7 @@ from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
 from share_state.rules.group_context import AuditedGroups, GroupLimits
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_group_logs, find_logs
-from share_state.sources.resume import digest_of_logs
+from share_state.sources.resume_point import digest_of_logs
 from tests.fold.groups.group_writer import T, group_metadata, share_group, write_group_log
 from tests.truth import DATA
 

@@ -15,7 +15,7 @@ from share_state.fold.groups import (
     partition_counts_by_id,
     partition_counts_by_name,
 )
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.fold.sticky import fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.rules.findings import findings

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, read_topic_names
-from share_state.fold.log import fold_log
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_log import fold_log
 from share_state.fold.states import compute_lags
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_group_logs, find_logs

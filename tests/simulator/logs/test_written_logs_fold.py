@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.kafka.releases import RELEASES
 from share_state.simulator.coordinator import CoordinatorEntry
 from share_state.simulator.log_writer import CODECS, StateTopic, StateTopicSettings, flush_logs

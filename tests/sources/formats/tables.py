@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from share_state.fold.log import FoldedLog
+from share_state.fold.state_log import FoldedLog
 from share_state.kafka.record_batches import locate_records
 from share_state.pipeline.inputs import AUTO, ExportPaths, read_export
 from share_state.rules.findings import judge

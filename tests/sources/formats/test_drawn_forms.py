@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.sources.as_of import Window
 from tests.fold.model import Written
 from tests.fold.random_logs import logs

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.pipeline.inputs import detect_format
 from share_state.sources.discovery import LogPartition, find_logs
 from tests.sources.formats.tables import BY_KEY, PLACES, SIZES, found, shuffled, table_of, tables_of, write

@@ -13,7 +13,7 @@ import share_state
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.pipeline.inputs import ExportPaths, read_export
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.task import FINDINGS, STATE, OutputSpec

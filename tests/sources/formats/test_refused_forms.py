@@ -13,7 +13,7 @@ import pytest
 
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.errors import InputError, ShareStateError
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.pipeline.inputs import detect_format
 from tests.kafka.batches import Batch, consecutive, key
 from tests.log_writer import snapshot, tombstone, update

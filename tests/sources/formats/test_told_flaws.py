@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.pipeline.inputs import detect_format
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window

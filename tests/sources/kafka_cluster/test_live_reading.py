@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Uuid
 
-from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs

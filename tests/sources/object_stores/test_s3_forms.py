@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import share_state
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.pipeline.inputs import AUTO, ExportPaths, RowSorter, read_export
 from share_state.sources import table_plan
 from share_state.sources.discovery import LogPartition, find_logs

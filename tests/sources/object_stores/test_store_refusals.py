@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 
 from share_state.errors import InputError
-from share_state.fold.log import fold_log
+from share_state.fold.state_log import fold_log
 from share_state.sources.discovery import find_logs
 from share_state.sources.object_stores import delta_storage_options, parse_address
 from tests.cli.commands import say

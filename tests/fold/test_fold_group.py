@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from share_state.errors import InputError
 from share_state.fold.control_log import fold_control_log
-from share_state.fold.grouped import FOLD_GROUP_SCHEMA, fold_group
-from share_state.fold.log import fold_log
+from share_state.fold.fold_group import FOLD_GROUP_SCHEMA, fold_group
+from share_state.fold.state_log import fold_log
 from share_state.fold.timeline import decoded_tables
 from share_state.schema.declarations import arrow_type, table_schema
 from share_state.sources.as_of import Window

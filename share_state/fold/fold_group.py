@@ -5,10 +5,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import InputError
-from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.control_chains import fold_control, is_suspect
 from share_state.fold.dialect import CONTROL_DIALECT, STATE_DIALECT, Dialect
-from share_state.fold.share_group_state import LAYOUTS
+from share_state.fold.state_chains import NO_OFFSET, Chains
+from share_state.fold.state_replay import LAYOUTS
 from share_state.fold.states import (
     CONTROL_RECORDS,
     KEY,

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import CHAIN, NO_OFFSET, Chains, group_by_key
 from share_state.fold.interval_map import count_terminal, ensure_capacity, has_capacity
 from share_state.fold.interval_merge import effective_starts, end_offsets
-from share_state.fold.log import decode_log
 from share_state.fold.log_stats import Losses
 from share_state.fold.options import FoldOptions, SharePartitionFilter
 from share_state.fold.record_context import RECORD_CONTEXT, advance
+from share_state.fold.state_chains import CHAIN, NO_OFFSET, Chains, group_by_key
+from share_state.fold.state_log import decode_log
 from share_state.fold.states import RecordStates, RecordView, key_columns, state_table, to_timestamps
 from share_state.jit.compile import allocating_kernel
 from share_state.kafka.buffers import clone_rows, copy_rows

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.archiving import ArchivingRanges
-from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import cutoff
 from share_state.fold.interval_merge import effective_starts
@@ -24,6 +23,7 @@ from share_state.fold.log_stats import (
 )
 from share_state.fold.options import FoldOptions
 from share_state.fold.record_context import ContextFold
+from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import (
     SHARE_GROUP_STATE,
     compute_lags,
@@ -48,7 +48,7 @@ from share_state.kafka.state_records import (
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
-from share_state.sources.resume import READ_FROM_START, ResumePoint
+from share_state.sources.resume_point import READ_FROM_START, ResumePoint
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
