@@ -99,7 +99,7 @@ def earliest_share_offset(
         groups: ids of the groups of the log.
         chains: CONTROL_CHAIN, one row per group.
         subscribed: groups with a subscription to the topic; None for all groups of the log.
-        ignore_uncheckpointed: ignore groups without a checkpoint.
+        ignore_uncheckpointed: ignore groups without a checkpoint if another has one.
     Source: KIP-932 draft, log cleaning (SCO, ESO).
     """
     subscribes, absent = _subscriptions_among(groups, subscribed)
@@ -107,7 +107,7 @@ def earliest_share_offset(
     checkpointed, uncheckpointed = np.flatnonzero(subscribes & exists), np.flatnonzero(subscribes & ~exists)
     blocking = tuple(sorted([*groups.take(pa.array(uncheckpointed)).to_pylist(), *absent]))
     offsets = np.unique(chains["snapshot_offset"][checkpointed]).tolist()
-    if blocking and not ignore_uncheckpointed:
+    if blocking and not (ignore_uncheckpointed and offsets):
         following = offsets[0] if offsets and not blocking[1:] else None
         firsts = np.where(chains["orphan_offset"] < 0, chains["newest_offset"], chains["orphan_offset"])[uncheckpointed]
         if not len(uncheckpointed):

@@ -123,13 +123,13 @@ def dialect_of(log: LogPartition) -> Dialect:
     return STATE_DIALECT if log.topic == STATE_TOPIC else CONTROL_DIALECT
 
 
-FORGOTTEN = ("max_leader_epoch", "max_state_epoch", "redundant_retained")
+NOT_COMPARED = ("max_leader_epoch", "max_state_epoch", "redundant_retained")
 """Columns that may differ: a broker that loads the shorter log knows only the epochs of the remaining records, and the
 number of redundant records is not part of the state."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class CutoffVerification:
     """Result of `verify_cutoff`.
 
     Attributes:
@@ -141,7 +141,7 @@ class Proof:
     differing: tuple[str, ...]
 
 
-def verify_cutoff(folded: Folded, window: Window, options: FoldOptions) -> Proof | None:
+def verify_cutoff(folded: Folded, window: Window, options: FoldOptions) -> CutoffVerification | None:
     """Fold only the records at or after the cutoff and compare the states with those of the full fold.
 
     Groups without a subscription are not compared if their state may be deleted (control records).
@@ -159,15 +159,19 @@ def verify_cutoff(folded: Folded, window: Window, options: FoldOptions) -> Proof
     shorter = dialect.fold(folded.log, replace(window, from_offset=offset), options)
     by_key = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
     full, left = (
-        dialect.comparable(folded, one.states).drop_columns(list(FORGOTTEN)).sort_by(by_key).combine_chunks()
+        dialect.comparable(folded, one.states).drop_columns(list(NOT_COMPARED)).sort_by(by_key).combine_chunks()
         for one in (folded, shorter)
     )
+    if len(full) == len(left):
+        # Without the damaged records before the cutoff that make a state suspect, it is not suspect.
+        is_suspect = pc.call_function("or", [full["suspect"], left["suspect"]])
+        left = left.set_column(left.schema.get_field_index("suspect"), full.schema.field("suspect"), is_suspect)
     if full.equals(left):
-        return Proof(len(full), ())
+        return CutoffVerification(len(full), ())
     # Name the differences only if there are any: this is slow.
     states = [
         {f"{row['group_id']}:{row['topic_id'] or row['topic']}:{row['partition']}": row for row in table.to_pylist()}
         for table in (full, left)
     ]
     differing = sorted(name for name in {*states[0], *states[1]} if states[0].get(name) != states[1].get(name))
-    return Proof(len(full), tuple(differing))
+    return CutoffVerification(len(full), tuple(differing))

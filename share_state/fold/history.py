@@ -56,13 +56,18 @@ def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarra
         "archiving_records": total(state == ARCHIVING),
         "finished_records": finished,
         "poison_records": total(poison, np.where(state == ARCHIVED, sizes, left)),
-        "moved_time": to_timestamps(chains.chains["start_advanced_at"]),
-        "active_time": to_timestamps(chains.chains["last_consumed_at"]),
+        "moved_time": _known_times(chains.chains["start_advanced_at"]),
+        "active_time": _known_times(chains.chains["last_consumed_at"]),
     }
     kept = (*KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset")
     table = declared_table(TABLE, {name: states[name] for name in kept} | amounts)
     table = table.append_column(PREVIOUS_START, pa.array(before, mask=before == NO_PREVIOUS_START))
-    return table.append_column(FIRST_DELIVERY_AT, to_timestamps(np.maximum(chains.chains["first_delivery_at"], 0)))
+    return table.append_column(FIRST_DELIVERY_AT, _known_times(chains.chains["first_delivery_at"]))
+
+
+def _known_times(milliseconds: np.ndarray) -> pa.Array:
+    """Timestamps; null where no record has shown one (-1)."""
+    return to_timestamps(np.maximum(milliseconds, 0))
 
 
 def add_verdicts(

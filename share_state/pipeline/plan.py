@@ -24,7 +24,7 @@ from share_state.config.inputs import (
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.errors import InputError, PrunedError, SetupError
 from share_state.fold.checkpoint import FoldCheckpoint, restore_checkpoint
-from share_state.fold.dialect import Proof, dialect_of, verify_cutoff
+from share_state.fold.dialect import CutoffVerification, dialect_of, verify_cutoff
 from share_state.fold.explain import share_partitions
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import Folded
@@ -224,7 +224,7 @@ class FoldPlan:
             return table_schema("findings").empty_table()
         return judge(folded, self.severities, self.topics, folded.record_breaches, with_unproven=True)
 
-    def prove(self, folded: Folded) -> Proof | None:
+    def prove(self, folded: Folded) -> CutoffVerification | None:
         """Fold again without the records before the cutoff, and compare."""
         return verify_cutoff(folded, self.window_of(folded.log), self.fold_options(folded.log))
 

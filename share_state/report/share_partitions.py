@@ -73,7 +73,7 @@ def plain_run(run: Mapping[str, Any]) -> dict[str, Any]:
 def null_unknown(rows: pa.Table) -> pa.Table:
     """The rows with null in place of -1, which the tables hold for an unknown start offset or count."""
     for name in {"start_offset", "effective_start_offset", "delivery_complete_count"} & set(rows.column_names):
-        known = pc.if_else(pc.less(rows[name], 0), pa.scalar(None, rows[name].type), rows[name])
+        known = pc.if_else(pc.equal(rows[name], -1), pa.scalar(None, rows[name].type), rows[name])
         rows = rows.set_column(rows.schema.get_field_index(name), name, known)
     return rows
 

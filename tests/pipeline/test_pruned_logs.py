@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.errors import PrunedError
+from share_state.fold.history import history_pieces
 from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import Chunk
 from share_state.pipeline.executor import LocalExecutor, Progress
@@ -85,3 +86,9 @@ def test_a_small_cluster_is_read_in_process(
     assert (sum(one.source.end_offset - one.log_start_offset for one in logs if one.source)) == records
     with open_executor(ExecutorChoice(), FoldPlan(logs), Progress()) as executor:
         assert isinstance(executor, chosen)
+
+
+def test_a_share_partition_of_which_only_a_cold_snapshot_is_left_has_no_active_time():
+    (log,) = (one for one in find_logs([str(DATA / "4.4.0/dead-letters")]) if one.partition == 2)
+    rows = pa.concat_tables(history_pieces(fold_log(log)))
+    assert (rows["active_time"].null_count, len(rows)) == (10, 15)
