@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "api.calls": ("Explained", "cutoff", "explain", "read", "reconstruct", "repair", "timeline"),
     "api.tables": ("Tables",),
-    "fold.grouped": ("FOLD_GROUP_SCHEMA", "fold_group"),
-    "fold.log": ("FoldedLog", "fold_log"),
+    "fold.fold_group": ("FOLD_GROUP_SCHEMA", "fold_group"),
+    "fold.state_log": ("FoldedLog", "fold_log"),
     "sources.topics": ("Topics",),
     "sources.as_of": ("Window",),
     "sources.discovery": ("LogPartition", "find_logs"),

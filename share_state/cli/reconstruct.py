@@ -2,8 +2,9 @@
 
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,16 +25,19 @@ from share_state.cli.options import (
     open_plan,
     spec_of,
 )
+from share_state.config.inputs import JUDGE_NONE, JUDGE_STATE
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import warehouse_lock
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
-from share_state.report import console
-from share_state.report.cutoff import print_reconstruction
+from share_state.report.console import pluralize, print_json, print_line
 from share_state.report.share_partitions import plain_run
+from share_state.rules.registry import SEVERITIES, registered
 from share_state.spark.choice import open_executor, open_place
+
+_NOT_JUDGED = {JUDGE_STATE: "the rules over single records of __share_group_state", JUDGE_NONE: "every rule"}
 
 
 @command("share-state reconstruct /exports/broker-1 --out /lake/share_state")
@@ -95,9 +99,9 @@ def reconstruct(
     progress.close()
     found = result.plain() | {"warehouse": out, "judge": judge}
     if as_json:
-        console.print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
+        print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
     else:
-        print_reconstruction(found)
+        _print_result(found)
     return FOUND if fails(result.by_severity, judging.fail_on) else DONE
 
 
@@ -115,3 +119,34 @@ def _timeline_filter(
         if given is not None:
             raise ShareStateError(f"{option} {given}: selects what --timeline writes; give --timeline too")
     return None
+
+
+def _print_result(found: Mapping[str, Any]) -> None:
+    """Print the result of `reconstruct`."""
+    print_size(found)
+    redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
+    print_line(f"{redundant:,} of the records lie before the cutoff: see `share-state cutoff`")
+    if found["judge"] != JUDGE_NONE:
+        print_findings(found["findings"])
+    if found["judge"] in _NOT_JUDGED:
+        print_line(f"not judged: {_NOT_JUDGED[found['judge']]} (--judge all)")
+    print_line(f"tables are in {found['warehouse']} (run {found['run_id']}): `share-state show {found['warehouse']}`")
+
+
+def print_size(found: Mapping[str, Any]) -> None:
+    """Print the number of records, log partitions and share-partitions of a run."""
+    records, logs = pluralize(found["records"], "record"), pluralize(len(found["progress"]), "log partition")
+    verb = "holds" if found["records"] == 1 else "hold"
+    print_line(f"{records} of {logs} {verb} {pluralize(found['share_partitions'], 'live share-partition')}")
+
+
+def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
+    """Print how many findings each rule has and the statement that they violate, the most severe first."""
+    if not findings:
+        print_line("no findings")
+        return
+    rules = registered()
+    for found in sorted(findings, key=lambda found: (SEVERITIES.index(found["severity"]), found["rule"])):
+        statement = rules[found["rule"]].statement
+        count = pluralize(found["count"], "finding")
+        print_line(f"{found['severity']}: {found['rule']}, {count}. What should hold: {statement}")

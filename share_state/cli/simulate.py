@@ -1,17 +1,19 @@
 """`share-state simulate`: generated or replayed histories as real segments, with the expected state."""
 
+import json
+from dataclasses import astuple
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import Json, pairs
 from share_state.kafka.releases import LATEST, RELEASES
-from share_state.report import console
-from share_state.report.cutoff import print_simulation, simulation_json
+from share_state.report.console import print_json, print_line, print_table
 from share_state.simulator.faults import FAULTS
+from share_state.simulator.simulation import Simulation
 from share_state.simulator.simulation import simulate as simulated
 
 # Wrapped here: typer would break names at their hyphens.
@@ -94,5 +96,35 @@ def simulate(
         prunes=prune,
         traces=trace,
     )
-    console.print_json(simulation_json(simulation)) if as_json else print_simulation(simulation)
+    print_json(_to_json(simulation)) if as_json else _print_result(simulation)
     return FOUND if simulation.mismatches else DONE
+
+
+def _to_json(result: Simulation) -> dict[str, Any]:
+    """A simulation as plain data."""
+    return {
+        "folder": str(result.folder),
+        "events": result.events,
+        "records": result.records,
+        "share_partitions": result.share_partitions,
+        "faults": [json.loads(planted.to_json()) for planted in result.planted],
+        "mismatches": [json.loads(mismatch.to_json()) for mismatch in result.mismatches],
+    }
+
+
+def _print_result(result: Simulation) -> None:
+    """Print the size of a simulation and, per planted fault, the finding that it must cause."""
+    print_line(
+        f"{result.events:,} events produced {result.records:,} records of {result.share_partitions:,} share-partitions"
+    )
+    if result.planted:
+        rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in result.planted]
+        print_table(["FAULT", "CAUSES", "LOG", "OFFSET", "GROUP"], rows, numeric=("OFFSET",))
+    if result.mismatches:
+        print_line(f"logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): {len(result.mismatches):,}")
+        rows = [[*astuple(one)] for one in result.mismatches]
+        columns = ("LINE", "REQUEST", "GROUP", "TOPIC-ID", "PARTITION", "LOGGED", "SIMULATED", "REASON")
+        print_table(columns, rows, numeric=("LINE", "PARTITION"))
+    print_line(
+        f"logs, events and the truth are in {result.folder}: `share-state audit {result.folder} --out WAREHOUSE`"
+    )

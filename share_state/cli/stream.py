@@ -5,13 +5,13 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,6 +30,7 @@ from share_state.cli.options import (
     fails,
     pairs,
 )
+from share_state.cli.reconstruct import print_findings, print_size
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
@@ -43,7 +44,7 @@ from share_state.pipeline.resume import INITIAL, open_stream
 from share_state.pipeline.stream import StreamFold
 from share_state.pipeline.stream_tables import StreamRun, StreamTables
 from share_state.report import console
-from share_state.report.cutoff import print_stream
+from share_state.report.console import print_line
 from share_state.report.prometheus import StreamMetrics, StreamProgress, serve_metrics
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.object_stores import absolute_address
@@ -217,5 +218,13 @@ def stream(
         result = replace(result, cutoff=CommittedTables(out).read("cutoff"))
     progress.close()
     found = result.plain() | {"warehouse": out, "micro_batch": tables.run.batch}
-    console.print_json(found) if as_json else print_stream(found)
+    console.print_json(found) if as_json else _print_result(found)
     return FOUND if fails(result.by_severity, judging.fail_on) else DONE
+
+
+def _print_result(found: Mapping[str, Any]) -> None:
+    """Print what a stream has committed."""
+    print_size(found)
+    print_findings(found["findings"])
+    place = found["warehouse"]
+    print_line(f"tables are in {place} (micro-batch {found['micro_batch']}): `share-state show {place}`")

@@ -16,7 +16,8 @@ from share_state.kafka.delivery_states import ACQUIRED, ARCHIVED, ARCHIVING, AVA
 TABLE = "share_partition_history"
 PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME = "previous_start", "first_delivery_at", "log_time"
 OK, STALL, STOP, REWIND = "OK", "STALL", "STOP", "REWIND"
-VERDICTS = (OK, STALL, STOP, REWIND)
+VERDICTS = (REWIND, STOP, STALL, OK)
+"""The worst first; readers count any other verdict as worse than OK."""
 
 _MS_PER_MINUTE = 60_000
 

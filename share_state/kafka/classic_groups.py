@@ -4,26 +4,84 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from share_state.kafka.codec import CodecError, decode
 from share_state.kafka.group_records import (
     NO_GENERATION,
-    NO_USER_DATA,
     GroupRecordError,
     GroupRecordType,
-    StickyUserData,
     Subscription,
     SubscriptionError,
     TopicPartition,
     read_assignment,
-    read_cooperative_generation,
-    read_sticky_user_data,
     read_subscription,
     read_value,
+    topic_partitions,
 )
+from share_state.schema.declarations import layout
 
 CONSUMER = "consumer"
 STICKY, COOPERATIVE = "sticky", "cooperative-sticky"
 STATELESS = ("range", "roundrobin")
 STREAMS = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class StickyUserData:
+    """The user data of a sticky assignor: the partitions that a member claims to have owned.
+
+    Attributes:
+        version: 0 or 1, None if there is no user data or it cannot be read.
+        claims: claimed partitions in the order of the bytes.
+        generation: generation of the claims; None if absent (no user data, or version 0), -1 if it cannot be read.
+        trailing: number of bytes after it, which Kafka ignores.
+        flaw: why it cannot be read, "" if it can.
+    """
+
+    version: int | None
+    claims: tuple[TopicPartition, ...]
+    generation: int | None
+    trailing: int = 0
+    flaw: str = ""
+
+
+NO_USER_DATA = StickyUserData(None, (), None)
+
+
+def read_sticky_user_data(data: bytes | None) -> StickyUserData:
+    """Decode the user data of the assignor "sticky": in the later layout if it fits, otherwise in the earlier one.
+
+    The bytes contain no version, so version 0 with four or more trailing bytes is read as version 1.
+
+    Source: Kafka StickyAssignor.deserializeTopicPartitionAssignment; KIP-341.
+    """
+    if not data:
+        return NO_USER_DATA
+    failure = ""
+    for version in (1, 0):
+        try:
+            fields, consumed = decode(layout("sticky_assignor_user_data", f"v{version}"), data)
+        except CodecError as error:
+            failure = str(error)
+            continue
+        return StickyUserData(
+            version, topic_partitions(fields["previous_assignment"]), fields.get("generation"), len(data) - consumed
+        )
+    return StickyUserData(None, (), NO_GENERATION, flaw=failure)
+
+
+def read_cooperative_generation(data: bytes | None) -> int | None:
+    """The generation in the user data of "cooperative-sticky", for clients whose subscription has none.
+
+    Returns:
+        None if there is no user data, -1 if it cannot be read.
+    Source: Kafka CooperativeStickyAssignor.memberData.
+    """
+    if data is None:
+        return None
+    try:
+        return decode(layout("cooperative_sticky_assignor_user_data", "v0"), data)[0]["generation"]
+    except CodecError:
+        return NO_GENERATION
 
 
 @dataclass(frozen=True, slots=True)

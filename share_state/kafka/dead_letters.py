@@ -14,7 +14,7 @@ from share_state.kafka.share_partition_keys import binary_texts, utf8_texts
 HEADERS = ("topic", "partition", "offset", "group", "delivery.count", "message")
 """Names of the headers without the prefix `__dlq.errors.`. Source: KIP-1191; Kafka ShareGroupDLQRecord."""
 
-_PREFIX = "__dlq.errors."
+HEADER_PREFIX = "__dlq.errors."
 _NUMBER = r"^\d{1,18}$"
 
 DEAD_LETTERS = pa.schema(
@@ -43,7 +43,7 @@ def header_columns(data: np.ndarray, batches: np.ndarray, records: np.ndarray) -
         records: RECORD rows located in it.
     Source: Kafka DefaultRecord.readFrom.
     """
-    names = [f"{_PREFIX}{name}".encode() for name in HEADERS]
+    names = [f"{HEADER_PREFIX}{name}".encode() for name in HEADERS]
     ends = np.cumsum([0, *map(len, names)])
     at = np.zeros((len(HEADERS), len(records)), np.int64)
     sizes = np.full(at.shape, -1, np.int64)

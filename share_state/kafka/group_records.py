@@ -224,7 +224,7 @@ def read_subscription(data: bytes) -> Subscription:
         version,
         tuple(fields["topics"]),
         fields["user_data"],
-        _topic_partitions(fields.get("owned_partitions", ())),
+        topic_partitions(fields.get("owned_partitions", ())),
         generation if generation >= 0 else None,
         fields.get("rack_id"),
     )
@@ -237,10 +237,10 @@ def read_assignment(data: bytes) -> tuple[TopicPartition, ...]:
         SubscriptionError: if the version is negative or the bytes do not fit the layout.
     Source: Kafka ConsumerProtocol.deserializeAssignment.
     """
-    return _topic_partitions(_read("consumer_protocol_assignment", data)[1]["assigned_partitions"]) if data else ()
+    return topic_partitions(_read("consumer_protocol_assignment", data)[1]["assigned_partitions"]) if data else ()
 
 
-def _topic_partitions(topics: Iterable[Mapping[str, Any]]) -> tuple[TopicPartition, ...]:
+def topic_partitions(topics: Iterable[Mapping[str, Any]]) -> tuple[TopicPartition, ...]:
     """The topic-partitions of decoded ConsumerProtocolTopicPartition structs, in order."""
     return tuple((one["topic"], partition) for one in topics for partition in one["partitions"])
 
@@ -258,62 +258,3 @@ def _read(name: str, data: bytes) -> tuple[int, dict[str, Any]]:
         return version, decode(selected, min(version, newest).to_bytes(2, "big") + data[2:])[0]
     except CodecError as error:
         raise SubscriptionError(str(error)) from None
-
-
-@dataclass(frozen=True, slots=True)
-class StickyUserData:
-    """The user data of a sticky assignor: the partitions that a member claims to have owned.
-
-    Attributes:
-        version: 0 or 1, None if there is no user data or it cannot be read.
-        claims: claimed partitions in the order of the bytes.
-        generation: generation of the claims; None if absent (no user data, or version 0), -1 if it cannot be read.
-        trailing: number of bytes after it, which Kafka ignores.
-        flaw: why it cannot be read, "" if it can.
-    """
-
-    version: int | None
-    claims: tuple[TopicPartition, ...]
-    generation: int | None
-    trailing: int = 0
-    flaw: str = ""
-
-
-NO_USER_DATA = StickyUserData(None, (), None)
-
-
-def read_sticky_user_data(data: bytes | None) -> StickyUserData:
-    """Decode the user data of the assignor "sticky": in the later layout if it fits, otherwise in the earlier one.
-
-    The bytes contain no version, so version 0 with four or more trailing bytes is read as version 1.
-
-    Source: Kafka StickyAssignor.deserializeTopicPartitionAssignment; KIP-341.
-    """
-    if not data:
-        return NO_USER_DATA
-    failure = ""
-    for version in (1, 0):
-        try:
-            fields, consumed = decode(layout("sticky_assignor_user_data", f"v{version}"), data)
-        except CodecError as error:
-            failure = str(error)
-            continue
-        return StickyUserData(
-            version, _topic_partitions(fields["previous_assignment"]), fields.get("generation"), len(data) - consumed
-        )
-    return StickyUserData(None, (), NO_GENERATION, flaw=failure)
-
-
-def read_cooperative_generation(data: bytes | None) -> int | None:
-    """The generation in the user data of "cooperative-sticky", for clients whose subscription has none.
-
-    Returns:
-        None if there is no user data, -1 if it cannot be read.
-    Source: Kafka CooperativeStickyAssignor.memberData.
-    """
-    if data is None:
-        return None
-    try:
-        return decode(layout("cooperative_sticky_assignor_user_data", "v0"), data)[0]["generation"]
-    except CodecError:
-        return NO_GENERATION

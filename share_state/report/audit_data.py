@@ -19,15 +19,14 @@ import pyarrow.compute as pc
 from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
+from share_state.fold.history import VERDICTS
 from share_state.fold.limits import Limits
-from share_state.fold.states import row_texts
+from share_state.fold.states import KEY, row_texts
 from share_state.report.cutoff import name_holders
 from share_state.report.share_partitions import (
     HISTORY_TABLE,
     IDENTITY_COLUMNS,
     JUST_WORSE_THAN_OK,
-    KEY_COLUMNS,
-    VERDICTS,
     PoisonRecords,
     add_topic_key,
     ascending,
@@ -62,7 +61,7 @@ _MAX_FINDINGS = 12
 _MAX_AUDITS = 200
 _MAX_TREND = 30
 _FINDING_COLUMNS = (
-    *KEY_COLUMNS, "rule", "severity", "state_partition", "offset", "message", "evidence", "run_id", "settled",
+    *KEY, "rule", "severity", "state_partition", "offset", "message", "evidence", "run_id", "settled",
 )  # fmt: skip
 _NUMBERS = ("new", "open", "failing")
 _SIZES = (
@@ -74,7 +73,7 @@ _AUDIT = ("run_id", "time", "start_offset", "lag", "verdict")
 _FINDING = ("rule", "severity", "count", "new", "open", "offset", "message")
 _COUNTS = {"errors": pa.int64(), "warnings": pa.int64()}
 _MOST_AFFECTED_FIRST = descending("errors", "poison_records", "waiting_records", "warnings")
-_WORST_FIRST = [*ascending("rank"), *_MOST_AFFECTED_FIRST, *ascending(*KEY_COLUMNS)]
+_WORST_FIRST = [*ascending("rank"), *_MOST_AFFECTED_FIRST, *ascending(*KEY)]
 _MOST_SEVERE_FIRST = [*ascending("severity_rank"), *descending("new", "open", "count"), *ascending("rule")]
 
 
@@ -192,7 +191,7 @@ def _superseded(tables: CommittedTables, rows: pa.Table, is_of_run: pa.ChunkedAr
     if not pc.any(settled).as_py():
         return pa.array(np.zeros(len(rows), bool))
     old = rows.filter(settled)
-    columns = [*KEY_COLUMNS, "snapshot_offset", "suspect"]
+    columns = [*KEY, "snapshot_offset", "suspect"]
     states = add_topic_key(tables.read("share_partition_state", prefilter(old), columns))
     trusted = states.filter(pc.and_(pc.invert(states["suspect"]), pc.is_valid(states["snapshot_offset"])))
     keys, live, known = (row_texts(table.select(IDENTITY_COLUMNS).columns) for table in (rows, states, trusted))
@@ -247,10 +246,10 @@ def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> tuple[pa.T
         The worst `most` of those that need attention: columns of `latest_share_partitions`, suspect (boolean), errors
         and warnings (numbers of findings), status; and live, verdicts, statuses and flagged_left_out of `AuditReport`.
     """
-    suspects = add_topic_key(tables.read("share_partition_state", pc.field("suspect"), [*KEY_COLUMNS, "suspect"]))
+    suspects = add_topic_key(tables.read("share_partition_state", pc.field("suspect"), [*KEY, "suspect"]))
     counts, latest = _count_findings(summary), latest_audit_filter(tables)
     verdicts, statuses, flagged, worst = Counter[str](), Counter[tuple[float, str]](), 0, list[pa.Table]()
-    columns = (*KEY_COLUMNS, "verdict", "poison_records", "waiting_records")
+    columns = (*KEY, "verdict", "poison_records", "waiting_records")
     for piece in in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
         rows = with_unreported_verdicts(tables, piece)
         verdicts.update({row["values"]: row["counts"] for row in rows["verdict"].value_counts().to_pylist()})
@@ -362,7 +361,7 @@ def _read_first(
 ) -> dict[int, list[dict[str, Any]]]:
     """The first `most` rows, in an order, of each selected share-partition, by its place."""
     first = list[pa.Table]()
-    for piece in tables.batches(table, list(dict.fromkeys((*KEY_COLUMNS, *columns))), prefilter(selected)):
+    for piece in tables.batches(table, list(dict.fromkeys((*KEY, *columns))), prefilter(selected)):
         rows = select_share_partitions(piece, selected)
         if rows.num_rows:
             first = [_first_of_each(pa.concat_tables([*first, null_unknown(rows)]), order, most)]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
-from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
 from share_state.kafka.primitives import partition_for
 from share_state.report.console import print_line, print_table
 from share_state.report.share_partitions import plain_run
@@ -103,11 +103,9 @@ def _compare_share_partition(
     group, topic, partition = key
     end, ours = ends.get((topic, partition)), dict.fromkeys(_COMPARED)
     if row is not None and row["start_offset"] >= 0:
-        ours = {"start_offset": row["start_offset"], "leader_epoch": row["leader_epoch"], "lag": None}
-        if end is not None and row["delivery_complete_count"] >= 0:
-            lag = end - row["start_offset"] - row["delivery_complete_count"]
-            # The admin client shows no lag below 0.
-            ours["lag"] = lag if lag >= 0 else None
+        lag_of = (pa.array([one], pa.int64()) for one in (end, row["start_offset"], row["delivery_complete_count"]))
+        lag = compute_lags(*lag_of)[0].as_py()
+        ours = {"start_offset": row["start_offset"], "leader_epoch": row["leader_epoch"], "lag": lag}
     theirs = {name: None if answer is None else getattr(answer, name) for name in _COMPARED}
     unlike = [name for name in _COMPARED if (name != "lag" or end is not None) and ours[name] != theirs[name]]
     return {

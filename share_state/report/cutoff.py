@@ -1,30 +1,25 @@
-"""Prints the results of several commands (`cutoff` and others), and writes offsets for kafka-delete-records.sh."""
+"""Prints cutoffs, and writes offsets for kafka-delete-records.sh."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
-from share_state.config.inputs import JUDGE_NONE, JUDGE_STATE
 from share_state.errors import InputError
 from share_state.report.console import (
     escape_unprintable,
     format_time,
-    pluralize,
     print_line,
     print_table,
     write_report,
 )
-from share_state.rules.registry import SEVERITIES, listed, registered
+from share_state.rules.registry import listed
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from share_state.simulator.simulation import Simulation
     from share_state.sources.topics import Topics
 
-_NOT_JUDGED = {JUDGE_STATE: "the rules over single records of __share_group_state", JUDGE_NONE: "every rule"}
 _NUMERIC = ("PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE")
 _COLUMNS = ("TOPIC", *_NUMERIC, "SAFE", "HELD BACK BY", "ITS SNAPSHOT")
 
@@ -107,71 +102,3 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
     ]
     write_report(path, json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n")
     return len(entries)
-
-
-def print_reconstruction(found: Mapping[str, Any]) -> None:
-    """Print the result of `reconstruct`."""
-    _print_size(found)
-    redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
-    print_line(f"{redundant:,} of the records lie before the cutoff: see `share-state cutoff`")
-    if found["judge"] != JUDGE_NONE:
-        print_findings(found["findings"])
-    if found["judge"] in _NOT_JUDGED:
-        print_line(f"not judged: {_NOT_JUDGED[found['judge']]} (--judge all)")
-    print_line(f"tables are in {found['warehouse']} (run {found['run_id']}): `share-state show {found['warehouse']}`")
-
-
-def print_stream(found: Mapping[str, Any]) -> None:
-    """Print what a stream has committed."""
-    _print_size(found)
-    print_findings(found["findings"])
-    place = found["warehouse"]
-    print_line(f"tables are in {place} (micro-batch {found['micro_batch']}): `share-state show {place}`")
-
-
-def _print_size(found: Mapping[str, Any]) -> None:
-    records, logs = pluralize(found["records"], "record"), pluralize(len(found["progress"]), "log partition")
-    verb = "holds" if found["records"] == 1 else "hold"
-    print_line(f"{records} of {logs} {verb} {pluralize(found['share_partitions'], 'live share-partition')}")
-
-
-def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
-    """Print how many findings each rule has and the statement that they violate, the most severe first."""
-    if not findings:
-        print_line("no findings")
-        return
-    rules = registered()
-    for found in sorted(findings, key=lambda found: (SEVERITIES.index(found["severity"]), found["rule"])):
-        statement = rules[found["rule"]].statement
-        count = pluralize(found["count"], "finding")
-        print_line(f"{found['severity']}: {found['rule']}, {count}. What should hold: {statement}")
-
-
-def simulation_json(result: "Simulation") -> dict[str, Any]:
-    """A simulation as plain data."""
-    return {
-        "folder": str(result.folder),
-        "events": result.events,
-        "records": result.records,
-        "share_partitions": result.share_partitions,
-        "faults": [json.loads(planted.to_json()) for planted in result.planted],
-        "mismatches": [json.loads(mismatch.to_json()) for mismatch in result.mismatches],
-    }
-
-
-def print_simulation(result: "Simulation") -> None:
-    """Print the size of a simulation and, per planted fault, the finding that it must cause."""
-    print_line(
-        f"{result.events:,} events produced {result.records:,} records of {result.share_partitions:,} share-partitions"
-    )
-    if result.planted:
-        rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in result.planted]
-        print_table(["FAULT", "CAUSES", "LOG", "OFFSET", "GROUP"], rows, numeric=("OFFSET",))
-    if result.mismatches:
-        print_line(f"logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): {len(result.mismatches):,}")
-        rows = [[*astuple(one)] for one in result.mismatches]
-        columns = ("LINE", "REQUEST", "GROUP", "TOPIC-ID", "PARTITION", "LOGGED", "SIMULATED", "REASON")
-        print_table(columns, rows, numeric=("LINE", "PARTITION"))
-    print_line(
-        f"logs, events and the truth are in {result.folder}: `share-state audit {result.folder} --out WAREHOUSE`"
-    )

@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from share_state.delta.reader import CommittedTables
 from share_state.fold.options import SharePartitionFilter
+from share_state.fold.states import KEY
 from share_state.kafka.delivery_states import TERMINAL, state_name
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import OutputSpec
 from share_state.report.console import UNKNOWN, pluralize, print_line, print_table
-from share_state.report.share_partitions import KEY_COLUMNS, check_known
+from share_state.report.share_partitions import check_known
 
 RangeState = tuple[str, bool]
 """The name of a range's state, and whether it is terminal: the records are not delivered again."""
@@ -166,7 +167,7 @@ def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
         its key, `change` (appeared, disappeared, changed), `scalars` (column -> [before, after], if they differ) and
         `ranges` (record_count and the attributes of a RangeChange).
     """
-    columns = [*KEY_COLUMNS, *_SCALARS]
+    columns = [*KEY, *_SCALARS]
     old, new = ({_identity(row): row for row in states.select(columns).to_pylist()} for states, _ in (before, after))
     old_ranges, new_ranges = _ranges_by_key(before[1]), _ranges_by_key(after[1])
     changed = []
@@ -184,7 +185,7 @@ def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _ranges_by_key(rows: pa.Table) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     ranges: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    columns = [*KEY_COLUMNS, "first_offset", "last_offset", "delivery_state", "delivery_count", "gap"]
+    columns = [*KEY, "first_offset", "last_offset", "delivery_state", "delivery_count", "gap"]
     for row in rows.select(columns).sort_by("first_offset").to_pylist():
         ranges.setdefault(_identity(row), []).append(row)
     return ranges
@@ -215,7 +216,7 @@ def _compare(
     ranges = [asdict(one) | {"record_count": one.last_offset - one.first_offset + 1} for one in changes]
     kind = "changed" if old and new else "appeared" if new else "disappeared"
     known = new or old or {}
-    return {name: known[name] for name in KEY_COLUMNS} | {"change": kind, "scalars": scalars, "ranges": ranges}
+    return {name: known[name] for name in KEY} | {"change": kind, "scalars": scalars, "ranges": ranges}
 
 
 def print_differences(found: Mapping[str, Any]) -> None:

@@ -20,12 +20,12 @@ from prometheus_client.samples import Sample
 
 from share_state.errors import WarehouseError
 from share_state.fold.limits import Limits
+from share_state.fold.states import KEY
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.console import ReportError, write_report
 from share_state.report.share_partitions import (
     DELIVERY_STATES,
     HISTORY_TABLE,
-    KEY_COLUMNS,
     ascending,
     descending,
     group_pieces,
@@ -120,8 +120,8 @@ class Metrics(Collector):
 
     def _survey(self) -> Iterator[pa.Table]:
         """All live share-partitions in pieces: group_id, name, verdict, lag, ...; notes the worst in passing."""
-        columns = (*KEY_COLUMNS, "verdict", "poison_records", "waiting_records", "lag")
-        by = [*ascending("rank"), *descending("poison_records", "waiting_records", "lag"), *ascending(*KEY_COLUMNS)]
+        columns = (*KEY, "verdict", "poison_records", "waiting_records", "lag")
+        by = [*ascending("rank"), *descending("poison_records", "waiting_records", "lag"), *ascending(*KEY)]
         worst = list[pa.Table]()
         for piece in in_large_pieces(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
             rows = with_unreported_verdicts(self._tables, piece)

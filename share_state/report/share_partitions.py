@@ -14,22 +14,18 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
+from share_state.fold.history import VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.options import SharePartitionFilter
+from share_state.fold.states import KEY
 from share_state.kafka.delivery_states import DeliveryState, is_poison
 from share_state.schema.declarations import table_schema
-
-KEY_COLUMNS = ("dialect", "group_id", "topic_id", "topic", "partition")
-"""Columns of schemas/tables/share_partition_key.yaml."""
 
 IDENTITY_COLUMNS = ("dialect", "group_id", "topic_key", "partition")
 """What identifies a share-partition; topic_key is the topic's id, or its name if it has none."""
 
 DELIVERY_STATES = tuple(DeliveryState.__members__)
 """Delivery states in the order of their codes; columns of record counts have these names in lower case."""
-
-VERDICTS = ("REWIND", "STOP", "STALL", "OK")
-"""The worst first. A verdict that is none of these counts as worse than OK."""
 
 STATE, HISTORY_TABLE = "share_partition_state", "share_partition_history"
 
@@ -59,7 +55,7 @@ def check_known(warehouses: Iterable[CommittedTables], selection: SharePartition
     Raises:
         InputError: naming the nearest that are known.
     """
-    columns = {"share_groups": KEY_COLUMNS[1:2], "share_group_partitions": KEY_COLUMNS[1:], STATE: KEY_COLUMNS[1:]}
+    columns = {"share_groups": KEY[1:2], "share_group_partitions": KEY[1:], STATE: KEY[1:]}
     known = [tables.read(name, columns=names) for tables in warehouses for name, names in columns.items()]
     selection.check(pa.concat_tables(known, promote_options="default"))
 
@@ -110,7 +106,7 @@ def select_share_partitions(rows: pa.Table, selected: pa.Table) -> pa.Table:
     """The rows of some share-partitions.
 
     Args:
-        rows: rows with KEY_COLUMNS.
+        rows: rows with KEY.
         selected: rows with IDENTITY_COLUMNS and place, a number.
     Returns:
         Their rows with the column place, in any order.
@@ -223,18 +219,18 @@ def with_unreported_verdicts(tables: CommittedTables, rows: pa.Table) -> pa.Tabl
     """Rows of HISTORY_TABLE with topic_key, in any order; each with the worst verdict since the last reported audit."""
     rows = add_topic_key(rows)
     skipped = [one.run["run_id"] for one in tables.unreported()[0]]
-    columns = [name for name in (*KEY_COLUMNS, "verdict", "reason") if name in rows.schema.names]
+    columns = [name for name in (*KEY, "verdict", "reason") if name in rows.schema.names]
     is_skipped = pc.field("run_id").isin(skipped) & (pc.field("verdict") != VERDICTS[-1])
     if not skipped or not len(missed := add_topic_key(tables.read(HISTORY_TABLE, is_skipped, columns))):
         return rows
     order = rows.schema.names
     missed = missed.append_column("rank", pc.index_in(missed["verdict"], pa.array(VERDICTS))).sort_by("rank")
-    texts = {f"missed_{name}": pa.string() for name in columns[len(KEY_COLUMNS) :]}
-    first = group_rows(missed, IDENTITY_COLUMNS, dict.fromkeys(("rank", *columns[len(KEY_COLUMNS) :]), "first"))
+    texts = {f"missed_{name}": pa.string() for name in columns[len(KEY) :]}
+    first = group_rows(missed, IDENTITY_COLUMNS, dict.fromkeys(("rank", *columns[len(KEY) :]), "first"))
     first = first.rename_columns([*IDENTITY_COLUMNS, "rank", *texts])
     rows = left_join(rows, first, {"rank": pa.int32(), **texts})
     is_worse = pc.fill_null(pc.less(rows["rank"], pc.index_in(rows["verdict"], pa.array(VERDICTS))), False)
-    for name, missed_name in zip(columns[len(KEY_COLUMNS) :], texts, strict=True):
+    for name, missed_name in zip(columns[len(KEY) :], texts, strict=True):
         worst = pc.if_else(is_worse, rows[missed_name], rows[name])
         rows = rows.set_column(rows.schema.get_field_index(name), name, worst)
     return rows.select(order)
@@ -243,7 +239,7 @@ def with_unreported_verdicts(tables: CommittedTables, rows: pa.Table) -> pa.Tabl
 def records_by_state(tables: CommittedTables, where: pc.Expression | None = None) -> Iterator[pa.Table]:
     """The table `in_flight` in pieces: IDENTITY_COLUMNS, and columns of IN_FLIGHT to be summed."""
     zero, one = pa.scalar(0, pa.int64()), pa.scalar(1, pa.int64())
-    for piece in tables.batches("in_flight", [*KEY_COLUMNS, "state", "record_count"], where):
+    for piece in tables.batches("in_flight", [*KEY, "state", "record_count"], where):
         rows = add_topic_key(piece)
         for state in DELIVERY_STATES:
             records = pc.if_else(pc.equal(rows["state"], state), rows["record_count"], zero)
@@ -273,8 +269,8 @@ def find_poison_records(tables: CommittedTables, limits: Limits, most: int) -> P
     Raises:
         WarehouseError: if the table is gone.
     """
-    columns = (*KEY_COLUMNS, "first_offset", "last_offset", "record_count", "state", "delivery_count")
-    order = [*descending("delivery_count", "record_count"), *ascending(*KEY_COLUMNS, "first_offset")]
+    columns = (*KEY, "first_offset", "last_offset", "record_count", "state", "delivery_count")
+    order = [*descending("delivery_count", "record_count"), *ascending(*KEY, "first_offset")]
     records = ranges = 0
     worst = list[pa.Table]()
     for piece in tables.batches("in_flight", columns, poison_filter(limits)):

@@ -11,11 +11,10 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
 from share_state.fold.options import SharePartitionFilter
-from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
+from share_state.fold.states import KEY, SHARE_GROUP_STATE, compute_lags
 from share_state.report.console import print_json, print_line, print_table, row_pieces
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
-    KEY_COLUMNS,
     add_topic_key,
     ascending,
     check_known,
@@ -71,7 +70,7 @@ def print_state_json(warehouse: str, selection: SharePartitionFilter) -> None:
 def print_state(warehouse: str, selection: SharePartitionFilter, *, epochs: bool, ranges: bool) -> None:
     """Print one line per share-partition, and its in-flight ranges if `ranges` is set or there is only one."""
     tables, where = CommittedTables(warehouse), selection.of_rows
-    states = _read_states(tables, where, [*KEY_COLUMNS, "leader_epoch", "suspect", *_LAG])
+    states = _read_states(tables, where, [*KEY, "leader_epoch", "suspect", *_LAG])
     if not states.num_rows:
         check_known([tables], selection)
         print_line("no share-partitions")
@@ -106,7 +105,7 @@ def _sum_in_flight(tables: CommittedTables, where: pc.Expression | None) -> pa.T
     by_state = group_pieces(
         (
             add_topic_key(piece).append_column("name", pc.if_else(piece["gap"], "gap", pc.utf8_lower(piece["state"])))
-            for piece in tables.batches("in_flight", [*KEY_COLUMNS, "state", "gap", "record_count"], where)
+            for piece in tables.batches("in_flight", [*KEY, "state", "gap", "record_count"], where)
         ),
         [*IDENTITY_COLUMNS, "name"],
         {"record_count": "sum"},

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import InputError
-from share_state.kafka.dead_letters import DEAD_LETTERS, HEADERS, dead_letters, header_columns
+from share_state.kafka.dead_letters import DEAD_LETTERS, HEADER_PREFIX, HEADERS, dead_letters, header_columns
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.object_stores import InputPath
@@ -216,7 +216,7 @@ def _of_table(batch: pa.RecordBatch) -> _Part:
     columns = []
     for header in HEADERS:
         places = np.full(len(batch), -1, np.int64)
-        matching = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(names, f"__dlq.errors.{header}"), False)))
+        matching = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(names, f"{HEADER_PREFIX}{header}"), False)))
         places[row_of[matching]] = matching
         columns.append(values.take(pa.array(places, mask=places < 0)))
     times = pa.array(timestamp_ms(batch["timestamp"]))

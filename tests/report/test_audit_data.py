@@ -14,10 +14,11 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.limits import Limits
 from share_state.fold.state_log import fold_log
+from share_state.fold.states import KEY
 from share_state.report import share_partitions
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_text import advice
-from share_state.report.share_partitions import KEY_COLUMNS, add_topic_key, latest_audit_filter, latest_share_partitions
+from share_state.report.share_partitions import add_topic_key, latest_audit_filter, latest_share_partitions
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
 from tests.report.made_warehouse import (
@@ -291,7 +292,7 @@ def test_the_report_of_a_real_broker_s_log_says_what_the_fold_says(made: MadeWar
     made.audit([share_partition() | row | {"flights": own[_key(row)], "lag": None} for row in states])
     report = _read(made)
     assert report.is_healthy
-    wanted = add_topic_key(report.tables.read("share_partition_state", columns=KEY_COLUMNS))
+    wanted = add_topic_key(report.tables.read("share_partition_state", columns=KEY))
     rows = latest_share_partitions(report.tables, latest_audit_filter(report.tables), wanted).to_pylist()
     assert report.live == len(rows) == len(states)
     for row in rows:

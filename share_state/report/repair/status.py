@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from share_state.config.inputs import LimitSettings
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError
+from share_state.fold.history import VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.options import SharePartitionFilter
-from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.kafka.delivery_states import DeliveryState
 from share_state.kafka.releases import RELEASES, Release
 from share_state.pipeline.audit import run_audit
@@ -28,9 +29,7 @@ from share_state.report.console import pluralize
 from share_state.report.share_partitions import (
     HISTORY_TABLE,
     IDENTITY_COLUMNS,
-    KEY_COLUMNS,
     STATE,
-    VERDICTS,
     add_topic_key,
     ascending,
     check_known,
@@ -73,7 +72,7 @@ _BROKEN_CHAIN = ("ORPHAN_UPDATE", "BASE_LOST", "SPLIT_KEY", "SNAPSHOT_EPOCH_GAP"
 _RULES |= dict.fromkeys(_BROKEN_CHAIN, "STATE_SUSPECT")
 
 _STATE_COLUMNS = (
-    *KEY_COLUMNS, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset",
+    *KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset",
     "snapshot_epoch", "state_epoch", "leader_epoch", "delivery_complete_count", "snapshot_offset",
     "updates_since_snapshot", "write_time", "suspect",
 )  # fmt: skip
@@ -220,7 +219,7 @@ def survey(
     verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
     suspect = pc.if_else(rows["suspect"], pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
     rows = rows.append_column("rank", pc.min_element_wise(verdict, rows["trouble"], suspect))
-    rows = rows.filter(pc.is_valid(rows["rank"])).sort_by([*ascending("rank"), *ascending(*KEY_COLUMNS)])
+    rows = rows.filter(pc.is_valid(rows["rank"])).sort_by([*ascending("rank"), *ascending(*KEY)])
     selected = number_rows(rows.slice(0, most)).combine_chunks()
     return Survey(
         tuple(_statuses(tables, selected, findings)),
@@ -236,7 +235,7 @@ def survey(
 def _verdicts(tables: CommittedTables, where: pc.Expression) -> pa.Table | None:
     if not tables.holds(HISTORY_TABLE):
         return None
-    columns = (*KEY_COLUMNS, *_HISTORY, "time")
+    columns = (*KEY, *_HISTORY, "time")
     return with_unreported_verdicts(tables, tables.read(HISTORY_TABLE, where & latest_audit_filter(tables), columns))
 
 
@@ -245,13 +244,13 @@ def _findings(tables: CommittedTables, where: pc.Expression, states: pa.Table) -
 
     The first share-partition of `states` stands for a group that a finding is about.
     """
-    columns = (*KEY_COLUMNS, "rule", "message", "evidence", "offset")
+    columns = (*KEY, "rule", "message", "evidence", "offset")
     rows = tables.read("findings", where & pc.field("rule").isin(list(_RULES)), columns)
-    of_groups, first = rows.filter(pc.field("partition").is_null()), states.sort_by(ascending(*KEY_COLUMNS))
+    of_groups, first = rows.filter(pc.field("partition").is_null()), states.sort_by(ascending(*KEY))
     if len(of_groups):
         first = first.take(pc.index_in(of_groups["group_id"], first["group_id"].combine_chunks()).drop_null())
         of_groups = of_groups.filter(pc.is_in(of_groups["group_id"], first["group_id"].combine_chunks()))
-        of_groups = pa.table({name: (first if name in KEY_COLUMNS else of_groups)[name] for name in columns})
+        of_groups = pa.table({name: (first if name in KEY else of_groups)[name] for name in columns})
         rows = pa.concat_tables([rows.filter(pc.field("partition").is_valid()), of_groups.cast(rows.schema)])
     rows = add_topic_key(rows)
     milliseconds = pc.map_lookup(rows["evidence"], pa.scalar("milliseconds"), "first")
@@ -282,8 +281,8 @@ def _with_observed(tables: CommittedTables, where: pc.Expression, limits: Limits
 
 def _with_ranges(tables: CommittedTables, where: pc.Expression, trouble: str, text: str) -> pa.Table:
     """Share-partitions with matching ranges in flight: key columns, topic_key, trouble and message, as `_findings`."""
-    rows = tables.read("in_flight", where, (*KEY_COLUMNS, "record_count"))
-    found = add_topic_key(group_rows(rows, KEY_COLUMNS, {"record_count": "sum"}))
+    rows = tables.read("in_flight", where, (*KEY, "record_count"))
+    found = add_topic_key(group_rows(rows, KEY, {"record_count": "sum"}))
     texts = (f"{pluralize(one, 'offset')} {text}" for one in found["record_count"].to_pylist())
     found = found.append_column("trouble", pa.repeat(pa.scalar(TROUBLES.index(trouble), pa.int32()), len(found)))
     return found.append_column("message", pa.array(texts, pa.string())).drop_columns("record_count")
@@ -292,7 +291,7 @@ def _with_ranges(tables: CommittedTables, where: pc.Expression, trouble: str, te
 def _statuses(tables: CommittedTables, selected: pa.Table, findings: pa.Table) -> Iterator[SharePartitionStatus]:
     if not len(selected):
         return
-    in_flight = tables.read("in_flight", prefilter(selected), (*KEY_COLUMNS, *_RANGE))
+    in_flight = tables.read("in_flight", prefilter(selected), (*KEY, *_RANGE))
     ranges = rows_by_place(select_share_partitions(in_flight, selected), _RANGE)
     found = select_share_partitions(findings.drop_columns("topic_key"), selected)
     reported = rows_by_place(found, ("trouble", "message", "milliseconds"))
@@ -330,7 +329,7 @@ def _previous_starts(tables: CommittedTables, selected: pa.Table) -> dict[int, i
     if not len(rewound):
         return {}
     earlier = prefilter(rewound) & ~latest_audit_filter(tables)
-    rows = tables.read(HISTORY_TABLE, earlier, (*KEY_COLUMNS, "time", "effective_start_offset"))
+    rows = tables.read(HISTORY_TABLE, earlier, (*KEY, "time", "effective_start_offset"))
     found = select_share_partitions(rows, rewound).sort_by("time").to_pylist()
     return {row["place"]: row["effective_start_offset"] for row in found}
 

@@ -13,8 +13,8 @@ from share_state.fold.sticky import (
     kafka_owner,
     resolve,
 )
-from share_state.kafka.classic_groups import ClaimingMember, GroupGeneration
-from share_state.kafka.group_records import StickyUserData, Subscription
+from share_state.kafka.classic_groups import ClaimingMember, GroupGeneration, StickyUserData
+from share_state.kafka.group_records import Subscription
 
 TOPICS = ("t",)
 

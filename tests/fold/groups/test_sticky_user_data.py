@@ -4,17 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.kafka.codec import encode
-from share_state.kafka.group_records import (
+from share_state.kafka.classic_groups import (
     NO_USER_DATA,
     StickyUserData,
-    Subscription,
-    SubscriptionError,
-    read_assignment,
     read_cooperative_generation,
     read_sticky_user_data,
-    read_subscription,
 )
+from share_state.kafka.codec import encode
+from share_state.kafka.group_records import Subscription, SubscriptionError, read_assignment, read_subscription
 from share_state.schema.declarations import layout
 
 CLAIMS = (("t1", 0), ("t1", 1), ("t2", 3))
