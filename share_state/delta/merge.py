@@ -22,20 +22,20 @@ from share_state.schema.declarations import table_schema
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-GONE = "gone"
+DELETED = "deleted"
 """Column of changed rows: the row with this key is no longer in the table."""
 
 _FIX = "start the stream again; it then rewrites all tables"
 
 
 def merged_rows(existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]) -> list[pa.Table]:
-    """The rows of a table whose key no changed row has, then the changed rows that are not GONE.
+    """The rows of a table whose key no changed row has, then the changed rows that are not DELETED.
 
     Args:
         existing: the table.
         table: its name.
         place: its folder.
-        rows: the changed rows: the columns of the table, and GONE.
+        rows: the changed rows: the columns of the table, and DELETED.
         key: names of columns; empty to keep no row of the table.
     """
     names, left = table_schema(table).names, table_schema(table).empty_table()
@@ -48,7 +48,7 @@ def merged_rows(existing: "DeltaTable", table: str, place: str, rows: pa.Table, 
         found, counts = _key_runs(left, key)
         is_left = pc.invert(pc.is_in(found, _key_runs(rows, key)[0])).to_numpy(zero_copy_only=False)
         left = left.filter(pa.array(np.repeat(is_left, counts)))
-    return [left, rows.filter(pc.invert(rows[GONE]))]
+    return [left, rows.filter(pc.invert(rows[DELETED]))]
 
 
 def _key_runs(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Array, np.ndarray]:

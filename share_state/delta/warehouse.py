@@ -115,9 +115,9 @@ def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
         entry.name for entry in entries if entry.name in tables and (was_locked or next(entry.glob("**/*.json"), None))
     }
     # A Delta table at the place itself (`decode --out`) is replaced whole; its log names the files that are its own.
-    strangers = [entry.name for entry in entries if entry.name not in known and "_delta_log" not in known]
-    if strangers:
-        raise _occupied(root, strangers[0])
+    foreign = [entry.name for entry in entries if entry.name not in known and "_delta_log" not in known]
+    if foreign:
+        raise _occupied(root, foreign[0])
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not existing.is_dir():
         raise WarehouseError(f"{root}: {existing} is a file; give a folder for the tables")
@@ -132,9 +132,9 @@ def _check_address(root: str, tables: Sequence[str]) -> None:
         names = [name for name in path.names() if not name.startswith(".")]
     except InputError as error:
         raise WarehouseError(str(error)) from None
-    strangers = [name for name in names if name not in tables and "_delta_log" not in {*names} & {*tables}]
-    if strangers:
-        raise _occupied(root, strangers[0])
+    foreign = [name for name in names if name not in tables and "_delta_log" not in {*names} & {*tables}]
+    if foreign:
+        raise _occupied(root, foreign[0])
 
 
 def _occupied(root: str, name: str) -> WarehouseError:
@@ -279,14 +279,14 @@ class Warehouse:
         self._write(table, rows, None)
 
     def merge(self, table: str, rows: pa.Table, key: Sequence[str], application: str, batch: int) -> None:
-        """Replace the rows whose key occurs in `rows` with those of `rows` that are not GONE; as `replace`.
+        """Replace the rows whose key occurs in `rows` with those of `rows` that are not DELETED; as `replace`.
 
         A batch that the application has merged before changes nothing, so a batch may be repeated. The whole table is
         written again.
 
         Args:
             table: its name; the table exists.
-            rows: its columns and GONE.
+            rows: its columns and DELETED.
             key: columns; empty to replace all rows.
             application, batch: Delta's txnAppId and txnVersion; batches increase.
         """
@@ -519,13 +519,13 @@ def _missing_columns(table: str, path: str, existing: "DeltaTable") -> list[str]
         WarehouseError: if another program wrote it.
     """
     declared, found = table_schema(table), pa.schema(existing.schema())
-    strangers = [name for name in found.names if name not in declared.names and not found.field(name).nullable]
+    foreign = [name for name in found.names if name not in declared.names and not found.field(name).nullable]
     # A table that share_state wrote has at least the first column.
-    strangers += found.names[: declared.names[0] not in found.names]
-    strangers += [one.name for one in declared if one.name in found.names and not _is_same(one, found.field(one.name))]
-    if strangers:
+    foreign += found.names[: declared.names[0] not in found.names]
+    foreign += [one.name for one in declared if one.name in found.names and not _is_same(one, found.field(one.name))]
+    if foreign:
         raise WarehouseError(
-            f"{path}: another table is here (with the column {strangers[0]} {found.field(strangers[0]).type}); "
+            f"{path}: another table is here (with the column {foreign[0]} {found.field(foreign[0]).type}); "
             f"give an empty folder"
         )
     return [name for name in declared.names if name not in found.names]

@@ -16,11 +16,12 @@ from share_state.kafka.state_records import STATE_BATCH
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume_point import ResumePoint
 
-FORM = 2
+_VERSION = 2
 """Version of the checkpoint; an audit that finds another version reads the log from its start."""
 
-_SHARE_PARTITIONS = "carried_share_partitions"
-_COLUMNS = dict(zip(CHAIN.names or (), table_schema(_SHARE_PARTITIONS).names[2:-1], strict=True))
+CHECKPOINTS = "carried_share_partitions"
+"""A table of audits, and of a reconstruct that a stream may continue."""
+_COLUMNS = dict(zip(CHAIN.names or (), table_schema(CHECKPOINTS).names[2:-1], strict=True))
 """Field of CHAIN -> column; the columns keep the names of the first release."""
 
 
@@ -50,7 +51,7 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
     """The row of a log in the table `carried_logs`."""
     extent, counts = checkpoint.extent, checkpoint.counts
     log = {
-        "form": FORM,
+        "form": _VERSION,
         "mark": asdict(checkpoint.mark),
         "runs": extent.runs.tolist(),
         "cells": extent.cells.tolist(),
@@ -75,7 +76,7 @@ def with_input(carried: str, digest: Callable[[], str]) -> str:
 def resume_point_of(carried: str) -> ResumePoint | None:
     """Where to resume, from the column `carried` of `carried_logs`; None for a checkpoint of another version."""
     log = json.loads(carried)
-    return ResumePoint(**log["mark"]) if log["form"] == FORM else None
+    return ResumePoint(**log["mark"]) if log["form"] == _VERSION else None
 
 
 def checkpoint_share_partitions(name: str, checkpoint: FoldCheckpoint) -> Iterator[pa.Table]:
@@ -97,7 +98,7 @@ def checkpoint_share_partitions(name: str, checkpoint: FoldCheckpoint) -> Iterat
             *(pa.array(piece.chains[field][numbers]) for field in _COLUMNS),
             batch_lists(ends, piece.batches),
         ]
-        yield pa.table(columns, schema=table_schema(_SHARE_PARTITIONS))
+        yield pa.table(columns, schema=table_schema(CHECKPOINTS))
 
 
 def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoint:

@@ -39,7 +39,7 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OffsetState:
     """State of an offset.
 
     Attributes:
@@ -81,8 +81,8 @@ class Touch:
     is_readable: bool
     ranges: tuple[tuple[int, int, int, int], ...]
     recorded_start: int
-    before: Standing
-    after: Standing
+    before: OffsetState
+    after: OffsetState
     start_before: int | None = None
     start_offset: int | None = None
     end_offset: int | None = None
@@ -116,7 +116,7 @@ class Explanation:
     offset: int
     log: str
     touches: list[Touch] = field(default_factory=list)
-    standing: Standing = Standing(Place.UNKNOWN)
+    standing: OffsetState = OffsetState(Place.UNKNOWN)
     start_offset: int | None = None
     effective_start: int | None = None
     end_offset: int | None = None
@@ -185,7 +185,7 @@ def _unreadable(
     dialect: Dialect, rows: np.ndarray, view: RecordView, selected: np.ndarray
 ) -> Iterator[tuple[int, Touch]]:
     """The selected records that cannot be folded, with the numbers of their share-partitions."""
-    nothing = Standing(Place.UNKNOWN)
+    nothing = OffsetState(Place.UNKNOWN)
     # The extra entry is for number -1: a record of no share-partition.
     for at in np.flatnonzero(np.append(selected, False)[view.numbers] & ~view.is_readable).tolist():
         row = rows[at]
@@ -210,11 +210,11 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
     state = np.where(in_flight, states.batches["state"][covering][at] if len(covering) else 0, 0)
     count = np.where(in_flight, states.batches["count"][covering][at] if len(covering) else 0, 0)
 
-    def standing(row: int) -> Standing:
+    def standing(row: int) -> OffsetState:
         if place[row] == absent:
-            return Standing(Place(reader.place_without_state))
+            return OffsetState(Place(reader.place_without_state))
         where = _PLACES[place[row]]
-        return Standing(where, int(state[row]), int(count[row])) if in_flight[row] else Standing(where)
+        return OffsetState(where, int(state[row]), int(count[row])) if in_flight[row] else OffsetState(where)
 
     def start(row: int) -> int | None:
         return int(starts[row]) if has_start[row] else None

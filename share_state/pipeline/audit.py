@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse
 from share_state.errors import WarehouseError
 from share_state.fold.archiving import RANGES
-from share_state.fold.history import add_verdicts
+from share_state.fold.checkpoint import CHECKPOINTS
+from share_state.fold.history import HISTORY, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
@@ -23,7 +24,7 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import carried_logs, finish_findings, replace_tables
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan
-from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.registry import OFF
 from share_state.sources.resume_point import READ_FROM_START, digest_of_logs
 
@@ -32,7 +33,7 @@ _LOG = logging.getLogger("share_state")
 _NOTED_FROM = "dead_letters.noted_from"
 """Option of the `runs` row, as DriverSide.noted_from: later audits must know it."""
 
-_WRITTEN = (IN_FLIGHT, STATE, CARRIED)
+_WRITTEN = (IN_FLIGHT, STATE, CHECKPOINTS)
 """Tables that the tasks write."""
 
 NOTHING_NEW = "nothing new since the last audit"
@@ -117,7 +118,7 @@ def run_audit(
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
             result = summarize(
-                sink.fold(plan, _WRITTEN, (FINDINGS, WATCHED, *side.staged)), inputs, fingerprint | previous
+                sink.fold(plan, _WRITTEN, (FINDINGS, HISTORY, *side.staged)), inputs, fingerprint | previous
             )
         clock = int(started.timestamp() * 1000)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
@@ -136,11 +137,11 @@ def run_audit(
                 clock=clock,
                 by_wall_clock=by_wall_clock,
             )
-            sink.finish(WATCHED, finish)
+            sink.finish(HISTORY, finish)
         with progress("commit"):
             made = {"cutoff": result.cutoff, "carried_logs": carried_logs(result, plan), **rows.tables}
             replace_tables(sink, (FINDINGS, *_WRITTEN), made)
-            sink.append(WATCHED, tables.run_ids(WATCHED) - kept | {result.run_id})
+            sink.append(HISTORY, tables.run_ids(HISTORY) - kept | {result.run_id})
             sink.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
             _LOG.info("wrote %s tables", len(tables.versions))
             sink.maintain(replaced_files_days)

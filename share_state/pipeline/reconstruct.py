@@ -11,14 +11,14 @@ from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
 from share_state.errors import NothingCommittedError
-from share_state.fold.checkpoint import with_input
+from share_state.fold.checkpoint import CHECKPOINTS, with_input
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult, keep_proven, run_row, summarize
 from share_state.pipeline.sink import Sink
-from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, decoded_batches
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, decoded_batches
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC
@@ -54,7 +54,12 @@ def run_reconstruct(
     """
     progress, started = progress or Progress(), datetime.now(UTC)
     is_whole = _is_whole(plan)
-    written = (IN_FLIGHT, STATE, *((TIMELINE,) if plan.timeline is not None else ()), *((CARRIED,) if is_whole else ()))
+    written = (
+        IN_FLIGHT,
+        STATE,
+        *((TIMELINE,) if plan.timeline is not None else ()),
+        *((CHECKPOINTS,) if is_whole else ()),
+    )
     with progress("read the groups"):
         side, plan = read_driver_side(plan)
     with Warehouse(warehouse) as tables, executor.open_sink(tables) as sink:

@@ -19,17 +19,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.merge import GONE, keep_log_for_a_day, merged_batch, restore_version
+from share_state.delta.merge import DELETED, keep_log_for_a_day, merged_batch, restore_version
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
 from share_state.errors import NothingCommittedError, ShareStateError
 from share_state.fold.archiving import RANGES
-from share_state.fold.history import LOG_TIME, add_verdicts
+from share_state.fold.history import HISTORY, LOG_TIME, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
 from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
 from share_state.pipeline.stream import COMPLETE, KEYS, LogChanges, StreamFold
-from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, WATCHED
+from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.findings import cap_findings
 from share_state.rules.registry import OFF, Scope, registered
 from share_state.schema.declarations import table_schema
@@ -44,7 +44,7 @@ _IS_OF_LETTERS = pc.field("rule").isin([code for code, one in registered().items
 """A filter for the rows of `findings` about dead letters."""
 _COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "message"]
 
-_TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, WATCHED)
+_TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, HISTORY)
 _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
 _QUERY, _BATCH, _COMPLETE = "query", "batch", "complete_times"
@@ -220,11 +220,11 @@ class StreamTables:
         self._merge_findings(batch, changes, archiving, topics, of_letters)
         merged = {
             table: [_named(one.tables[table], topics) for one in changes if table in one.tables]
-            for table in (IN_FLIGHT, STATE, CUTOFF, WATCHED)
+            for table in (IN_FLIGHT, STATE, CUTOFF, HISTORY)
         }
         merged[STATE].append(stale)
-        merged[WATCHED] += [_named(rows, topics) for rows in self._initial_history(merged[WATCHED])]
-        merged[WATCHED] = self._judged(merged[WATCHED], stale)
+        merged[HISTORY] += [_named(rows, topics) for rows in self._initial_history(merged[HISTORY])]
+        merged[HISTORY] = self._judged(merged[HISTORY], stale)
         with ThreadPoolExecutor(len(merged)) as threads:
             deque(threads.map(lambda one: self._merge(one[0], batch, one[1]), merged.items()), maxlen=0)
 
@@ -328,7 +328,7 @@ class StreamTables:
         self._known = topics
         if before is None or (topics.ends.equals(before.ends) and topics.names.equals(before.names)):
             return none
-        rows = CommittedTables(self._root).read(STATE) if self.run.batch >= 0 else none.drop_columns(GONE)
+        rows = CommittedTables(self._root).read(STATE) if self.run.batch >= 0 else none.drop_columns(DELETED)
         now, old = _named(rows.combine_chunks(), topics), rows
         columns = ("topic", "topic_end_offset")
         is_same = [pc.equal(pc.fill_null(now[one].cast(pa.string()), ""), pc.fill_null(old[one].cast(pa.string()), ""))
@@ -357,27 +357,27 @@ class StreamTables:
             kept = CommittedTables(self._root).runs.filter(pc.field("command") != COMMAND)["run_id"].to_pylist()
         except NothingCommittedError:
             kept = []
-        self._warehouse.append(WATCHED, [], self._warehouse.run_ids(WATCHED) - {*kept})
+        self._warehouse.append(HISTORY, [], self._warehouse.run_ids(HISTORY) - {*kept})
 
     def _initial_history(self, changed: Sequence[pa.Table]) -> Iterator[pa.Table]:
         """Rows of `share_partition_history` for what another run left and the first micro-batch does not change."""
         numbers = [int(log.rpartition("-")[2]) for log in self.run.progress] if self.run.batch < 0 else []
         for number in numbers:
             if (state := self._fold.initial(number)) is not None:
-                yield _not_in(changed, self._fold.judge_at(state, number).tables[WATCHED])
+                yield _not_in(changed, self._fold.judge_at(state, number).tables[HISTORY])
 
     def _judged(self, changed: Sequence[pa.Table], stale: pa.Table) -> list[pa.Table]:
         """Changed rows of `share_partition_history`: of the fold, with lag and verdict; of topics with a new end."""
         own, clock = list[pa.Table](), int(time.time() * 1000)
         for rows in changed:
             lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
-            given = rows.drop_columns([COMPLETE, GONE]).set_column(rows.schema.get_field_index("lag"), "lag", lag)
+            given = rows.drop_columns([COMPLETE, DELETED]).set_column(rows.schema.get_field_index("lag"), "lag", lag)
             until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
             judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._fold.limits, clock=clock)
-            own.append(judged.cast(table_schema(WATCHED)).append_column(GONE, rows[GONE]))
+            own.append(judged.cast(table_schema(HISTORY)).append_column(DELETED, rows[DELETED]))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
-            rows = CommittedTables(self._root).read(WATCHED, pc.field("run_id") == self.run.query)
+            rows = CommittedTables(self._root).read(HISTORY, pc.field("run_id") == self.run.query)
             rows, keys = _not_in(own, _kept(rows)), key_texts(stale, "state_partition").combine_chunks()
             rows = rows.filter(pc.is_in(key_texts(rows, "state_partition"), keys))
             place = pc.index_in(key_texts(rows, "state_partition"), keys)
@@ -391,8 +391,8 @@ class StreamTables:
         if not parts:
             return
         rows = pa.concat_tables(parts)
-        if GONE not in rows.column_names:
-            rows = rows.append_column(GONE, pa.repeat(False, len(rows)))
+        if DELETED not in rows.column_names:
+            rows = rows.append_column(DELETED, pa.repeat(False, len(rows)))
         self._warehouse.merge(table, rows, KEYS[table], self.run.query, batch)
 
     def _merge_findings(
@@ -479,18 +479,21 @@ def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:
             by_log[one.log or f"problems {len(by_log)}"] = one
             continue
         first = by_log[one.log]
-        settled, gone = first.tables[FINDINGS].filter(pc.field("settled")), first.tables[WATCHED].filter(pc.field(GONE))
+        settled, gone = (
+            first.tables[FINDINGS].filter(pc.field("settled")),
+            first.tables[HISTORY].filter(pc.field(DELETED)),
+        )
         tables = {
             FINDINGS: pa.concat_tables([settled, one.tables[FINDINGS]], promote_options="permissive"),
-            WATCHED: pa.concat_tables([gone, one.tables[WATCHED]]),
+            HISTORY: pa.concat_tables([gone, one.tables[HISTORY]]),
         }
         by_log[one.log] = replace(first, tables=first.tables | tables)
     return list(by_log.values())
 
 
 def _kept(rows: pa.Table) -> pa.Table:
-    """Rows with the column GONE, false for each."""
-    return rows.append_column(GONE, pa.array(np.zeros(len(rows), bool)))
+    """Rows with the column DELETED, false for each."""
+    return rows.append_column(DELETED, pa.array(np.zeros(len(rows), bool)))
 
 
 def _not_in(others: Sequence[pa.Table], rows: pa.Table) -> pa.Table:

@@ -9,8 +9,8 @@ from share_state.fold.dead_letters import letters_of_offset
 from share_state.fold.explain import (
     AssignmentHistory,
     Explanation,
+    OffsetState,
     Place,
-    Standing,
     Touch,
     assignment_history,
     explain,
@@ -184,7 +184,7 @@ def _contents(touch: Touch) -> str:
     return f"{'unchanged: ' if touch.is_cold else ''}{', '.join(parts) or 'no range, no SPSO'}"
 
 
-def _describe(standing: Standing) -> str:
+def _describe(standing: OffsetState) -> str:
     if standing.state is None:
         return _PLACES[standing.place]
     return f"{state_name(standing.state)} ({standing.delivery_count})"
@@ -228,7 +228,7 @@ def _summary_below_start(since: Touch, when: str, limit: DeliveryLimit) -> str:
         return f"{moved}, which set the first SPSO, {since.start_offset}: the group starts after it"
     step = f"{moved}, which moved SPSO from {since.start_before} to {since.start_offset}"
     # The record that moves SPSO may itself hold the final state.
-    own = [Standing(Place.IN_FLIGHT, state, count) for _, _, state, count in since.ranges]
+    own = [OffsetState(Place.IN_FLIGHT, state, count) for _, _, state, count in since.ranges]
     final = [one for one in (*own, since.before) if one.place == Place.IN_FLIGHT and one.is_finished]
     if final:
         return f"{_final_state(final[0], limit)}; {step}"
@@ -255,7 +255,7 @@ def _summary_in_flight(explanation: Explanation, when: str, limit: DeliveryLimit
     return f"available since {when} though its {count} deliveries reach the limit of {limit.count}{assumed}"
 
 
-def _final_state(standing: Standing, limit: DeliveryLimit) -> str:
+def _final_state(standing: OffsetState, limit: DeliveryLimit) -> str:
     count = standing.delivery_count or 0
     if standing.state == ACKNOWLEDGED:
         return f"acknowledged in delivery {count}"
@@ -286,7 +286,7 @@ def print_explanation(found: Mapping[str, Any]) -> None:
             *(record[name] for name in ("kind", "said", "standing", "deliveries", "start_offset", "end_offset")),
             *([members] if has_members else []),
         ])  # fmt: skip
-    columns = ["RECORD", "TIME", "KIND", "SAID", "STANDING", "DELIVERIES", "SPSO", "SPEO"]
+    columns = ["RECORD", "TIME", "KIND", "CONTENTS", "STATE", "DELIVERIES", "SPSO", "SPEO"]
     numeric = ("RECORD", "DELIVERIES", "SPSO", "SPEO")
     print_table([*columns, *(["ASSIGNED TO"] if has_members else [])], rows, numeric=numeric)
     print_line()

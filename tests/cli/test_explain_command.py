@@ -125,7 +125,7 @@ def test_each_record_is_told_with_what_it_changed(light: Command):
     assert [tuple(record[name] for name in columns) for record in found["records"]] == expected
     assert (found["log"], found["topic"], found["topic_id"]) == ("__share_group_state-0", "t3", topic)
     header, *rows = light(*arguments).out.split("\n\n")[1].splitlines()
-    assert header.split()[:4] == ["RECORD", "TIME", "KIND", "SAID"]
+    assert header.split()[:4] == ["RECORD", "TIME", "KIND", "CONTENTS"]
     assert [int(row.split()[0]) for row in rows] == [record["offset"] for record in found["records"]]
     named = light("explain", CHAOS, "--group", "g0", "--topic", "t3", "--partition", 1, "--offset", 24, "--json")
     assert named.json["sentence"] == found["sentence"]

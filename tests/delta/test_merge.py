@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.delta.merge import GONE
+from share_state.delta.merge import DELETED
 from share_state.delta.reader import open_table
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.stream import KEYS
@@ -43,7 +43,7 @@ def test_changed_rows_replace_those_with_the_same_key(
     rows = _in_flight([(key, first) for key, first, _ in changed])
     with Warehouse(str(root)) as lake:
         lake.replace("in_flight", [_in_flight(before)])
-        rows = rows.append_column(GONE, pa.array([gone for *_, gone in changed], pa.bool_()))
+        rows = rows.append_column(DELETED, pa.array([gone for *_, gone in changed], pa.bool_()))
         lake.merge("in_flight", rows, KEYS["in_flight"], "a-stream", 0)
         merged = open_table(f"{root}/in_flight")
         assert merged is not None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.fold import state_replay
-from share_state.fold.explain import Explanation, Place, Standing, explain
+from share_state.fold.explain import Explanation, OffsetState, Place, explain
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.state_log import fold_log
 from share_state.sources.as_of import Window, as_of_window
@@ -27,19 +27,19 @@ def explained(
     return found
 
 
-def standing_in_model(states: dict, partition: int, offset: int, seen: bool) -> Standing:
+def standing_in_model(states: dict, partition: int, offset: int, seen: bool) -> OffsetState:
     """Where the dictionary has the offset."""
     state = states.get(partition)
     if state is None:
-        return Standing(Place.DELETED if seen else Place.UNKNOWN)
+        return OffsetState(Place.DELETED if seen else Place.UNKNOWN)
     if state.start < 0:
-        return Standing(Place.UNINITIALISED)
+        return OffsetState(Place.UNINITIALISED)
     if offset < state.start:
-        return Standing(Place.BELOW_START)
+        return OffsetState(Place.BELOW_START)
     if offset in state.values:
         count, delivery_state = state.values[offset]
-        return Standing(Place.IN_FLIGHT, delivery_state, count)
-    return Standing(Place.GAP if offset < max([state.start, *(at + 1 for at in state.values)]) else Place.BEYOND_END)
+        return OffsetState(Place.IN_FLIGHT, delivery_state, count)
+    return OffsetState(Place.GAP if offset < max([state.start, *(at + 1 for at in state.values)]) else Place.BEYOND_END)
 
 
 @given(logs(), st.integers(0, 2), st.integers(0, FARTHEST + 8))
@@ -53,7 +53,7 @@ def test_the_records_that_touch_an_offset_are_those_that_a_dictionary_says(
     assert len(found) == bool(own)
     if not own:
         return
-    expected, before = [], Standing(Place.UNKNOWN)
+    expected, before = [], OffsetState(Place.UNKNOWN)
     for number, (at, written) in enumerate(records):
         if written.partition != partition:
             continue
@@ -126,7 +126,7 @@ def test_a_record_that_cannot_be_read_is_told_and_changes_nothing(tmp_path: Path
     log = log_of(tmp_path, in_bytes(consecutive([Batch([first]), Batch([bad])])))
     found = explained(log, SharePartitionFilter("g", None, 0), 4)
     assert [(touch.offset, touch.is_readable) for touch in found.touches] == [(0, True), (1, False)]
-    assert found.standing == Standing(Place.IN_FLIGHT, 0, 1)
+    assert found.standing == OffsetState(Place.IN_FLIGHT, 0, 1)
 
 
 def test_a_share_partition_is_suspect_behind_records_that_are_lost(tmp_path: Path):
@@ -157,7 +157,7 @@ def test_the_record_that_brought_an_offset_to_where_it_stands_is_known(tmp_path:
     assert [touch.offset for touch in found.touches] == [0, 1, 2, 3, 4]
     assert found.since is not None
     assert (found.since.offset, found.since.start_before, found.since.start_offset) == (4, 0, 6)
-    assert found.since.before == Standing(Place.IN_FLIGHT, 2, 2)
+    assert found.since.before == OffsetState(Place.IN_FLIGHT, 2, 2)
     earlier = explained(log, SharePartitionFilter("g"), 4, Window(until_offset=4))
     assert earlier.since is not None
     assert earlier.since.offset == 2

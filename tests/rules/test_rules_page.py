@@ -57,5 +57,5 @@ def test_stale_pages_are_renewed(tmp_path: Path):
 
 
 def test_a_rule_that_is_gone_is_named():
-    with pytest.raises(DeclarationError, match="block 'rule GONE'"):
-        rules_page("<!-- begin rule GONE -->\n<!-- end rule GONE -->\n")
+    with pytest.raises(DeclarationError, match="block 'rule DELETED'"):
+        rules_page("<!-- begin rule DELETED -->\n<!-- end rule DELETED -->\n")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from share_state.fold.control_log import fold_control_log
-from share_state.fold.explain import Explanation, Place, Standing, explain
+from share_state.fold.explain import Explanation, OffsetState, Place, explain
 from share_state.fold.options import SharePartitionFilter
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
@@ -32,21 +32,21 @@ def log(tmp_path: Path) -> LogPartition:
     return log_of(tmp_path / "broker", [*at(RECORDS), user_data(100, 20), user_data(150, 3)], topic="orders")
 
 
-def _standing(log: LogPartition, until: int, offset: int) -> tuple[Standing, int | None]:
+def _standing(log: LogPartition, until: int, offset: int) -> tuple[OffsetState, int | None]:
     folded = fold_control_log(log, Window(until_offset=until))
     states = [row for row in folded.states.to_pylist() if row["group_id"] == "G1"]
     if not states:
-        return Standing(Place.UNKNOWN), None
+        return OffsetState(Place.UNKNOWN), None
     (state,) = states
     tiles = [row for row in folded.in_flight.to_pylist() if row["group_id"] == "G1"]
     inside = [row for row in tiles if row["first_offset"] <= offset <= row["last_offset"]]
     if inside and inside[0]["gap"]:
-        return Standing(Place.GAP), state["start_offset"]
+        return OffsetState(Place.GAP), state["start_offset"]
     if inside:
-        here = Standing(Place.IN_FLIGHT, inside[0]["delivery_state"], inside[0]["delivery_count"])
+        here = OffsetState(Place.IN_FLIGHT, inside[0]["delivery_state"], inside[0]["delivery_count"])
         return here, state["start_offset"]
     below = offset < state["start_offset"]
-    return Standing(Place.BELOW_START if below else Place.BEYOND_END), state["start_offset"]
+    return OffsetState(Place.BELOW_START if below else Place.BEYOND_END), state["start_offset"]
 
 
 def _told(log: LogPartition, offset: int) -> Explanation:
@@ -56,7 +56,7 @@ def _told(log: LogPartition, offset: int) -> Explanation:
 
 @pytest.mark.parametrize("offset", [99, 100, 109, 110, 111, 112, 113, 114, 118, 119, 120, 500])
 def test_an_offset_stands_where_a_fold_that_stops_there_has_it(log: LogPartition, offset: int):
-    told, before = _told(log, offset), Standing(Place.UNKNOWN)
+    told, before = _told(log, offset), OffsetState(Place.UNKNOWN)
     touches = {touch.offset: touch for touch in told.touches}
     for record in range(130, 139):
         after, start = _standing(log, record + 1, offset)
