@@ -27,13 +27,11 @@ def _parser() -> argparse.ArgumentParser:
         measurements.add_argument(f"--{one.name}", action=argparse.BooleanOptionalAction, help=one.summary)
     for option in (option for kind in _DECLARED for option in fields(kind)):
         if text := option.metadata.get("help"):
+            how: dict[str, Any] = {"type": type(option.default)}
             if option.default is False:
-                how: dict[str, Any] = {"action": "store_true"}
+                how = {"action": "store_true"}
             elif isinstance(option.default, tuple):
-                how = {"type": int, "action": "append"}
-                text += "; repeatable"
-            else:
-                how = {"type": type(option.default)}
+                how, text = {"type": int, "action": "append"}, f"{text}; repeatable"
             text += f" (default: {option.default})"
             settings.add_argument(f"--{option.name.replace('_', '-')}", default=None, help=text, **how)
     settings.add_argument("--json", type=Path, metavar="FILE", help="write every number to a file")

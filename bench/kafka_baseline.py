@@ -10,10 +10,8 @@ from share_state.sources import jars
 SOURCES = Path(__file__).parent / "java"
 DATA = Path(__file__).parent / "data"  # everything that the benchmark generates
 # From kafka-server-start.sh and kafka-run-class.sh of Kafka 4.4.0.
-_BROKER_OPTIONS = (
-    *("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
-    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
-)
+_BROKER_OPTIONS = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+                   "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent")  # fmt: skip
 
 
 class BenchError(ShareStateError):

@@ -33,7 +33,11 @@ def spark_shapes(settings: Settings) -> Iterator[Item]:
             ),
             "reconstruct(frame)": lambda: share_state.reconstruct(spark.read.parquet(records)).share_partition_state,
             "format('share_group_state')": lambda: source.load(folder),
-            "applyInArrow(fold_group)": lambda: _grouped(spark, folder),
+            "applyInArrow(fold_group)": lambda: (
+                share_state.read(spark, folder)
+                .groupBy("group_id", "topic_id", "partition")
+                .applyInArrow(share_state.fold_group, share_state.FOLD_GROUP_SCHEMA)
+            ),
         }
         calls = [partial(_seconds, spark, way) for way in ways.values()]
         by_turns(calls, 1)
@@ -46,11 +50,6 @@ def spark_shapes(settings: Settings) -> Iterator[Item]:
     columns += [f"{heading}|,.0f" for what in ("records/s", "share-partitions/s") for heading in (what, "per CPU s")]
     title = f"share_state in a Spark session, median of {settings.runs} by turns: {export.title}"
     yield Table(title, columns, rows, sides)
-
-
-def _grouped(spark: SparkSession, folder: str) -> DataFrame:
-    grouped = share_state.read(spark, folder).groupBy("group_id", "topic_id", "partition")
-    return grouped.applyInArrow(share_state.fold_group, share_state.FOLD_GROUP_SCHEMA)
 
 
 def _seconds(spark: SparkSession, way: Callable[[], DataFrame | None]) -> tuple[float, float]:

@@ -1,4 +1,7 @@
-"""The audit's settings: every key with its type, range, default and meaning, for loading, messages and docs."""
+"""The keys of the audit's settings; `inputs` has those of its sections that describe the input and the limits.
+
+Each key has a type, a range, a default and a meaning, for loading, messages and docs.
+"""
 
 import hashlib
 import re
