@@ -78,7 +78,7 @@ def add_verdicts(
     time: int,
     run_id: str,
     limits: Limits,
-    strays: Sequence[str] = (),
+    misplaced: Sequence[str] = (),
     *,
     clock: int,
     by_wall_clock: bool = False,
@@ -94,16 +94,15 @@ def add_verdicts(
         time: ms, for the column `time`.
         run_id: for the column `run_id`.
         limits: limits of the cluster.
-        strays: rows to drop, as `key_texts` with the state partition.
+        misplaced: rows to drop, as `key_texts` with the state partition.
         clock: ms, when the audit began.
         by_wall_clock: durations end at `clock`; by default they end at the timestamp of the last record of the log, but
             not after `clock`.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """
-    if strays:
-        stray = pc.is_in(key_texts(rows, "state_partition"), pa.array(strays))
-        rows = rows.filter(pc.invert(stray))
+    if misplaced:
+        rows = rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), pa.array(misplaced))))
     names = ("start_offset", PREVIOUS_START, "lag", "waiting_records", "archiving_records", LOG_TIME)
     start, before, lag, waiting, archiving, log_time = (rows[name].fill_null(-1).to_numpy() for name in names)
     unfinished = np.where(lag >= 0, lag, waiting + archiving)

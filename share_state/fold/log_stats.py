@@ -146,8 +146,8 @@ class LogObservations:
         self.key_modulus = int(np.gcd.reduce(hashes - partition))
         if state_partitions:
             belongs = hashes % state_partitions
-            stray = np.flatnonzero(belongs != partition)
-            self.misplaced = (stray, belongs[stray])
+            keys = np.flatnonzero(belongs != partition)
+            self.misplaced = (keys, belongs[keys])
 
     def note_batches(self, part: Chunk, summary: BatchSummary) -> None:
         """Keep the invalid batches of a chunk."""

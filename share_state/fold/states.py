@@ -44,7 +44,7 @@ def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
         states: at least KEY, `state_partition` and `log` (name of the log) of every live share-partition.
         state_partitions: number of partitions of the state topic; None if unknown.
     Returns:
-        Their rows with `key` (`key_texts`), `home` (the state partition that the broker loads; null if unknown, or if
+        Their rows with `key` (`key_texts`), `owner` (the state partition that the broker loads; null if unknown, or if
         the number of any of the logs is) and `logs` (state partitions, or names of logs without a number, as text).
     """
     rows = states.filter(pc.field("dialect") == SHARE_GROUP_STATE)
@@ -57,9 +57,9 @@ def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
         numbers.setdefault(key, []).append(number)
         names.setdefault(key, []).append(log if number is None else str(number))
     numbered = [key for key in numbers if None not in numbers[key]]
-    homes = {key: partition_for(key, state_partitions) for key in numbered} if state_partitions else {}
-    home = [homes[key] if homes.get(key, -1) in numbers[key] else None for key in keys]
-    rows = rows.append_column("home", pa.array(home, pa.int32()))
+    owners = {key: partition_for(key, state_partitions) for key in numbered} if state_partitions else {}
+    owner = [owners[key] if owners.get(key, -1) in numbers[key] else None for key in keys]
+    rows = rows.append_column("owner", pa.array(owner, pa.int32()))
     return rows.append_column("logs", pa.array([", ".join(names[key]) for key in keys], pa.string()))
 
 

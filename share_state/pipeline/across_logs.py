@@ -137,13 +137,13 @@ def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Tabl
 
 
 def _settle(split: pa.Table, rows: pa.Table) -> pa.Table:
-    """Rows, with the column LOG, without stray states, whose key belongs to another log; others may become suspect."""
-    keys, strays = key_texts(rows, LOG), split.filter(pc.field("home") != pc.field("state_partition"))
+    """Rows, with the column LOG, without states whose key belongs to another log; others may become suspect."""
+    keys, misplaced = key_texts(rows, LOG), split.filter(pc.field("owner") != pc.field("state_partition"))
     if "suspect" in rows.schema.names:
-        doubtful = key_texts(split.filter(pc.field("home").is_null()), LOG).combine_chunks()
-        suspect = pc.or_(rows["suspect"], pc.is_in(keys, doubtful))
+        ambiguous = key_texts(split.filter(pc.field("owner").is_null()), LOG).combine_chunks()
+        suspect = pc.or_(rows["suspect"], pc.is_in(keys, ambiguous))
         rows = rows.set_column(rows.schema.get_field_index("suspect"), "suspect", suspect)
-    return rows.filter(pc.invert(pc.is_in(keys, key_texts(strays, LOG).combine_chunks())))
+    return rows.filter(pc.invert(pc.is_in(keys, key_texts(misplaced, LOG).combine_chunks())))
 
 
 def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
@@ -399,8 +399,10 @@ def _settle_across_logs(
     for table in (STATE, IN_FLIGHT, TIMELINE) if len(split) else ():
         sink.settle(table, {*split[LOG].to_pylist()}, partial(_settle, split))
     counted = result.with_driver_rows(found, side.tables() if side else None)
-    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
-    settled = replace(counted, share_partitions=result.share_partitions - len(strays), strays=tuple(strays.to_pylist()))
+    misplaced = key_texts(split.filter(pc.field("owner") != pc.field("state_partition")), "state_partition")
+    settled = replace(
+        counted, share_partitions=result.share_partitions - len(misplaced), misplaced=tuple(misplaced.to_pylist())
+    )
     return settled, found
 
 
@@ -460,6 +462,6 @@ def _notes(letters: ReadLetters, matched: MatchedLetters) -> tuple[str, ...]:
     for why, count in matched.unknown.items():
         notes.append(f"it cannot be known whether those of {count:,} archived offsets were written: {why}")
     if open_count := pc.sum(matched.letters["archived"].is_null()).as_py():
-        why = "the state log does not reach back, has a loss, or ends before them"
+        why = "the state log begins too late, has a loss, or ends too early"
         notes.append(f"it cannot be known whether the offsets of {open_count:,} were archived: {why}")
     return tuple(f"{DEAD_LETTERS_NOTE}: {note}" for note in notes)

@@ -133,7 +133,7 @@ def run_audit(
                 time=now,
                 run_id=result.run_id,
                 limits=plan.limits,
-                strays=result.strays,
+                misplaced=result.misplaced,
                 clock=clock,
                 by_wall_clock=by_wall_clock,
             )

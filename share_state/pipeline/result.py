@@ -43,7 +43,7 @@ class RunResult:
         complete_times: log partition -> (complete_since of FoldedLog, timestamp of its newest record), ms.
         notes: what an audit noticed about the logs.
         key_modulus: as LogObservations.key_modulus, of all logs.
-        strays: share-partitions whose state in another state partition counts: `key_texts` with the state partition.
+        misplaced: share-partitions whose state in another state partition counts: `key_texts` with the state partition.
     """
 
     run_id: str
@@ -61,7 +61,7 @@ class RunResult:
     complete_times: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     key_modulus: int = 0
-    strays: tuple[str, ...] = ()
+    misplaced: tuple[str, ...] = ()
 
     @property
     def by_severity(self) -> dict[str, int]:
@@ -95,7 +95,7 @@ class RunResult:
         names = [
             field.name
             for field in fields(self)
-            if field.name not in ("index", "archiving", "complete_times", "key_modulus", "strays")
+            if field.name not in ("index", "archiving", "complete_times", "key_modulus", "misplaced")
         ]
         shown = {name: getattr(self, name) for name in names}
         findings = [

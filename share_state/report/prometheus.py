@@ -119,7 +119,7 @@ class Metrics(Collector):
             yield self._column("group_members", "Members of the group.", members, "members")
 
     def _survey(self) -> Iterator[pa.Table]:
-        """All live share-partitions in pieces: group_id, name, verdict, lag, ...; notes the worst in passing."""
+        """All live share-partitions in pieces: group_id, name, verdict, lag, ...; collects the worst."""
         columns = (*KEY, "verdict", "poison_records", "waiting_records", "lag")
         by = [*ascending("rank"), *descending("poison_records", "waiting_records", "lag"), *ascending(*KEY)]
         worst = list[pa.Table]()

@@ -187,8 +187,8 @@ class AuditedGroups:
             return True
         if self.state_partition_count is None:
             return False
-        home = partition_for(f"{group_id}:{topic_id}:{partition}", self.state_partition_count)
-        return home in self.state_partitions
+        owner = partition_for(f"{group_id}:{topic_id}:{partition}", self.state_partition_count)
+        return owner in self.state_partitions
 
     @cached_property
     def names(self) -> dict[str, str]:

@@ -104,10 +104,10 @@ def misplaced_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
     if count is None:
         return
     for partition, group_id in audited.folded.places:
-        home = partition_for(group_id, count)
-        if partition is not None and partition != home:
-            text = f"the group is in partition {partition} of __consumer_offsets, but belongs to {home} of {count}"
-            yield GroupBreach(text, group_id, evidence={"partition": partition, "belongs_to": home})
+        owner = partition_for(group_id, count)
+        if partition is not None and partition != owner:
+            text = f"the group is in partition {partition} of __consumer_offsets, but belongs to {owner} of {count}"
+            yield GroupBreach(text, group_id, evidence={"partition": partition, "belongs_to": owner})
 
 
 @rule("MISSING_INIT", Scope.GROUPS, WARNING, "Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest")

@@ -127,10 +127,10 @@ def wrong_partition(folded: FoldedLog) -> Breaches:
 
     The broker does not look for it in any other.
     """
-    stray, belongs = folded.observations.misplaced
+    misplaced, belongs = folded.observations.misplaced
     text = ("its key belongs to state partition ", belongs)
-    last = folded.all_chains.chains["last_offset"][stray]
-    return Breaches(last, text, key=stray, evidence={"belongs_to": belongs})
+    last = folded.all_chains.chains["last_offset"][misplaced]
+    return Breaches(last, text, key=misplaced, evidence={"belongs_to": belongs})
 
 
 @rule("SPLIT_KEY", Scope.STATES, ERROR, "Kafka ShareCoordinatorService.partitionFor")
@@ -141,13 +141,13 @@ def split_key(split: pa.Table) -> Breaches:
     partition that the key hashes to is used; otherwise all are suspect. They are also suspect if one of the logs
     has no number: the logs may be parts or copies of one state partition.
     """
-    home = split["home"].fill_null(-1).to_numpy()
+    owner = split["owner"].fill_null(-1).to_numpy()
     consequences = [
-        f"the one in {number} is used" if number >= 0 else "any of them may be outdated" for number in home.tolist()
+        f"the one in {number} is used" if number >= 0 else "any of them may be outdated" for number in owner.tolist()
     ]
     return Breaches(
         split["last_offset"].fill_null(-1).to_numpy(),
         ("its state is in several state partitions (", split["logs"], "): ", pa.array(consequences, pa.string())),
-        evidence={"state_partitions": split["logs"], "counts": split["home"].cast(pa.string()).fill_null("none")},
+        evidence={"state_partitions": split["logs"], "counts": split["owner"].cast(pa.string()).fill_null("none")},
         identity={name: split[name].combine_chunks() for name in (*KEY, "state_partition")},
     )

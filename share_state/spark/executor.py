@@ -52,8 +52,8 @@ _SPLIT_KEYS = pa.schema(
         ("partition", pa.int32()),
         ("state_partition", pa.int32()),
         (LOG, pa.string()),
-        ("is_stray", pa.bool_()),
-        ("is_doubtful", pa.bool_()),
+        ("is_misplaced", pa.bool_()),
+        ("is_ambiguous", pa.bool_()),
     ]
 )
 """A share-partition with state in several logs: whether another log is its own, and whether that is unknown."""
@@ -187,8 +187,10 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
             own = pa.Table.from_batches([batch.filter(batch["dialect"].is_valid())])
             states.append(own.select(names).cast(empty.schema))
         split, found = judge_states(side, plan, pa.concat_tables(states), modulus, newest)
-        is_stray = pc.fill_null(pc.not_equal(split["home"], split["state_partition"]), False)
-        split = split.append_column("is_stray", is_stray).append_column("is_doubtful", split["home"].is_null())
+        is_misplaced = pc.fill_null(pc.not_equal(split["owner"], split["state_partition"]), False)
+        split = split.append_column("is_misplaced", is_misplaced).append_column(
+            "is_ambiguous", split["owner"].is_null()
+        )
         for name, table, columns in ((_SPLIT, split, _SPLIT_KEYS), *((FINDINGS, one, findings) for one in found)):
             for batch in table.select(columns.names).cast(columns).to_batches():
                 structs = {name: batch.to_struct_array()}
@@ -211,10 +213,10 @@ def _settle(rows: DataFrame, table: str, judged: DataFrame, log: str) -> DataFra
         log: the column of the rows that tells logs apart.
     """
     key = ["group_id", "topic_id", "partition", log]
-    split = sql.broadcast(_rows_of(judged, _SPLIT).select(*key, "is_stray", "is_doubtful"))
-    rows = rows.join(split, key, "left").where("is_stray IS NOT TRUE")
+    split = sql.broadcast(_rows_of(judged, _SPLIT).select(*key, "is_misplaced", "is_ambiguous"))
+    rows = rows.join(split, key, "left").where("is_misplaced IS NOT TRUE")
     if "suspect" in rows.columns:
-        rows = rows.withColumn("suspect", sql.expr("suspect OR is_doubtful IS TRUE"))
+        rows = rows.withColumn("suspect", sql.expr("suspect OR is_ambiguous IS TRUE"))
     return rows.select(*table_schema(table).names)
 
 
