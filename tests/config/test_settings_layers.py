@@ -43,7 +43,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.chain_length": COUNTS,
     "limits.stall_minutes": st.floats(0.001, 1e9),
     "limits.pinned_records": COUNTS,
-    "limits.writer_version": st.sampled_from(RELEASES),
+    "limits.writer_version": st.sampled_from([*RELEASES]),
     "limits.archiving_seconds": st.floats(0, 1e9),
     "limits.groups": st.dictionaries(TEXTS, GROUP_CONFIGS, min_size=1, max_size=3),
     "limits.batch_bytes": COUNTS,
