@@ -28,6 +28,11 @@ DELETED = "deleted"
 _FIX = "start the stream again; it then rewrites all tables"
 
 
+def without_deleted(rows: pa.Table) -> pa.Table:
+    """Changed rows with the column DELETED, false for each."""
+    return rows.append_column(DELETED, pa.repeat(False, len(rows)))
+
+
 def merged_rows(existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]) -> list[pa.Table]:
     """The rows of a table whose key no changed row has, then the changed rows that are not DELETED.
 

@@ -19,9 +19,9 @@ from share_state.sources.resume_point import ResumePoint
 _VERSION = 2
 """Version of the checkpoint; an audit that finds another version reads the log from its start."""
 
-CHECKPOINTS = "carried_share_partitions"
+CHECKPOINT_TABLE = "carried_share_partitions"
 """A table of audits, and of a reconstruct that a stream may continue."""
-_COLUMNS = dict(zip(CHAIN.names or (), table_schema(CHECKPOINTS).names[2:-1], strict=True))
+_COLUMNS = dict(zip(CHAIN.names or (), table_schema(CHECKPOINT_TABLE).names[2:-1], strict=True))
 """Field of CHAIN -> column; the columns keep the names of the first release."""
 
 
@@ -98,7 +98,7 @@ def checkpoint_share_partitions(name: str, checkpoint: FoldCheckpoint) -> Iterat
             *(pa.array(piece.chains[field][numbers]) for field in _COLUMNS),
             batch_lists(ends, piece.batches),
         ]
-        yield pa.table(columns, schema=table_schema(CHECKPOINTS))
+        yield pa.table(columns, schema=table_schema(CHECKPOINT_TABLE))
 
 
 def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoint:

@@ -99,7 +99,7 @@ class Explanation:
     Attributes:
         topic_id, topic: None if unknown; `topic_id` always for control records.
         touches: records that touched the offset, in log order.
-        standing: state of the offset at the end.
+        offset_state: state of the offset at the end.
         start_offset, effective_start, end_offset: SPSO, where a leader that loads it starts, SPEO; None for none.
         gap: first and last offset of the gap that contains it, None if there is none.
         first_gap_start: first offset at or after the start offset that no range covers, None if there is none before
@@ -116,7 +116,7 @@ class Explanation:
     offset: int
     log: str
     touches: list[Touch] = field(default_factory=list)
-    standing: OffsetState = OffsetState(Place.UNKNOWN)
+    offset_state: OffsetState = OffsetState(Place.UNKNOWN)
     start_offset: int | None = None
     effective_start: int | None = None
     end_offset: int | None = None
@@ -210,7 +210,7 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
     state = np.where(in_flight, states.batches["state"][covering][at] if len(covering) else 0, 0)
     count = np.where(in_flight, states.batches["count"][covering][at] if len(covering) else 0, 0)
 
-    def standing(row: int) -> OffsetState:
+    def state_at(row: int) -> OffsetState:
         if place[row] == absent:
             return OffsetState(Place(reader.place_without_state))
         where = _PLACES[place[row]]
@@ -226,11 +226,11 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
     _, covered_at = _covering(view.ranges, view.range_begins, range_ends, offset)
     value = np.stack((place, state, count))
     changed = np.append(True, (value[:, 1:] != value[:, :-1]).any(axis=0))
-    before, start_before = explanation.standing, explanation.start_offset
+    before, start_before = explanation.offset_state, explanation.start_offset
     for row in np.flatnonzero(changed | (covered_at >= 0)).tolist():
         if row:
-            before, start_before = standing(row - 1), start(row - 1)
-        after, record = standing(row), rows[row]
+            before, start_before = state_at(row - 1), start(row - 1)
+        after, record = state_at(row), rows[row]
         if covered_at[row] < 0 and before == after:
             continue
         covering_ranges = view.ranges[view.range_begins[row] : range_ends[row]]
@@ -254,9 +254,10 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
         )
     last = len(rows) - 1
     final = states.batches[states.ends[last] : states.ends[-1]]
-    explanation.standing, explanation.start_offset, explanation.end_offset = standing(last), start(last), end(last)
+    explanation.offset_state = state_at(last)
+    explanation.start_offset, explanation.end_offset = start(last), end(last)
     explanation.effective_start = int(leads[last]) if has_start[last] else None
-    explanation.gap = _gap(explanation, final) if explanation.standing.place == Place.GAP else None
+    explanation.gap = _gap(explanation, final) if explanation.offset_state.place == Place.GAP else None
     explanation.first_gap_start = _first_gap(explanation, final)
     explanation.records += len(rows)
     explanation.last_offset, explanation.last_timestamp = int(rows[last]["offset"]), int(rows[last]["timestamp"])

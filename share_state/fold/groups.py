@@ -216,7 +216,7 @@ class FoldedGroups(ReplayedGroups):
 
     def covers(self, group_id: str) -> bool:
         """Whether the log partition of a group was read: only then is its absence meaningful."""
-        return self.partition_count is not None and (partition_for(group_id, self.partition_count) in self.partitions)
+        return self.partition_count is not None and partition_for(group_id, self.partition_count) in self.partitions
 
 
 def fold_groups(

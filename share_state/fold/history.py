@@ -13,7 +13,7 @@ from share_state.fold.state_chains import Chains
 from share_state.fold.states import KEY, declared_table, key_texts, slice_chains, to_timestamps, window_tiles
 from share_state.kafka.delivery_states import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, TERMINAL, is_poison
 
-HISTORY = "share_partition_history"
+HISTORY_TABLE = "share_partition_history"
 """A table of audits. A fold leaves its rows incomplete: `add_verdicts` needs what all logs have shown."""
 
 PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME = "previous_start", "first_delivery_at", "log_time"
@@ -63,7 +63,7 @@ def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarra
         "active_time": _known_times(chains.chains["last_consumed_at"]),
     }
     kept = (*KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset")
-    table = declared_table(HISTORY, {name: states[name] for name in kept} | amounts)
+    table = declared_table(HISTORY_TABLE, {name: states[name] for name in kept} | amounts)
     table = table.append_column(PREVIOUS_START, pa.array(before, mask=before == NO_PREVIOUS_START))
     return table.append_column(FIRST_DELIVERY_AT, _known_times(chains.chains["first_delivery_at"]))
 
@@ -129,7 +129,7 @@ def add_verdicts(
         "verdict": pa.DictionaryArray.from_arrays(pa.array(verdict), list(VERDICTS)),
         "reason": _reason(verdict, reasons),
     }
-    return declared_table(HISTORY, columns)
+    return declared_table(HISTORY_TABLE, columns)
 
 
 def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray, ...]]) -> pa.Array:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.kafka.compression import MAX_BODY_SIZE
-from share_state.kafka.releases import RELEASES
+from share_state.kafka.releases import RELEASES, Release
 
 GROUP_LIMITS = ("delivery_count", "record_locks")
 """Limits that a share group may set for itself (share.delivery.count.limit, share.partition.max.record.locks)."""
@@ -42,6 +42,11 @@ class Limits:
     groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     batch_bytes: int = MAX_BODY_SIZE
 
+    @property
+    def writer(self) -> Release | None:
+        """The release that wrote the log; None to infer it."""
+        return None if self.writer_version is None else RELEASES[self.writer_version]
+
     def of_group(self, limit: str, group: str) -> int:
         """The value of one of GROUP_LIMITS for a share group."""
         return self.groups.get(group, {}).get(limit, getattr(self, limit))
@@ -70,6 +75,6 @@ class Limits:
         Args:
             archiving_since: offset of the first record that only 4.4 or later can have written, -1 for none.
         """
-        if self.writer_version is not None:
-            return None if RELEASES[self.writer_version].is_before("4.4") else -1
+        if self.writer is not None:
+            return None if self.writer.is_before("4.4") else -1
         return None if archiving_since < 0 else archiving_since

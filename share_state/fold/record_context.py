@@ -43,7 +43,6 @@ from share_state.fold.state_chains import (
 from share_state.jit.compile import inlined, kernel, prefetch
 from share_state.kafka.buffers import clone_rows, concat_rows, copy_rows, take_rows
 from share_state.kafka.delivery_states import ARCHIVING
-from share_state.kafka.releases import RELEASES
 from share_state.kafka.state_records import (
     LARGEST_OFFSET,
     STATE_BATCH,
@@ -107,12 +106,12 @@ def rule_limits(limits: Limits, log_start_offset: int, archiving_since: int) -> 
         log_start_offset: when the log was first read.
         archiving_since: offset of the first record with a range in state ARCHIVING, -1 for none.
     """
-    since, version = limits.written_by_4_4_after(archiving_since), limits.writer_version
+    since, writer = limits.written_by_4_4_after(archiving_since), limits.writer
     rows = np.zeros(1 + len(limits.groups), RULE_LIMITS)
     rows["delivery_count"], rows["log_start_offset"] = limits.values("delivery_count"), log_start_offset
     rows["written_by_4_4_after"] = LARGEST_OFFSET if since is None else since
-    rows["writer_is_known"], rows["lowers_counts"] = version is not None, version == "4.1"
-    rows["writes_archiving"] = version is None or RELEASES[version].dead_letters
+    rows["writer_is_known"], rows["lowers_counts"] = writer is not None, limits.writer_version == "4.1"
+    rows["writes_archiving"] = writer is None or writer.dead_letters
     return rows
 
 

@@ -29,10 +29,10 @@ TERMINAL = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
 
 def state_name(state: int) -> str:
     """Name of a delivery state."""
-    return DeliveryState(state).name if state in _CODES else f"UNKNOWN({state})"
+    return _NAMES.get(state, f"UNKNOWN({state})")
 
 
-_CODES = frozenset(DeliveryState)
+_NAMES = {int(state): state.name for state in DeliveryState}
 
 
 @inlined
@@ -45,7 +45,7 @@ def is_terminal(state):
 def is_illegal_transition(old_state, old_count, new_state, new_count):
     """Whether no broker changes the state of an offset like this; a lower value changes nothing, so it is legal.
 
-    These are: an acknowledged or archived offset that becomes the other of the two, or not terminal (with a higher
+    Illegal are: an acknowledged or archived offset that becomes the other of the two, or not terminal (with a higher
     count, or from acknowledged to ARCHIVING); an archiving offset that becomes available or acknowledged.
     """
     if new_state == old_state or new_count < old_count:

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse
 from share_state.errors import WarehouseError
 from share_state.fold.archiving import RANGES
-from share_state.fold.checkpoint import CHECKPOINTS
-from share_state.fold.history import HISTORY, add_verdicts
+from share_state.fold.checkpoint import CHECKPOINT_TABLE
+from share_state.fold.history import HISTORY_TABLE, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
@@ -33,7 +33,7 @@ _LOG = logging.getLogger("share_state")
 _NOTED_FROM = "dead_letters.noted_from"
 """Option of the `runs` row, as DriverSide.noted_from: later audits must know it."""
 
-_WRITTEN = (IN_FLIGHT, STATE, CHECKPOINTS)
+_WRITTEN = (IN_FLIGHT, STATE, CHECKPOINT_TABLE)
 """Tables that the tasks write."""
 
 NOTHING_NEW = "nothing new since the last audit"
@@ -118,7 +118,7 @@ def run_audit(
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
             result = summarize(
-                sink.fold(plan, _WRITTEN, (FINDINGS, HISTORY, *side.staged)), inputs, fingerprint | previous
+                sink.fold(plan, _WRITTEN, (FINDINGS, HISTORY_TABLE, *side.staged)), inputs, fingerprint | previous
             )
         clock = int(started.timestamp() * 1000)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
@@ -137,11 +137,11 @@ def run_audit(
                 clock=clock,
                 by_wall_clock=by_wall_clock,
             )
-            sink.finish(HISTORY, finish)
+            sink.finish(HISTORY_TABLE, finish)
         with progress("commit"):
             made = {"cutoff": result.cutoff, "carried_logs": carried_logs(result, plan), **rows.tables}
             replace_tables(sink, (FINDINGS, *_WRITTEN), made)
-            sink.append(HISTORY, tables.run_ids(HISTORY) - kept | {result.run_id})
+            sink.append(HISTORY_TABLE, tables.run_ids(HISTORY_TABLE) - kept | {result.run_id})
             sink.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
             _LOG.info("wrote %s tables", len(tables.versions))
             sink.maintain(replaced_files_days)

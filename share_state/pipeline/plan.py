@@ -23,7 +23,7 @@ from share_state.config.inputs import (
 )
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.errors import InputError, PrunedError, SetupError
-from share_state.fold.checkpoint import CHECKPOINTS, FoldCheckpoint, restore_checkpoint
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint, restore_checkpoint
 from share_state.fold.dialect import CutoffVerification, dialect_of, verify_cutoff
 from share_state.fold.explain import share_partitions
 from share_state.fold.limits import Limits
@@ -130,9 +130,9 @@ class ResumedLog:
 def read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
     """The checkpoint of a log: its row of `carried_logs`, and the files with rows of `carried_share_partitions`."""
     if not files:
-        return restore_checkpoint(row, table_schema(CHECKPOINTS).empty_table())
+        return restore_checkpoint(row, table_schema(CHECKPOINT_TABLE).empty_table())
     with warehouse_errors(files[0]):
-        return restore_checkpoint(row, open_dataset(CHECKPOINTS, files).to_table(filter=pc.field("log") == log))
+        return restore_checkpoint(row, open_dataset(CHECKPOINT_TABLE, files).to_table(filter=pc.field("log") == log))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
 from share_state.errors import NothingCommittedError
-from share_state.fold.checkpoint import CHECKPOINTS, with_input
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, with_input
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
@@ -54,12 +54,8 @@ def run_reconstruct(
     """
     progress, started = progress or Progress(), datetime.now(UTC)
     is_whole = _is_whole(plan)
-    written = (
-        IN_FLIGHT,
-        STATE,
-        *((TIMELINE,) if plan.timeline is not None else ()),
-        *((CHECKPOINTS,) if is_whole else ()),
-    )
+    optional = {TIMELINE: plan.timeline is not None, CHECKPOINT_TABLE: is_whole}
+    written = (IN_FLIGHT, STATE, *(table for table, is_written in optional.items() if is_written))
     with progress("read the groups"):
         side, plan = read_driver_side(plan)
     with Warehouse(warehouse) as tables, executor.open_sink(tables) as sink:

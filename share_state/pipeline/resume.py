@@ -15,7 +15,7 @@ from pyarrow.fs import FileSelector, FileSystem
 from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
 from share_state.errors import InputError, NothingCommittedError, WarehouseError
-from share_state.fold.checkpoint import CHECKPOINTS, resume_point_of
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, resume_point_of
 from share_state.fold.state_log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.pipeline.plan import FoldPlan, ResumedLog, read_checkpoint
@@ -141,7 +141,7 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
         statuses[name] = ResumeStatus.MISSING
     if plan.state_partitions == infer_partition_count(plan.logs, STATE_TOPIC):
         plan = replace(plan, state_partitions=infer_partition_count(logs, STATE_TOPIC))
-    files = last.tables.files(CHECKPOINTS) if points and last else []
+    files = last.tables.files(CHECKPOINT_TABLE) if points and last else []
     is_control = any(log.topic != STATE_TOPIC for log in logs)
     states = last.tables.files(STATE) if is_control and last is not None and not last.is_vacuumed else []
     resumed = dict[str, ResumedLog]()
@@ -287,7 +287,7 @@ def _begin_from_last_run(warehouse: str, folder: str, run: StreamRun) -> StreamR
         # Its tables have rows of keys that belong to another log partition, which a stream leaves out.
         return run
     place, topic_ids = f"{folder}/{INITIAL}", set[str]()
-    files = [file["path"] for file in last.tables.files(CHECKPOINTS)]
+    files = [file["path"] for file in last.tables.files(CHECKPOINT_TABLE)]
     with warehouse_errors(place):
         filesystem, path = open_filesystem(place)
         filesystem.create_dir(path, recursive=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.merge import DELETED
+from share_state.delta.merge import DELETED, without_deleted
 from share_state.delta.reader import open_filesystem, warehouse_errors
 from share_state.fold.archiving import EVERY_GROUP, RANGES
 from share_state.fold.checkpoint import (
@@ -23,7 +23,7 @@ from share_state.fold.checkpoint import (
     restore_checkpoint,
     resume_point_of,
 )
-from share_state.fold.history import HISTORY, history_pieces
+from share_state.fold.history import HISTORY_TABLE, history_pieces
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import dictionary_encoded
 from share_state.fold.options import FoldOptions
@@ -45,7 +45,7 @@ KEYS = {
     STATE: ("group_id", "topic_id", "partition", "state_partition"),
     IN_FLIGHT: ("group_id", "topic_id", "partition"),
     CUTOFF: ("topic", "partition"),
-    HISTORY: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
+    HISTORY_TABLE: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
 }
 """The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition."""
 
@@ -297,7 +297,7 @@ class StreamFold:
         """The findings and verdicts of a state at a time (`step`): long waits are found without a new record."""
         _, changes = self.step(state, partition, EMPTY_ROWS, LogFacts(), now=now, is_by_clock=True)
         assert changes is not None
-        changes.tables = {name: changes.tables[name] for name in (FINDINGS, HISTORY)}
+        changes.tables = {name: changes.tables[name] for name in (FINDINGS, HISTORY_TABLE)}
         changes.summary |= {"newest_time": -1, "complete": None}
         return changes
 
@@ -339,14 +339,14 @@ def _changed_rows(
     return {
         STATE: _with_gone(states, gone),
         IN_FLIGHT: _with_gone(ranges, key_columns(old_keys, replaced, Topics())),
-        HISTORY: _history_rows(folded, np.flatnonzero(exists) if is_by_clock else live, gone),
+        HISTORY_TABLE: _history_rows(folded, np.flatnonzero(exists) if is_by_clock else live, gone),
     }
 
 
 def _history_rows(folded: FoldedLog, live: np.ndarray, gone: dict[str, pa.Array]) -> pa.Table:
     """Rows of `history_pieces` of some numbers, with COMPLETE and DELETED."""
     rows = pa.concat_tables(history_pieces(folded))
-    declared = table_schema(HISTORY)
+    declared = table_schema(HISTORY_TABLE)
     rows = rows.cast(pa.schema([*declared, *(one for one in rows.schema if one.name not in declared.names)]))
     rows = rows.append_column(COMPLETE, pa.array(folded.chains.chains["delivery_complete_count"].copy()))
     if len(live) < len(rows):
@@ -363,6 +363,6 @@ def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
 
 def _with_gone(rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:
     """Changed rows of a table with those to delete after them, of which only keys are known."""
-    count, kept = len(removed["group_id"]), rows.append_column(DELETED, pa.array(np.zeros(len(rows), bool)))
+    count, kept = len(removed["group_id"]), without_deleted(rows)
     columns = {one.name: removed.get(one.name, pa.nulls(count)).cast(one.type) for one in kept.schema}
-    return pa.concat_tables([kept, pa.table(columns | {DELETED: pa.array(np.ones(count, bool))}, schema=kept.schema)])
+    return pa.concat_tables([kept, pa.table(columns | {DELETED: pa.repeat(True, count)}, schema=kept.schema)])

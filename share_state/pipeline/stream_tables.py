@@ -15,16 +15,15 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.merge import DELETED, keep_log_for_a_day, merged_batch, restore_version
+from share_state.delta.merge import DELETED, keep_log_for_a_day, merged_batch, restore_version, without_deleted
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
 from share_state.errors import NothingCommittedError, ShareStateError
 from share_state.fold.archiving import RANGES
-from share_state.fold.history import HISTORY, LOG_TIME, add_verdicts
+from share_state.fold.history import HISTORY_TABLE, LOG_TIME, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
 from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
@@ -44,7 +43,7 @@ _IS_OF_LETTERS = pc.field("rule").isin([code for code, one in registered().items
 """A filter for the rows of `findings` about dead letters."""
 _COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "message"]
 
-_TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, HISTORY)
+_TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, HISTORY_TABLE)
 _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
 _QUERY, _BATCH, _COMPLETE = "query", "batch", "complete_times"
@@ -220,11 +219,11 @@ class StreamTables:
         self._merge_findings(batch, changes, archiving, topics, of_letters)
         merged = {
             table: [_named(one.tables[table], topics) for one in changes if table in one.tables]
-            for table in (IN_FLIGHT, STATE, CUTOFF, HISTORY)
+            for table in (IN_FLIGHT, STATE, CUTOFF, HISTORY_TABLE)
         }
         merged[STATE].append(stale)
-        merged[HISTORY] += [_named(rows, topics) for rows in self._initial_history(merged[HISTORY])]
-        merged[HISTORY] = self._judged(merged[HISTORY], stale)
+        merged[HISTORY_TABLE] += [_named(rows, topics) for rows in self._initial_history(merged[HISTORY_TABLE])]
+        merged[HISTORY_TABLE] = self._judged(merged[HISTORY_TABLE], stale)
         with ThreadPoolExecutor(len(merged)) as threads:
             deque(threads.map(lambda one: self._merge(one[0], batch, one[1]), merged.items()), maxlen=0)
 
@@ -324,7 +323,7 @@ class StreamTables:
 
     def _stale_rows(self, changes: Sequence[LogChanges], topics: Topics) -> pa.Table:
         """Rows of `share_partition_state` that did not change, but whose topic has another end or name now."""
-        none, before = _kept(table_schema(STATE).empty_table()), self._known
+        none, before = without_deleted(table_schema(STATE).empty_table()), self._known
         self._known = topics
         if before is None or (topics.ends.equals(before.ends) and topics.names.equals(before.names)):
             return none
@@ -334,7 +333,7 @@ class StreamTables:
         is_same = [pc.equal(pc.fill_null(now[one].cast(pa.string()), ""), pc.fill_null(old[one].cast(pa.string()), ""))
                    for one in columns]  # fmt: skip
         changed = [one.tables[STATE] for one in changes if STATE in one.tables]
-        return _not_in(changed, _kept(now.filter(pc.invert(pc.and_(*is_same)))))
+        return _not_in(changed, without_deleted(now.filter(pc.invert(pc.and_(*is_same)))))
 
     def _vacuum(self) -> None:
         """Delete files that only versions older than `_KEPT_SECONDS` name."""
@@ -357,14 +356,14 @@ class StreamTables:
             kept = CommittedTables(self._root).runs.filter(pc.field("command") != COMMAND)["run_id"].to_pylist()
         except NothingCommittedError:
             kept = []
-        self._warehouse.append(HISTORY, [], self._warehouse.run_ids(HISTORY) - {*kept})
+        self._warehouse.append(HISTORY_TABLE, [], self._warehouse.run_ids(HISTORY_TABLE) - {*kept})
 
     def _initial_history(self, changed: Sequence[pa.Table]) -> Iterator[pa.Table]:
         """Rows of `share_partition_history` for what another run left and the first micro-batch does not change."""
         numbers = [int(log.rpartition("-")[2]) for log in self.run.progress] if self.run.batch < 0 else []
         for number in numbers:
             if (state := self._fold.initial(number)) is not None:
-                yield _not_in(changed, self._fold.judge_at(state, number).tables[HISTORY])
+                yield _not_in(changed, self._fold.judge_at(state, number).tables[HISTORY_TABLE])
 
     def _judged(self, changed: Sequence[pa.Table], stale: pa.Table) -> list[pa.Table]:
         """Changed rows of `share_partition_history`: of the fold, with lag and verdict; of topics with a new end."""
@@ -374,11 +373,11 @@ class StreamTables:
             given = rows.drop_columns([COMPLETE, DELETED]).set_column(rows.schema.get_field_index("lag"), "lag", lag)
             until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
             judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._fold.limits, clock=clock)
-            own.append(judged.cast(table_schema(HISTORY)).append_column(DELETED, rows[DELETED]))
+            own.append(judged.cast(table_schema(HISTORY_TABLE)).append_column(DELETED, rows[DELETED]))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
-            rows = CommittedTables(self._root).read(HISTORY, pc.field("run_id") == self.run.query)
-            rows, keys = _not_in(own, _kept(rows)), key_texts(stale, "state_partition").combine_chunks()
+            rows = CommittedTables(self._root).read(HISTORY_TABLE, pc.field("run_id") == self.run.query)
+            rows, keys = _not_in(own, without_deleted(rows)), key_texts(stale, "state_partition").combine_chunks()
             rows = rows.filter(pc.is_in(key_texts(rows, "state_partition"), keys))
             place = pc.index_in(key_texts(rows, "state_partition"), keys)
             for name, values in (("lag", lags), ("topic_end_offset", stale["topic_end_offset"].combine_chunks())):
@@ -392,7 +391,7 @@ class StreamTables:
             return
         rows = pa.concat_tables(parts)
         if DELETED not in rows.column_names:
-            rows = rows.append_column(DELETED, pa.repeat(False, len(rows)))
+            rows = without_deleted(rows)
         self._warehouse.merge(table, rows, KEYS[table], self.run.query, batch)
 
     def _merge_findings(
@@ -424,7 +423,7 @@ class StreamTables:
             kept = pa.concat_tables([kept.filter(~_IS_OF_LETTERS), self._of_run(of_letters)])
         every = cap_findings(pa.concat_tables([kept, rows]).combine_chunks())
         if not every.equals(self.findings):
-            self._warehouse.merge(FINDINGS, _kept(every), (), self.run.query, batch)
+            self._warehouse.merge(FINDINGS, without_deleted(every), (), self.run.query, batch)
             self.findings = every
 
     def result(self) -> RunResult:
@@ -479,21 +478,14 @@ def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:
             by_log[one.log or f"problems {len(by_log)}"] = one
             continue
         first = by_log[one.log]
-        settled, gone = (
-            first.tables[FINDINGS].filter(pc.field("settled")),
-            first.tables[HISTORY].filter(pc.field(DELETED)),
-        )
+        settled = first.tables[FINDINGS].filter(pc.field("settled"))
+        deleted = first.tables[HISTORY_TABLE].filter(pc.field(DELETED))
         tables = {
             FINDINGS: pa.concat_tables([settled, one.tables[FINDINGS]], promote_options="permissive"),
-            HISTORY: pa.concat_tables([gone, one.tables[HISTORY]]),
+            HISTORY_TABLE: pa.concat_tables([deleted, one.tables[HISTORY_TABLE]]),
         }
         by_log[one.log] = replace(first, tables=first.tables | tables)
     return list(by_log.values())
-
-
-def _kept(rows: pa.Table) -> pa.Table:
-    """Rows with the column DELETED, false for each."""
-    return rows.append_column(DELETED, pa.array(np.zeros(len(rows), bool)))
 
 
 def _not_in(others: Sequence[pa.Table], rows: pa.Table) -> pa.Table:

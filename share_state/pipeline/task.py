@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from share_state.delta.staging import STAGED_SCHEMA, StagedFile, Staging
 from share_state.fold.archiving import RANGES
-from share_state.fold.checkpoint import CHECKPOINTS, checkpoint_row, checkpoint_share_partitions
-from share_state.fold.history import FIRST_DELIVERY_AT, HISTORY, LOG_TIME, PREVIOUS_START, history_pieces
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, checkpoint_row, checkpoint_share_partitions
+from share_state.fold.history import FIRST_DELIVERY_AT, HISTORY_TABLE, LOG_TIME, PREVIOUS_START, history_pieces
 from share_state.fold.log_stats import Folded
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.timeline import TIMELINE
@@ -80,7 +80,7 @@ SUMMARIES = pa.schema(
 
 _COLUMNS_TO_FINISH = {
     FINDINGS: [pa.field(WRITTEN, pa.int64())],
-    HISTORY: [
+    HISTORY_TABLE: [
         pa.field(PREVIOUS_START, pa.int64()),
         pa.field(FIRST_DELIVERY_AT, pa.timestamp("us", "UTC")),
         pa.field(LOG_TIME, pa.int64()),
@@ -145,10 +145,10 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     if isinstance(folded, FoldedLog) and folded.archiving_ranges is not None:
         made[RANGES] = [folded.archiving_ranges]
     if plan.resumed is not None:
-        made[HISTORY] = history_pieces(folded)
+        made[HISTORY_TABLE] = history_pieces(folded)
     checkpoint = folded.checkpoint if isinstance(folded, FoldedLog) else None
-    if checkpoint is not None and CHECKPOINTS in output.tables:
-        made[CHECKPOINTS] = checkpoint_share_partitions(log.name, checkpoint)
+    if checkpoint is not None and CHECKPOINT_TABLE in output.tables:
+        made[CHECKPOINT_TABLE] = checkpoint_share_partitions(log.name, checkpoint)
         summary |= {"carried": checkpoint_row(log.name, checkpoint)["carried"]}
     pieces = {name: made[name] for name in output.tables if name in made}
     staged = [] if output.staging is None else _stage(pieces, output.staging, plan.cores_of(log))

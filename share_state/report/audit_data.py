@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
-from share_state.fold.history import HISTORY, VERDICTS
+from share_state.fold.history import HISTORY_TABLE, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY, row_texts
 from share_state.report.cutoff import name_holders
@@ -249,7 +249,7 @@ def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> tuple[pa.T
     counts, latest = _count_findings(summary), latest_audit_filter(tables)
     verdicts, statuses, flagged, worst = Counter[str](), Counter[tuple[float, str]](), 0, list[pa.Table]()
     columns = (*KEY, "verdict", "poison_records", "waiting_records")
-    for piece in in_large_pieces(tables.batches(HISTORY, columns, latest)):
+    for piece in in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
         rows = with_unreported_verdicts(tables, piece)
         verdicts.update({row["values"]: row["counts"] for row in rows["verdict"].value_counts().to_pylist()})
         rows = left_join(left_join(rows, suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
@@ -332,7 +332,7 @@ def _read_flagged(tables: CommittedTables, worst: pa.Table, summary: pa.Table) -
     columns = [name for name in table_schema("share_partition_state").names if name != "state_batches"]
     states = _read_first(tables, "share_partition_state", columns, selected, descending("last_offset"), 1)
     ranges = _read_first(tables, "in_flight", _RANGE, selected, ascending("first_offset"), _MAX_RANGES)
-    audits = _read_first(tables, HISTORY, _AUDIT, selected, descending("time"), _MAX_AUDITS)
+    audits = _read_first(tables, HISTORY_TABLE, _AUDIT, selected, descending("time"), _MAX_AUDITS)
     findings: dict[int, list[dict[str, Any]]] = {}
     if summary.num_rows:
         places = selected.select([*IDENTITY_COLUMNS, "place"])
@@ -404,7 +404,7 @@ def _read_groups(tables: CommittedTables, flagged: Sequence[FlaggedSharePartitio
         troubled = pc.cast(pc.not_equal(rows["verdict"], VERDICTS[-1]), pa.int64())
         return rows.append_column("behind", behind).append_column("troubled", troubled)
 
-    pieces = map(measured, tables.batches(HISTORY, columns, where)) if places else ()
+    pieces = map(measured, tables.batches(HISTORY_TABLE, columns, where)) if places else ()
     summed = group_pieces(pieces, ["group_id", "time"], {"behind": "sum", "troubled": "sum"})
     audits: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
     for row in summed.sort_by("time").to_pylist() if summed is not None else ():

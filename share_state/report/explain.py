@@ -132,9 +132,9 @@ def _explanation_json(
     return {
         **{name: getattr(explanation, name) for name in key},
         "records": records,
-        "place": str(explanation.standing.place),
-        "delivery_state": explanation.standing.state,
-        "delivery_count": explanation.standing.delivery_count,
+        "place": str(explanation.offset_state.place),
+        "delivery_state": explanation.offset_state.state,
+        "delivery_count": explanation.offset_state.delivery_count,
         "deliveries": deliveries,
         "delivery_limit": limit.count,
         "delivery_limit_assumed": limit.is_assumed,
@@ -184,10 +184,10 @@ def _contents(touch: Touch) -> str:
     return f"{'unchanged: ' if touch.is_cold else ''}{', '.join(parts) or 'no range, no SPSO'}"
 
 
-def _describe(standing: OffsetState) -> str:
-    if standing.state is None:
-        return _PLACES[standing.place]
-    return f"{state_name(standing.state)} ({standing.delivery_count})"
+def _describe(offset_state: OffsetState) -> str:
+    if offset_state.state is None:
+        return _PLACES[offset_state.place]
+    return f"{state_name(offset_state.state)} ({offset_state.delivery_count})"
 
 
 def summary_sentence(explanation: Explanation, limit: DeliveryLimit) -> str:
@@ -197,7 +197,7 @@ def summary_sentence(explanation: Explanation, limit: DeliveryLimit) -> str:
 
 
 def _summary(explanation: Explanation, limit: DeliveryLimit) -> str:
-    since, place = explanation.since, explanation.standing.place
+    since, place = explanation.since, explanation.offset_state.place
     if since is None:
         return "no record of the share-partition can be read"
     when = f"{format_time(to_datetime(since.timestamp))} (record {since.offset})"
@@ -205,7 +205,7 @@ def _summary(explanation: Explanation, limit: DeliveryLimit) -> str:
         return f"no state is kept for it; the state of the share-partition was deleted at {when}"
     if place == Place.UNINITIALISED:
         return "never delivered: the share-partition has no start offset yet"
-    finished = explanation.standing.is_finished
+    finished = explanation.offset_state.is_finished
     if explanation.effective_start is not None and explanation.offset < explanation.effective_start and not finished:
         return f"not delivered any more: the log starts after it, a leader starts at {explanation.effective_start}"
     if place == Place.GAP and explanation.gap is not None:
@@ -238,26 +238,26 @@ def _summary_below_start(since: Touch, when: str, limit: DeliveryLimit) -> str:
 
 
 def _summary_in_flight(explanation: Explanation, when: str, limit: DeliveryLimit) -> str:
-    standing, count = explanation.standing, explanation.standing.delivery_count or 0
+    offset_state, count = explanation.offset_state, explanation.offset_state.delivery_count or 0
     effective_start = explanation.effective_start
-    if standing.is_finished:
+    if offset_state.is_finished:
         waits = f"SPSO is {explanation.start_offset} and waits for offset {effective_start}"
         if effective_start is not None and effective_start > explanation.offset:
             waits = f"a leader that loads this state starts after it, at {effective_start}"
-        return f"{_final_state(standing, limit)} at {when}; {waits}"
-    if standing.state == ARCHIVING:
+        return f"{_final_state(offset_state, limit)} at {when}; {waits}"
+    if offset_state.state == ARCHIVING:
         return f"being archived since {when}: its dead-letter write has not finished, and SPSO cannot pass it"
     assumed = f" (the group's limit is unknown; {limit.count} is assumed)" if limit.is_assumed else ""
-    if standing.state == ACQUIRED:
+    if offset_state.state == ACQUIRED:
         return f"acquired in delivery {count} of {limit.count} since {when}{assumed}"
     if count < limit.count:
         return f"waiting for delivery {count + 1} of {limit.count} or acquired right now, since {when}{assumed}"
     return f"available since {when} though its {count} deliveries reach the limit of {limit.count}{assumed}"
 
 
-def _final_state(standing: OffsetState, limit: DeliveryLimit) -> str:
-    count = standing.delivery_count or 0
-    if standing.state == ACKNOWLEDGED:
+def _final_state(offset_state: OffsetState, limit: DeliveryLimit) -> str:
+    count = offset_state.delivery_count or 0
+    if offset_state.state == ACKNOWLEDGED:
         return f"acknowledged in delivery {count}"
     causes = "it was rejected, or there was no record to deliver"
     if limit.is_assumed:

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from share_state.errors import WarehouseError
-from share_state.fold.history import HISTORY
+from share_state.fold.history import HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY
 from share_state.report.audit_data import AuditReport, read_report
@@ -123,7 +123,7 @@ class Metrics(Collector):
         columns = (*KEY, "verdict", "poison_records", "waiting_records", "lag")
         by = [*ascending("rank"), *descending("poison_records", "waiting_records", "lag"), *ascending(*KEY)]
         worst = list[pa.Table]()
-        for piece in in_large_pieces(self._tables.batches(HISTORY, columns, self._latest)):
+        for piece in in_large_pieces(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
             rows = with_unreported_verdicts(self._tables, piece)
             ranked = pa.concat_tables([*worst, rows.append_column("rank", verdict_rank(rows))])
             worst = [ranked.sort_by(by).slice(0, self._most).combine_chunks()]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
-from share_state.fold.history import HISTORY, VERDICTS
+from share_state.fold.history import HISTORY_TABLE, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import KEY
@@ -189,7 +189,7 @@ def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, sele
     """
     numbered = number_rows(selected)
     of_selected = prefilter(numbered)
-    found = tables.read(HISTORY, latest & of_selected, table_schema(HISTORY).names)
+    found = tables.read(HISTORY_TABLE, latest & of_selected, table_schema(HISTORY_TABLE).names)
     rows = select_share_partitions(with_unreported_verdicts(tables, found).drop_columns("topic_key"), numbered)
     in_flight = group_pieces(records_by_state(tables, of_selected), IDENTITY_COLUMNS, dict.fromkeys(IN_FLIGHT, "sum"))
     rows = left_join(rows, in_flight, IN_FLIGHT)
@@ -201,27 +201,27 @@ def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, sele
 
 
 def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
-    """A filter for the rows of HISTORY that the latest audit wrote; an audit of unchanged input writes none.
+    """A filter for the rows of HISTORY_TABLE that the latest audit wrote; an audit of unchanged input writes none.
 
     Raises:
         WarehouseError: if the latest run is not an audit.
     """
-    if not tables.holds(HISTORY):
+    if not tables.holds(HISTORY_TABLE):
         raise WarehouseError("the latest run wrote no history; run `share-state audit` on this warehouse first")
     latest = tables.run["run_id"]
     if next(tables.batches("share_partition_state", ["partition"]), None) is None:
         return pc.field("run_id") == latest
-    written = tables.run_ids(HISTORY)
+    written = tables.run_ids(HISTORY_TABLE)
     return pc.field("run_id") == next((run for run in tables.runs["run_id"].to_pylist() if run in written), latest)
 
 
 def with_unreported_verdicts(tables: CommittedTables, rows: pa.Table) -> pa.Table:
-    """Rows of HISTORY with topic_key, in any order; each with the worst verdict since the last reported audit."""
+    """Rows of HISTORY_TABLE with topic_key, in any order; each with the worst verdict since the last reported audit."""
     rows = add_topic_key(rows)
     skipped = [one.run["run_id"] for one in tables.unreported()[0]]
     columns = [name for name in (*KEY, "verdict", "reason") if name in rows.schema.names]
     is_skipped = pc.field("run_id").isin(skipped) & (pc.field("verdict") != VERDICTS[-1])
-    if not skipped or not len(missed := add_topic_key(tables.read(HISTORY, is_skipped, columns))):
+    if not skipped or not len(missed := add_topic_key(tables.read(HISTORY_TABLE, is_skipped, columns))):
         return rows
     order = rows.schema.names
     missed = missed.append_column("rank", pc.index_in(missed["verdict"], pa.array(VERDICTS))).sort_by("rank")

@@ -13,7 +13,6 @@ from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, is_poison
-from share_state.kafka.releases import RELEASES
 from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, at_share_partitions, rule
 
 _MAX_RANGES = 5
@@ -143,8 +142,7 @@ def long_chain(folded: FoldedLog) -> Breaches:
     """
     limits, chains = folded.limits, folded.chains.chains
     # Up to 4.1 the first cycle after a load or a creation has one more update.
-    writer = RELEASES.get(limits.writer_version or "")
-    allowed = limits.updates_per_snapshot + (writer is None or not writer.counts_first_update)
+    allowed = limits.updates_per_snapshot + (limits.writer is None or not limits.writer.counts_first_update)
     rows = np.flatnonzero((chains["updates"] > allowed) & ~folded.suspect)
     base, updates = chains["snapshot_offset"][rows], chains["updates"][rows]
     since = np.where(base >= 0, base, chains["orphan_offset"][rows])

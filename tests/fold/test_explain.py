@@ -65,7 +65,7 @@ def test_the_records_that_touch_an_offset_are_those_that_a_dictionary_says(
     (one,) = found
     touches = [(touch.offset, touch.kind, bool(touch.ranges), touch.before, touch.after) for touch in one.touches]
     assert touches == expected
-    assert (one.standing, one.records, one.last_offset) == (before, len(own), own[-1])
+    assert (one.offset_state, one.records, one.last_offset) == (before, len(own), own[-1])
 
 
 @pytest.mark.parametrize("scenario", ["4.0.2/chaos", "4.3.1/chaos", "4.3.1/codec-zstd", "4.4.0/dlq"])
@@ -87,21 +87,21 @@ def test_an_offset_of_a_broker_s_log_stands_where_the_fold_has_it_as_of_any_reco
             start, end = max(state["start_offset"], 0), state["end_offset"] or 0
             for offset in {end + 2, *(draw.randrange(max(end, 1)) for _ in range(3))}:
                 found = explained(log, chosen, offset, Window(until_offset=until))
-                places.add(found.standing.place)
+                places.add(found.offset_state.place)
                 inside = [row for row in tiles if row["first_offset"] <= offset <= row["last_offset"]]
                 assert (found.start_offset or 0, found.end_offset or 0) == (start, end)
                 assert found.first_gap_start == next((row["first_offset"] for row in tiles if row["gap"]), None)
-                assert (found.standing.place in (Place.IN_FLIGHT, Place.GAP)) == bool(inside)
-                if found.standing.place == Place.GAP:
+                assert (found.offset_state.place in (Place.IN_FLIGHT, Place.GAP)) == bool(inside)
+                if found.offset_state.place == Place.GAP:
                     assert inside[0]["gap"]
                     assert found.gap == (inside[0]["first_offset"], inside[0]["last_offset"])
                 elif inside:
                     (row,) = inside
                     assert (row["delivery_state"], row["delivery_count"]) == (
-                        found.standing.state, found.standing.delivery_count,
+                        found.offset_state.state, found.offset_state.delivery_count,
                     )  # fmt: skip
                 elif state["start_offset"] >= 0:
-                    assert (found.standing.place == Place.BELOW_START) == (offset < start)
+                    assert (found.offset_state.place == Place.BELOW_START) == (offset < start)
     assert {Place.IN_FLIGHT, Place.BELOW_START, Place.BEYOND_END} <= places
 
 
@@ -126,7 +126,7 @@ def test_a_record_that_cannot_be_read_is_told_and_changes_nothing(tmp_path: Path
     log = log_of(tmp_path, in_bytes(consecutive([Batch([first]), Batch([bad])])))
     found = explained(log, SharePartitionFilter("g", None, 0), 4)
     assert [(touch.offset, touch.is_readable) for touch in found.touches] == [(0, True), (1, False)]
-    assert found.standing == OffsetState(Place.IN_FLIGHT, 0, 1)
+    assert found.offset_state == OffsetState(Place.IN_FLIGHT, 0, 1)
 
 
 def test_a_share_partition_is_suspect_behind_records_that_are_lost(tmp_path: Path):

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from share_state.config.inputs import LimitSettings
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError
-from share_state.fold.history import HISTORY, VERDICTS
+from share_state.fold.history import HISTORY_TABLE, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
@@ -232,10 +232,10 @@ def survey(
 
 
 def _verdicts(tables: CommittedTables, where: pc.Expression) -> pa.Table | None:
-    if not tables.holds(HISTORY):
+    if not tables.holds(HISTORY_TABLE):
         return None
     columns = (*KEY, *_HISTORY, "time")
-    return with_unreported_verdicts(tables, tables.read(HISTORY, where & latest_audit_filter(tables), columns))
+    return with_unreported_verdicts(tables, tables.read(HISTORY_TABLE, where & latest_audit_filter(tables), columns))
 
 
 def _findings(tables: CommittedTables, where: pc.Expression, states: pa.Table) -> pa.Table:
@@ -328,7 +328,7 @@ def _previous_starts(tables: CommittedTables, selected: pa.Table) -> dict[int, i
     if not len(rewound):
         return {}
     earlier = prefilter(rewound) & ~latest_audit_filter(tables)
-    rows = tables.read(HISTORY, earlier, (*KEY, "time", "effective_start_offset"))
+    rows = tables.read(HISTORY_TABLE, earlier, (*KEY, "time", "effective_start_offset"))
     found = select_share_partitions(rows, rewound).sort_by("time").to_pylist()
     return {row["place"]: row["effective_start_offset"] for row in found}
 

@@ -67,7 +67,7 @@ def test_an_offset_stands_where_a_fold_that_stops_there_has_it(log: LogPartition
             assert touches[record].ranges
             assert touches[record].after == after
         before = after
-    assert told.standing == before
+    assert told.offset_state == before
     assert touches.keys() <= set(range(130, 139))
 
 
