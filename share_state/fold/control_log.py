@@ -354,6 +354,7 @@ class _ControlLogFold:
             starts=starts,
             previous_starts=previous_starts,
             newest_time=self.newest_time,
+            judged_at=self.newest_time,
             numbers=numbers,
             suspect=suspect,
             records=records,

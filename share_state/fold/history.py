@@ -30,13 +30,13 @@ def history_pieces(folded: Folded) -> Iterator[pa.Table]:
     Returns:
         The columns of schemas/tables/share_partition_history.yaml with these four null, and PREVIOUS_START (start
         offset at the last audit), FIRST_DELIVERY_AT (first delivery since the start offset moved) and LOG_TIME (ms,
-        timestamp of the last record of the log); one row per live share-partition, in pieces.
+        `Folded.judged_at`); one row per live share-partition, in pieces.
     """
     pieces, limits = folded.state_pieces, folded.limits_of("delivery_count")
     for begin, end in piece_bounds(pieces.size):
         chains, before = slice_chains(folded.chains, begin, end), folded.previous_starts[begin:end]
         rows = _history(folded, pieces.build(begin, end), chains, before, limits[begin:end])
-        yield rows.append_column(LOG_TIME, pa.array(np.full(len(rows), folded.newest_time)))
+        yield rows.append_column(LOG_TIME, pa.array(np.full(len(rows), folded.judged_at)))
 
 
 def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarray, limits: np.ndarray) -> pa.Table:

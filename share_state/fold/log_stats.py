@@ -307,6 +307,7 @@ class Folded:
         limits: limits that rules check the log against.
         newest_time: ms, latest timestamp of the last valid batch, possibly read by an earlier audit (control records:
             of any batch); -1 if unknown.
+        judged_at: ms, up to which rules measure durations: `newest_time` or, if it is later, that of FoldOptions.
         suspect: bool, whether records that the state depends on are missing or unreadable.
         observations: irregularities, for the rules over logs.
         record_count, redundant_records: number of folded records, and of folded records before the cutoff.
@@ -327,6 +328,7 @@ class Folded:
     previous_starts: np.ndarray
     limits: Limits
     newest_time: int
+    judged_at: int
     suspect: np.ndarray
     observations: LogObservations
     record_count: int

@@ -130,6 +130,7 @@ class FoldOptions:
             `resume_status` is one of READ_FROM_START, only for the previous start offsets.
         resume_status: how the log has changed since that fold.
         judge: rules over records, applied to each chunk.
+        judged_at: ms, up to which rules measure durations; None for the timestamp of the log's last record.
         archiving_groups: groups with dead letters, or EVERY_GROUP; None to collect no `archiving_ranges`.
     """
 
@@ -141,4 +142,5 @@ class FoldOptions:
     restore: Callable[[], FoldCheckpoint] | None = None
     resume_status: ResumeStatus | None = None
     judge: RecordJudge | None = None
+    judged_at: int | None = None
     archiving_groups: frozenset[str] | None = None

@@ -450,6 +450,7 @@ class _LogFold:
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
             limits=self.options.limits,
             newest_time=self.newest_time,
+            judged_at=max(self.newest_time, self.options.judged_at or NO_OFFSET),
             checkpoint=checkpoint,
             previous_starts=self._previous_starts_by_key()[numbers],
             archiving=self.archiving,

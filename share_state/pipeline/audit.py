@@ -114,13 +114,14 @@ def run_audit(
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
         side, plan = read_driver_side(plan, last and last.tables, int(fingerprint.get(_NOTED_FROM, 0)))
+    clock = int(started.timestamp() * 1000)
+    plan = replace(plan, judged_at=clock) if by_wall_clock else plan
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
             result = summarize(
                 sink.fold(plan, _WRITTEN, (FINDINGS, HISTORY_TABLE, *side.staged)), inputs, fingerprint | previous
             )
-        clock = int(started.timestamp() * 1000)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, rows = judge_across_logs(side, plan, result, sink, now)

@@ -151,6 +151,7 @@ class FoldPlan:
         judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.
         limits: the limits of the cluster, for the rules.
+        judged_at: ms, up to which durations are measured; None for the last record of each log.
         resumed: name of a log partition -> how an audit resumes it; None if this is not an audit.
         timeline: the share-partitions of the table `timeline`; None for no timeline.
         groups: the group side; None if there is none.
@@ -172,6 +173,7 @@ class FoldPlan:
     judging: str = JUDGE_STATE
     verify: bool = False
     limits: Limits = field(default_factory=Limits)
+    judged_at: int | None = None
     resumed: Mapping[str, ResumedLog] | None = None
     timeline: SharePartitionFilter | None = None
     groups: GroupInput | None = None
@@ -208,6 +210,7 @@ class FoldPlan:
             restore=resumed and resumed.restore(log),
             resume_status=resumed and resumed.status,
             judge=RecordRules(self.severities) if self.judging == JUDGE_ALL else None,
+            judged_at=self.judged_at,
             archiving_groups=self.archiving_groups,
         )
 

@@ -6,7 +6,8 @@ below the last offset folded are skipped, so a micro-batch may be repeated. Impo
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -241,14 +242,8 @@ class StreamFold:
         Returns:
             The state after it, and what it changed; None for both if it holds nothing new.
         """
-
-        def restored() -> FoldCheckpoint | None:
-            found = None if state is None else checkpoint_of(state)
-            if found is not None and now is not None:
-                found.mark = replace(found.mark, newest_time=now)
-            return found
-
-        before = restored()
+        restore = None if state is None else partial(checkpoint_of, state)
+        before = restore and restore()
         mark = before.mark if before else None
         start = facts.log_start_offset
         status = None if before is None else ResumeStatus.GROWN
@@ -270,9 +265,10 @@ class StreamFold:
         options = FoldOptions(
             limits=self.limits,
             state_partitions=self.state_partitions or facts.state_partitions,
-            restore=None if before is None else cast("Callable[[], FoldCheckpoint]", restored),
+            restore=None if before is None else cast("Callable[[], FoldCheckpoint]", restore),
             resume_status=status,
             judge=RecordRules(self.severities),
+            judged_at=now,
             archiving_groups=EVERY_GROUP if self.has_dead_letters else None,
         )
         folded = fold_log(log, options=options)

@@ -25,7 +25,7 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     chains = folded.chains.chains
     # A fold without rules over records does not know the time; the last record is an upper limit for it.
     since = np.where(chains["archiving_at"] == NO_OFFSET, chains["last_timestamp"], chains["archiving_at"])
-    newest = max(folded.newest_time, int(chains["last_timestamp"].max(initial=NO_OFFSET)))
+    newest = max(folded.judged_at, int(chains["last_timestamp"].max(initial=NO_OFFSET)))
     waited = newest - since
     owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
     is_late = (waited >= folded.limits.archiving_seconds * 1000) | (newest < 0)

@@ -41,12 +41,26 @@ MINUTE = 60_000
 Tables = dict[str, list[dict[str, Any]]]
 
 
-def audit(place: Path | list[Path], warehouse: Path, *, afresh: tuple[str, ...] = (), **spec: Any) -> RunResult:
+def audit(
+    place: Path | list[Path],
+    warehouse: Path,
+    *,
+    afresh: tuple[str, ...] = (),
+    by_wall_clock: bool = False,
+    **spec: Any,
+) -> RunResult:
     """One night."""
     sources = [{"path": str(path)} for path in (place if isinstance(place, list) else [place])]
     plan = build_plan(input_spec(OPTIONS, sources=sources, **spec), OPTIONS)
-    shaping = {"limits": str(spec.get("limits")), "rules": str(spec.get("rules"))}
-    return run_audit(lambda _: nullcontext(LocalExecutor()), plan, str(warehouse), options=shaping, afresh=afresh)
+    shaping = {"limits": str(spec.get("limits")), "rules": str(spec.get("rules")), "clock": str(by_wall_clock)}
+    return run_audit(
+        lambda _: nullcontext(LocalExecutor()),
+        plan,
+        str(warehouse),
+        options=shaping,
+        by_wall_clock=by_wall_clock,
+        afresh=afresh,
+    )
 
 
 def tables(warehouse: Path) -> Tables:
@@ -356,6 +370,16 @@ def test_a_log_that_ends_in_the_future_is_judged_by_the_clock_of_the_audit(tmp_p
     _log_of(tmp_path / "logs", 0, now - 1, now + 60 * 24)
     audit(tmp_path / "logs", tmp_path / "w")
     assert verdicts(tmp_path / "w") == {"g0": "OK"}
+
+
+def test_by_the_wall_clock_all_durations_end_at_the_audit(tmp_path: Path):
+    began = int(datetime.now(UTC).timestamp() * 1000) - 90 * MINUTE
+    waiting = batch([snapshot(KEY, [(0, 4, 3, 5), (5, 9, 0, 1)])], timestamp=began)
+    write_log_folder(tmp_path / "logs", 0, [waiting])
+    for by_wall_clock, verdict, is_stuck in ((False, "OK", False), (True, "STOP", True), (False, "OK", False)):
+        audit(tmp_path / "logs", tmp_path / "w", by_wall_clock=by_wall_clock)
+        assert verdicts(tmp_path / "w") == {"g": verdict}
+        assert ("ARCHIVING_STUCK" in rules_found(tmp_path / "w")) is is_stuck
 
 
 def test_a_stop_is_still_seen(tmp_path: Path):
