@@ -129,8 +129,10 @@ class FoldedControlLog(Folded):
 
     def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
         """Number of unfinished offsets up to the last record of user data; control records after it do not count."""
-        ends = np.maximum(states["end_offset"].to_numpy(), self.data_end)
-        return pa.array(np.maximum(ends - states["effective_start_offset"].to_numpy() - finished.to_numpy(), 0))
+        ends = pc.call_function("max_element_wise", [states["end_offset"], pa.scalar(self.data_end)])
+        waiting = pc.subtract(pc.subtract(ends, states["effective_start_offset"]), finished)
+        lags = pc.call_function("max_element_wise", [waiting, pa.scalar(0)])
+        return pc.if_else(pc.less(states["start_offset"], 0), pa.scalar(None, pa.int64()), lags).combine_chunks()
 
 
 def fold_control_log(
@@ -180,7 +182,7 @@ class _ControlLogFold:
     def __init__(self, log: LogPartition, window: Window) -> None:
         self.log, self.window = log, window
         self.groups, self.observations = GroupTable(), LogObservations()
-        self.next_offset, self.losses = NO_OFFSET, Losses()
+        self.next_offset, self.window_end, self.losses = NO_OFFSET, NO_OFFSET, Losses()
         self.damage_is_open, self.torn_is_open = False, False
         self.has_valid_batches = False
         self.pending: list[ControlRecords] = []
@@ -215,14 +217,19 @@ class _ControlLogFold:
         in_window = ~is_valid | (batches["last_offset"] >= self.log.log_start_offset)
         if self.window.until_offset is not None:
             in_window &= batches["base_offset"] < self.window.until_offset
+        counted = in_window & is_valid
+        if (until := self.window.until_time_ms) is not None:
+            counted &= batches["base_timestamp"] <= until
+        last_offset = int(batches["last_offset"][counted].max(initial=NO_OFFSET - 1))
+        self.window_end = max(self.window_end, last_offset + 1)
         if is_valid.all() and not (self.damage_is_open or self.torn_is_open):
             self._note_end(batches["last_offset"][in_window])
         else:
             self._note_damage(part, in_window, is_valid)
-        self.newest_time = max(
-            self.newest_time, int(batches["max_timestamp"][in_window & is_valid].max(initial=NO_OFFSET))
-        )
-        data = in_window & is_valid & (batches["attributes"] & CONTROL == 0)
+        times = batches["max_timestamp"][counted]
+        times = times if until is None else np.minimum(times, until)
+        self.newest_time = max(self.newest_time, int(times.max(initial=NO_OFFSET)))
+        data = counted & (batches["attributes"] & CONTROL == 0)
         self.data_end = max(self.data_end, int(batches["last_offset"][data].max(initial=NO_OFFSET - 1)) + 1)
         selected = in_window[records["batch"]] & self.window.mask(records)
         decoded = decode_control_records(part.data, records[selected], self.groups)
@@ -315,7 +322,7 @@ class _ControlLogFold:
             rows[name][~subscribes] = 0
         numbers = np.flatnonzero(rows["exists"])
         first = max(self.log.log_start_offset, self.window.from_offset or 0)
-        next_offset = max(self.next_offset, first)
+        next_offset = max(self.next_offset if self.window.until_time_ms is None else self.window_end, first)
         starts = starts_in_log(rows, folded.ends, folded.batches, self.log.log_start_offset)[numbers]
         checkpoints = _checkpoints(groups, subscribes, rows, links, earliest.offset)
         with_checkpoint = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())

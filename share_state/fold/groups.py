@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -21,6 +20,7 @@ from share_state.fold.group_replay import (
     TopicPartitions,
 )
 from share_state.fold.log_stats import BATCH_FAULTS
+from share_state.fold.states import to_datetime
 from share_state.kafka.group_records import GroupRecordType, read_group_records, record_types
 from share_state.kafka.primitives import partition_for
 from share_state.kafka.record_batches import BatchStatus, Chunk
@@ -61,10 +61,6 @@ def partition_counts_by_name(topics: Topics) -> dict[str, int]:
     return sizes
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEAR_10000 = 253_402_300_800_000
-
-
 def _topics_by_status(state_partitions: StatePartitions) -> Iterator[tuple[str, str, Sequence[int | None]]]:
     """Yield status, topic id and partitions; a topic that is being deleted has a single None."""
     for topic_id in sorted(state_partitions.deleting):
@@ -102,11 +98,6 @@ def _flatten(lists: Sequence[Sequence[int | None]]) -> tuple[pa.Array, pa.Array]
 def _set_column(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
     place = rows.schema.get_field_index(column)
     return rows.set_column(place, rows.schema.field(place), values.cast(rows.schema.field(place).type))
-
-
-def to_datetime(milliseconds: int) -> datetime | None:
-    """Convert milliseconds since 1970; None for 0, negative values and years after 9999."""
-    return _EPOCH + timedelta(milliseconds=milliseconds) if 0 < milliseconds < _YEAR_10000 else None
 
 
 def _offset(offset: int) -> int | None:

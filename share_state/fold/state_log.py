@@ -35,7 +35,7 @@ from share_state.fold.states import (
     to_timestamps,
 )
 from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
-from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk
+from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk, missing_offsets
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.kafka.state_records import (
     RECORD_BUFFERS,
@@ -167,6 +167,7 @@ class _LogFold:
         counts = checkpoint.counts if checkpoint else LogCounts()
         self.observations = LogObservations(counts=counts, resume_status=options.resume_status)
         self.last: np.void | None = None
+        self.window_end = NO_OFFSET
         self.next_offset = self.observations.read_before = self.mark.next_offset if self.mark else NO_OFFSET
         self.newest_time = self.mark.newest_time if self.mark else NO_OFFSET
         self.folded_from = self.mark.folded_from if self.mark else self._first_offset()
@@ -250,7 +251,9 @@ class _LogFold:
         self.has_valid_batches |= part.had_valid
         self.observations.note_batches(chunk, summary)
         self._note_gaps(chunk.batches, summary)
-        self._note_last(chunk.batches, summary)
+        if not summary.is_complete:
+            self._note_missing(chunk.batches, part.located)
+        self._note_last(part)
         decoded = decode_state_records(chunk.data, part.records, self.keys, buffer)
         set_reported_faults(decoded, chunk.faults)
         self.record_count += len(decoded.rows)
@@ -305,15 +308,29 @@ class _LogFold:
             self.broken_since |= bool(len(harmful) and harmful[-1])
         self._note_losses(batches["base_offset"][batches["status"] == BatchStatus.CONFLICT])
 
+    def _note_missing(self, batches: np.ndarray, records: np.ndarray) -> None:
+        """Note the offsets of the window that are missing inside batches."""
+        until = self.next_offset if self.window.until_offset is None else self.window.until_offset
+        missing = np.clip(missing_offsets(batches, records), self._first_offset(), until)
+        missing = missing[missing[:, 0] < missing[:, 1]]
+        self.observations.compacted += map(tuple, missing.tolist())
+        self._note_losses(missing[:, 0])
+
     def _expected(self, batch: np.ndarray) -> int:
         """The offset at which a batch must begin; the first batch may contain the log start offset."""
         return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self.log.log_start_offset)
 
-    def _note_last(self, batches: np.ndarray, summary: BatchSummary) -> None:
-        """Keep the last valid batch, after which a later audit resumes."""
-        if summary.valid:
-            last = batches[summary.last].copy()
-            self.last, self.newest_time = last, int(last["max_timestamp"])
+    def _note_last(self, part: RecordIndex) -> None:
+        """Keep the last valid batch, after which a later audit resumes, and where the records of the window end."""
+        if not part.summary.valid:
+            return
+        self.last = last = part.part.batches[part.summary.last].copy()
+        if part.records is part.located:
+            self.newest_time = int(last["max_timestamp"])
+        elif len(part.records):
+            of_last_batch = part.records["batch"] == part.records["batch"][-1]
+            self.newest_time = int(part.records["timestamp"][of_last_batch].max())
+            self.window_end = int(part.records["offset"][-1]) + 1
 
     def _mark(self) -> ResumePoint | None:
         """Where a later audit resumes; where this audit resumed if it found no valid batch."""
@@ -372,6 +389,8 @@ class _LogFold:
         self.folding.wait()
         self.release_buffers()
         first = self._first_offset()
+        # A time selects records, so the batches after the last of them do not count.
+        end = max(self.next_offset if self.window.until_time_ms is None else self.window_end, first)
         self.extent.forget_before(first)
         complete_since = self._complete_since()
         if self.last_lost_offset < first:
@@ -409,7 +428,7 @@ class _LogFold:
             "partition": self.log.partition,
             "cutoff_offset": limit.offset,
             "log_start_offset": first,
-            "log_end_offset": max(self.next_offset, first),
+            "log_end_offset": end,
             "redundant_records": redundant,
             "live_share_partitions": len(numbers),
             "limited_by_group": first_of(key["group_id"][limiting]),
@@ -442,7 +461,7 @@ class _LogFold:
             record_count=self.record_count,
             redundant_records=redundant,
             first_offset=first,
-            next_offset=max(self.next_offset, first),
+            next_offset=end,
             folded_from=self.folded_from,
             has_valid_batches=self.has_valid_batches,
             state_pieces=table_in_pieces("share_partition_state", chains, encoded, build_states),

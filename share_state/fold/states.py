@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -63,6 +64,7 @@ def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
     return rows.append_column("logs", pa.array([", ".join(names[key]) for key in keys], pa.string()))
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
 
 
@@ -270,6 +272,11 @@ def to_timestamps(milliseconds: np.ndarray) -> pa.Array:
     """Convert milliseconds to timestamps; 0 and values outside the years 1 to 9999 become null."""
     unknown = (milliseconds == 0) | (milliseconds < _YEAR_1) | (milliseconds >= _YEAR_10000)
     return pa.array(np.where(unknown, 0, milliseconds) * 1000, pa.int64(), mask=unknown).cast(pa.timestamp("us", "UTC"))
+
+
+def to_datetime(milliseconds: int) -> datetime | None:
+    """Convert milliseconds since 1970; None for 0, negative values and years after 9999."""
+    return _EPOCH + timedelta(milliseconds=milliseconds) if 0 < milliseconds < _YEAR_10000 else None
 
 
 def declared_table(table: str, columns: dict[str, pa.Array]) -> pa.Table:

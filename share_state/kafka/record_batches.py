@@ -374,6 +374,7 @@ class BatchSummary(NamedTuple):
         least_last_offset, greatest_base_offset: 2^63 - 1 and -1 for none.
         newest_time: ms, the latest max_timestamp, at least -1.
         is_continuous: whether all rows are valid and each starts at the offset after the previous one.
+        is_complete: whether each valid batch has as many records as offsets.
     """
 
     rows: int
@@ -384,6 +385,7 @@ class BatchSummary(NamedTuple):
     greatest_base_offset: int
     newest_time: int
     is_continuous: bool
+    is_complete: bool
 
     @property
     def all_valid(self) -> bool:
@@ -400,7 +402,7 @@ def summarize_batches(batches: np.ndarray) -> BatchSummary:
 def _summarize(batches):
     valid, last, attributes = np.int64(0), np.int64(-1), np.int16(0)
     least_last, greatest_base, newest = np.int64(2**63 - 1), np.int64(-1), np.int64(-1)
-    previous, gaps = np.int64(-1), 0
+    previous, gaps, incomplete = np.int64(-1), 0, 0
     for row in range(len(batches)):
         batch = batches[row]
         if batch.status == BatchStatus.VALID:
@@ -412,8 +414,30 @@ def _summarize(batches):
             newest = max(newest, batch.max_timestamp)
             gaps += row > 0 and batch.base_offset != previous + 1
             previous = batch.last_offset
+            incomplete += batch.count != batch.last_offset - batch.base_offset + 1
     is_continuous = gaps == 0 and valid == len(batches)
-    return valid, last, np.int64(attributes), least_last, greatest_base, newest, is_continuous
+    return valid, last, np.int64(attributes), least_last, greatest_base, newest, is_continuous, incomplete == 0
+
+
+def missing_offsets(batches: np.ndarray, records: np.ndarray) -> np.ndarray:
+    """Offsets inside valid batches that have no record: log compaction removes single records.
+
+    Args:
+        batches: BATCH rows.
+        records: RECORD rows of all valid batches.
+    Returns:
+        int64, one row (first offset, offset after the last) per gap, in offset order.
+    """
+    spans = batches["last_offset"] - batches["base_offset"] + 1
+    rows = np.flatnonzero((batches["status"] == BatchStatus.VALID) & (batches["count"] != spans))
+    inside = records[np.isin(records["batch"], rows)]
+    owner = np.concatenate((rows, inside["batch"], rows))
+    bounds = batches["base_offset"][rows] - 1, inside["offset"], batches["last_offset"][rows] + 1
+    offsets = np.concatenate(bounds)
+    order = np.lexsort((offsets, owner))
+    before, after = offsets[order][:-1], offsets[order][1:]
+    is_gap = (np.diff(owner[order]) == 0) & (after > before + 1)
+    return np.stack((before[is_gap] + 1, after[is_gap]), axis=1)
 
 
 CHUNK_SIZE = 4 << 20

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from math import gcd
 from operator import itemgetter
 from typing import Any
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from share_state import __version__
 from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError
+from share_state.fold.states import to_datetime
 from share_state.pipeline.task import CUTOFF, SUMMARY, Digest, returned_table
 from share_state.rules.findings import count_findings, drop_unproven
 from share_state.sources.discovery import STATE_TOPIC
@@ -129,7 +130,8 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         progress[summary["log"]] = summary["next_offset"]
     progress = dict(sorted(progress.items()))
     digests = sorted(summary["digest"] for summary in summaries)
-    times = [summary["newest_time"] for summary in summaries if summary["newest_time"] is not None]
+    # A timestamp that no table can hold says nothing about when the log was written.
+    times = [time for one in summaries if (time := one["newest_time"]) is not None and to_datetime(time)]
     identity = json.dumps([__version__, inputs, dict(options), progress, sorted(findings.items()), digests])
     return RunResult(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
@@ -174,9 +176,10 @@ KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE)
 """Notes that stay while nothing is new."""
 
 
-def _writer_note(log: str, offset: int, time: int) -> str:
-    since = f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return f"{WRITER}: Kafka 4.4 or later since {since}, inferred from state ARCHIVING in {log} at offset {offset}"
+def _writer_note(log: str, offset: int, ms: int) -> str:
+    time = to_datetime(ms)
+    since = f" since {time:%Y-%m-%d %H:%M:%S} UTC" if time else ""
+    return f"{WRITER}: Kafka 4.4 or later{since}, inferred from state ARCHIVING in {log} at offset {offset}"
 
 
 def check_batches(results: pa.Table) -> None:
@@ -222,7 +225,7 @@ def run_row(
         "findings": list(result.by_severity.items()),
         "status": COMMITTED if command == "audit" else "done",
         "options": list(options.items()),
-        "log_time": None if result.log_time is None else datetime.fromtimestamp(result.log_time / 1000, UTC),
+        "log_time": None if result.log_time is None else to_datetime(result.log_time),
         "notes": list(result.notes),
         "cluster": cluster,
     }

@@ -15,8 +15,9 @@ from share_state.fold.explain import (
     assignment_history,
     explain,
 )
-from share_state.fold.groups import add_topic_names, read_topic_names, to_datetime, topic_names
+from share_state.fold.groups import add_topic_names, read_topic_names, topic_names
 from share_state.fold.options import SharePartitionFilter
+from share_state.fold.states import to_datetime
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ACQUIRED, ARCHIVING, state_name
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.plan import FoldPlan

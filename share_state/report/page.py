@@ -195,7 +195,7 @@ def _draw_lane(
         )
         return
     counts = np.array([one["delivery_count"] for one in ranges])
-    shades = np.minimum(counts, len(OTHER_SHADES) - 1)
+    shades = np.clip(counts, 0, len(OTHER_SHADES) - 1)
     for shade in np.unique(shades).tolist():
         of = shades == shade
         bars = rectangles(left[of], right[of], bottom[of], bottom[of] - _LANE_HEIGHT)

@@ -93,15 +93,19 @@ def unreplicated_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
 def offset_gap(folded: FoldedLog) -> Breaches:
     """No offset is missing between the log start and the log end.
 
-    A gap without a damaged batch is a segment that was not copied, or removed records.
+    A gap without a damaged batch is a segment that was not copied, or removed records. Inside a batch, log compaction
+    removed them.
     """
-    gaps = np.array([(start, end) for start, end, explained in folded.observations.gaps if not explained], np.int64)
-    start, end = gaps.reshape(-1, 2).T
+    seen = folded.observations
+    between = [(start, end) for start, end, explained in seen.gaps if not explained]
+    start, end = np.array(between + seen.compacted, np.int64).reshape(-1, 2).T
+    fixes = ["; copy all segments of the folder", " in a batch that was compacted; set cleanup.policy=delete"]
+    fix = pa.array(fixes).take(pa.array([0] * len(between) + [1] * len(seen.compacted), pa.int64()))
     return Breaches(
         start.copy(),
-        ("offsets ", start, " to ", end - 1, " are missing; copy all segments of the folder"),
+        ("offsets ", start, " to ", end - 1, " are missing", fix),
         evidence={"first_missing": start, "last_missing": end - 1, "missing": end - start},
-        settled=np.ones(len(gaps), bool),
+        settled=np.ones(len(start), bool),
     )
 
 

@@ -455,12 +455,14 @@ class RecordIndex:
     Attributes:
         part: the chunk without the batches outside the window.
         summary: summary of its batches.
-        records: RECORD rows inside the window.
+        located: RECORD rows of all its valid batches.
+        records: those inside the window.
         had_valid: whether the chunk had a valid batch, inside the window or not.
     """
 
     part: Chunk
     summary: BatchSummary
+    located: np.ndarray
     records: np.ndarray
     had_valid: bool
 
@@ -479,7 +481,8 @@ def index_records(part: Chunk, begin: int, window: Window) -> RecordIndex:
     if records is None:
         records, any_malformed = locate_and_check_records(within.data, within.batches)
     left = summarize_batches(within.batches) if any_malformed or within is not part else summary
-    return RecordIndex(within, left, records if window == _ALL else records[window.mask(records)], summary.valid > 0)
+    selected = records if window == _ALL else records[window.mask(records)]
+    return RecordIndex(within, left, records, selected, summary.valid > 0)
 
 
 def _within(part: Chunk, summary: BatchSummary, begin: int, until: int | None) -> Chunk:

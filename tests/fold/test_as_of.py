@@ -1,6 +1,7 @@
 """Points in time: by offset, by moment, by a moment's text."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.sources.as_of import Window, as_of_window, to_epoch_ms
 from share_state.sources.discovery import find_logs
+from tests.kafka.batches import NOW
+from tests.log_writer import batch, snapshot, update, write_log_folder
 from tests.truth import DATA, cases
 
 
@@ -42,6 +45,17 @@ def test_the_fold_as_of_a_checkpoint_is_the_truth(case):
         assert found.keys() == {key for key, row in expected.items() if row["state_partition"] == log.partition}
         for key, row in found.items():
             assert {name: row[name] for name in expected[key]} == expected[key]
+
+
+def test_what_was_written_after_a_moment_does_not_count(tmp_path: Path):
+    key = ("g", "AAAAAAAAAAAAAAAAAAAAAA", 0)
+    records = [[snapshot(key), update(key)], [update(key)], [update(key)]]
+    batches = [batch(records, timestamp=NOW + 1000 * number) for number, records in enumerate(records)]
+    (log,) = find_logs([str(write_log_folder(tmp_path, 0, batches))])
+    for window in (Window(until_time_ms=NOW + 1500), Window(until_offset=3)):
+        folded = fold_log(log, window)
+        assert (folded.record_count, folded.newest_time, folded.next_offset) == (3, NOW + 1000, 3)
+        assert folded.cutoff["log_end_offset"].to_pylist() == [3]
 
 
 def test_a_moment_takes_every_record_up_to_it():

@@ -26,7 +26,10 @@ from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import ALL_LOGS, VACUUMED
 from share_state.report.audit_data import read_report
+from share_state.report.page import render_page
 from share_state.sources.discovery import find_logs
+from tests.fold.control_records.logs import at, checkpoint
+from tests.fold.control_records.logs import log_of as control_log
 from tests.kafka.batches import NOW, Batch, Record, in_bytes
 from tests.log_writer import batch, snapshot, update, write_log_folder
 from tests.profiles import by_profile
@@ -380,6 +383,23 @@ def test_by_the_wall_clock_all_durations_end_at_the_audit(tmp_path: Path):
         audit(tmp_path / "logs", tmp_path / "w", by_wall_clock=by_wall_clock)
         assert verdicts(tmp_path / "w") == {"g": verdict}
         assert ("ARCHIVING_STUCK" in rules_found(tmp_path / "w")) is is_stuck
+
+
+@pytest.mark.parametrize(("count", "timestamp"), [(-128, NOW), (127, NOW), (1, 2**63 - 1), (1, 253_402_300_800_000)])
+def test_extreme_counts_and_timestamps_stop_no_audit(tmp_path: Path, count: int, timestamp: int):
+    odd = batch([update(KEY, [(0, 1, 0, count), (2, 3, 3, count)])], timestamp=timestamp)
+    write_log_folder(tmp_path / "logs", 0, [batch([snapshot(KEY)], timestamp=NOW), odd])
+    audit(tmp_path / "logs", tmp_path / "w")
+    assert [row["delivery_count"] for row in tables(tmp_path / "w")["in_flight"]] == [count, count]
+    time = CommittedTables(str(tmp_path / "w")).run["log_time"]
+    assert time == (datetime.fromtimestamp(NOW / 1000, UTC) if timestamp == NOW else None)
+    assert "</html>" in render_page(read_report(str(tmp_path / "w")))
+
+
+def test_a_checkpoint_without_a_start_offset_stops_no_audit(tmp_path: Path):
+    control_log(tmp_path / "logs", at({0: checkpoint("g", 1, -1, 5), 1: checkpoint("h", 1, 0, 5)}), topic="orders")
+    audit(tmp_path / "logs", tmp_path / "w")
+    assert verdicts(tmp_path / "w") == {"g": "OK", "h": "OK"}
 
 
 def test_a_stop_is_still_seen(tmp_path: Path):

@@ -1,7 +1,6 @@
 """Charts over many share-partitions or logs (delivery counts, cutoffs), and `draw_plot` for `share-state plot`."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -13,7 +12,7 @@ from matplotlib.patches import Patch
 
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
-from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.fold.states import SHARE_GROUP_STATE, to_datetime
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import CUTOFF, IN_FLIGHT, STATE, OutputSpec
@@ -185,7 +184,7 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delive
             plan.check(selection)
         timeline = pa.concat_tables([table_schema("timeline").empty_table(), *(table for _, table in states)])
         newest = max((plan.fold(log).newest_time for log in {log for log, table in states if len(table)}), default=-1)
-        until = datetime.fromtimestamp(newest / 1000, UTC) if newest >= 0 else None
+        until = to_datetime(newest)
         return (window if what == "window" else offsets)(timeline, until=until)
     executor, where = LocalExecutor(), selection.of_rows
     name = IN_FLIGHT if what == "deliveries" else CUTOFF if where is None else STATE
