@@ -37,7 +37,7 @@ BATCH_FAULTS: dict[int, tuple[str, str]] = {
     BatchStatus.UNREADABLE: ("LOG_UNREADABLE", "no batch where one is expected; take another copy"),
     BatchStatus.CONFLICT: (
         "DUPLICATE_OFFSET_CONFLICT",
-        "another copy has other bytes at these offsets; it was left out",
+        "another copy has other bytes at these offsets, or a later leader epoch before them; it was left out",
     ),
     BatchStatus.UNREPLICATED: (
         "UNREPLICATED_TAIL",

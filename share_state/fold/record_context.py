@@ -88,7 +88,7 @@ RECORD_CONTEXT = np.dtype(
 RULE_LIMITS = np.dtype(
     [
         ("delivery_count", "i8"),  # most deliveries of an offset
-        ("log_start_offset", "i8"),  # when the log was first read
+        ("log_start_offset", "i8"),  # when the log was first read; -1 if the format has no offsets
         ("written_by_4_4_after", "i8"),  # 4.4 or later wrote all records after this offset; 2^63 - 1 if unknown
         ("writer_is_known", "?"),
         ("lowers_counts", "?"),  # the writer is known to be 4.1, which may lower the count of a released offset to 0
@@ -211,7 +211,7 @@ class ContextFold:
 
         Args:
             broken_rules: compiled rules of a RecordJudge.
-            log_start_offset: log start offset when this log was first read.
+            log_start_offset: log start offset when this log was first read; -1 if the format has no offsets.
             limits: limits of the cluster and of groups.
             archiving: offset and timestamp (ms) of the first record so far with a range in state ARCHIVING, -1 for
                 none.

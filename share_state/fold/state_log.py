@@ -187,7 +187,7 @@ class _LogFold:
         if options.judge is not None:
             self.context_fold = ContextFold(
                 options.judge.broken_rules,
-                log_start_offset=self.folded_from,
+                log_start_offset=self.folded_from if log.has_offsets else NO_OFFSET,
                 limits=options.limits,
                 archiving=self.archiving,
             )

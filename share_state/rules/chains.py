@@ -29,13 +29,14 @@ from share_state.rules.registry import (
 def orphan_update(folded: FoldedLog) -> Breaches:
     """The first record of a share-partition is a snapshot.
 
-    A warning if the log does not begin at offset 0.
+    A warning if records before the input may be missing: it begins after offset 0, and no broker recorded that this is
+    the log start.
     """
     rows = np.flatnonzero(_is_orphan(folded))
     chains = folded.chains.chains[rows]
-    partial = folded.folded_from > 0
+    partial = (folded.folded_from > 0 or not folded.log.has_offsets) and not folded.log.start_is_recorded
     first, severity = chains["orphan_offset"].copy(), np.full(len(rows), WARNING if partial else ERROR, object)
-    since = f" (the log begins at {PLACE} {folded.folded_from})" if partial else ""
+    since = f" (the log begins at {PLACE} {folded.folded_from})" if folded.folded_from > 0 else ""
     text = (f"the state begins with an update at {PLACE} ", first, " that no snapshot precedes", since)
     return at_share_partitions(folded, rows, *text, offset=first, severity=severity, updates=chains["updates"].copy())
 

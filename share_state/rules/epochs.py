@@ -49,15 +49,17 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
 
 
 @record_rule("STATE_EPOCH_REGRESSION", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState")
-def state_epoch_regression(record, context):
+def state_epoch_regression(record, context, limits):
     """The state epoch of a share-partition's snapshots never decreases.
 
-    A fenced group coordinator writes a lower one.
+    A fenced group coordinator writes a lower one. Before 4.4, a request without a state epoch (-1) is not fenced.
     """
+    is_fenced = record.state_epoch != -1 or record.offset > limits.written_by_4_4_after
     return (
         record.kind == Kind.SNAPSHOT
         and context.exists_before
         and not context.is_suspect
+        and is_fenced
         and record.state_epoch < context.state_epoch_before
     )
 

@@ -121,7 +121,7 @@ def spso_stall(folded: Folded) -> Breaches:
 def in_flight_limit(folded: Folded) -> Breaches:
     """A share-partition has fewer offsets in flight than its limit (limits.record_locks, limits.groups).
 
-    If the window from the leader's start to the end is full, no more records can be acquired.
+    If the window from the leader's start to the end is full, no record beyond it can be acquired.
     """
     limits = folded.limits_of("record_locks")
     # The recorded start may be one write behind; a leader starts after the finished offsets.
@@ -129,7 +129,7 @@ def in_flight_limit(folded: Folded) -> Breaches:
     width = window_ends(folded.chains) - start
     rows = np.flatnonzero((folded.chains.chains["start_offset"] >= 0) & (width >= limits))
     width, start = width[rows], start[rows]
-    more = " no more are delivered until the first of them finishes"
+    more = " no record beyond them is delivered until the first of them finishes"
     text = (width, " offsets are in flight from ", start, " on; at ", limits[rows], more)
     return at_share_partitions(folded, rows, *text, in_flight=width, start_offset=start)
 

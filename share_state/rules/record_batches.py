@@ -70,7 +70,7 @@ def batch_malformed(folded: FoldedLog | FoldedControlLog) -> Breaches:
 def duplicate_offset_conflict(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """If a committed offset occurs twice, both copies have the same bytes.
 
-    If not, the batch of the higher leader epoch is used.
+    If not, the batch of the higher leader epoch is used, and no batch of an earlier epoch after it.
     """
     return _with_status(folded, BatchStatus.CONFLICT)
 

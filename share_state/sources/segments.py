@@ -411,7 +411,8 @@ def merge_replicas(table: np.ndarray) -> np.ndarray:
     """Select one batch per offset from replicas or overlapping exports of a log.
 
     Batches with equal offsets and CRC are the same. If the bytes differ, the batch of the higher leader epoch is kept,
-    because the log of that leader survived; the other batch stays in the result with status CONFLICT.
+    because the log of that leader survived; the other batch stays in the result with status CONFLICT. So does a batch
+    of an earlier leader epoch than a batch before it: followers truncate it (KIP-101).
 
     Args:
         table: BATCH rows of all replicas, in any order.
@@ -433,7 +434,8 @@ def _mark_repeated(table, keep):
     for row in range(len(table)):
         if table[row].status != BatchStatus.VALID:
             continue
-        if kept < 0 or table[row].base_offset > table[kept].last_offset:
+        is_after = kept < 0 or table[row].base_offset > table[kept].last_offset
+        if is_after and (kept < 0 or table[row].leader_epoch >= table[kept].leader_epoch):
             kept = row
         elif (
             table[row].base_offset == table[kept].base_offset

@@ -158,6 +158,14 @@ def test_only_an_upgrade_resumes_dead_letters_that_a_later_release_left(
         assert not {"WAIT", "FIX_DLQ", "RESTART_LEADER"} & {option["action"] for option in one["options"]}
 
 
+def test_a_state_that_no_leader_loads_is_trouble(share_state: Command, tmp_path: Path) -> None:
+    folder = write_log_folder(tmp_path, 0, [batch([snapshot(KEY, [(8, 12, 0, 1)], start_offset=10)])])
+    (found,) = _plan(share_state, folder)
+    assert found["trouble"] == "UNLOADABLE"
+    assert "a persisted batch begins before the start offset 10" in found["sentence"]
+    assert "ASK_BROKER" in {option["action"] for option in found["options"]}
+
+
 def test_an_idle_cluster_in_order_needs_no_plan(share_state: Command) -> None:
     said = share_state("repair", CHAOS, "--group", "g0", "--quiet")
     assert said.code == 0
@@ -385,7 +393,7 @@ def test_a_plan_is_written_in_the_format_of_its_suffix(share_state: Command, tmp
     script, run = tmp_path / "plan.sh", partial(subprocess.run, capture_output=True, text=True, check=False)
     shown = run(["bash", script])
     assert shown.returncode == 0, shown.stderr
-    assert "no more are delivered until" in shown.stdout
+    assert "no record beyond them is delivered until" in shown.stdout
     assert run(["bash", script, "77.1"]).returncode == 2
     number = next(
         line.split()[1] for line in shown.stdout.splitlines() if line.startswith("###") and "RAISE_PARTITION" in line

@@ -222,7 +222,8 @@ BREACHES = {
     "IN_FLIGHT_LIMIT": Breach(
         WARNING,
         0,
-        "2000 offsets are in flight from 10 on; at 2000 no more are delivered until the first of them finishes",
+        "2000 offsets are in flight from 10 on; at 2000 no record beyond them is delivered until the first of them"
+        " finishes",
         (snapshot([(10, 2009, AVAILABLE, 1)], start=10),),
     ),
     "LONG_CHAIN": Breach(

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from share_state.fold.limits import Limits
 from tests.kafka.batches import UPDATE, Record, key
-from tests.rules.histories import found, snapshot, tombstone, update
+from tests.rules.histories import OF_4_4, found, snapshot, tombstone, update
 
 
 @pytest.mark.parametrize("epoch", [-1, 0, 2, 65535])
@@ -59,6 +60,12 @@ def test_the_state_epoch_may_stay_or_rise(tmp_path: Path):
 def test_initialising_may_not_lower_the_state_epoch(tmp_path: Path):
     history = (snapshot(state_epoch=4), snapshot(epoch=1, state_epoch=3, leader_epoch=0))
     assert found(tmp_path, *history).codes == {"STATE_EPOCH_REGRESSION": 1}
+
+
+@pytest.mark.parametrize(("limits", "is_found"), [(Limits(writer_version="4.3"), False), (OF_4_4, True)])
+def test_before_4_4_a_request_without_a_state_epoch_is_not_fenced(tmp_path: Path, limits: Limits, is_found: bool):
+    history = (snapshot(state_epoch=4), snapshot(epoch=1, state_epoch=-1, leader_epoch=0))
+    assert found(tmp_path, *history, limits=limits).codes == ({"STATE_EPOCH_REGRESSION": 1} if is_found else {})
 
 
 def test_a_deleted_share_partition_may_begin_with_a_lower_state_epoch(tmp_path: Path):

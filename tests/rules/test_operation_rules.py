@@ -94,7 +94,7 @@ def test_a_group_s_own_window_decides(tmp_path: Path):
     wide = snapshot([(0, 49, AVAILABLE, 1)])
     limits = Limits(record_locks=10, groups={"g": {"record_locks": 50}})
     (row,) = found(tmp_path, wide, limits=limits).of("IN_FLIGHT_LIMIT")
-    assert "; at 50 no more" in row["message"].replace(" on; at", "; at")
+    assert "; at 50 no record beyond" in row["message"].replace(" on; at", "; at")
     limits = Limits(record_locks=10, groups={"g": {"record_locks": 51}})
     assert found(tmp_path / "below", wide, limits=limits).codes == {}
 

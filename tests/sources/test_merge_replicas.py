@@ -69,21 +69,36 @@ def test_the_second_copy_of_a_segment_in_one_folder_is_no_second_log(tmp_path: P
 def _other(number: int, leader_epoch: int) -> list[Batch]:
     """The log with other bytes under the offsets of one batch."""
     content = [replace(record, time_delta=77) for record in LOG[number].records]
-    return [*LOG[:number], replace(LOG[number], records=content, leader_epoch=leader_epoch), *LOG[number + 1 :]]
+    return [*LOG[:number], *_of_epoch(leader_epoch, replace(LOG[number], records=content), *LOG[number + 1 :])]
+
+
+def _of_epoch(leader_epoch: int, *batches: Batch) -> list[Batch]:
+    return [replace(batch, leader_epoch=leader_epoch) for batch in batches]
 
 
 @CHUNKS
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_two_contents_of_an_offset_that_of_the_higher_leader_epoch_is_kept(tmp_path: Path, chunk: int, order: int):
-    lost = Batch([Record(key(partition=0), snapshot([(0, 99, 4, 5)]))], 4, leader_epoch=3)
-    kept = replace(LOG[3], leader_epoch=7)
-    copies = [in_bytes([*LOG[:3], batch, LOG[4]]) for batch in (lost, kept)][::order]
+    lost = _of_epoch(3, Batch([Record(key(partition=0), snapshot([(0, 99, 4, 5)]))], 4), LOG[4])
+    copies = [in_bytes([*LOG[:3], *batches]) for batches in (lost, _of_epoch(7, *LOG[3:]))][::order]
     found = judged(_copies(tmp_path, *copies), chunk=chunk)
     assert found.causes == {"DUPLICATE_OFFSET_CONFLICT": 1}
     (finding,) = found.of("DUPLICATE_OFFSET_CONFLICT")
     assert (finding["offset"], finding["severity"]) == (4, "error")
     assert found.states["g", 0]["end_offset"] == 21
     assert f"broker-{0 if order == 1 else 1}" in finding["evidence"]["file"]
+    assert not found.cutoff["safe"]
+
+
+@CHUNKS
+@pytest.mark.parametrize("order", [1, -1])
+def test_batches_of_an_earlier_leader_epoch_after_a_later_one_are_left_out(tmp_path: Path, chunk: int, order: int):
+    survived = [*LOG[:2], *_of_epoch(2, *_other(2, 2)[2:3])]
+    found = judged(_copies(tmp_path, *[in_bytes(copy) for copy in (LOG, survived)][::order]), chunk=chunk)
+    assert found.causes == {"DUPLICATE_OFFSET_CONFLICT": 3}
+    alone = judged_bytes(tmp_path / "alone", in_bytes(survived))
+    assert found.folded.states.drop_columns("suspect") == alone.folded.states.drop_columns("suspect")
+    assert found.suspects == {0, 1}
     assert not found.cutoff["safe"]
 
 
@@ -97,8 +112,8 @@ def test_a_conflict_makes_the_states_before_it_suspect(tmp_path: Path, number: i
 
 
 def test_batches_of_other_bounds_over_the_same_offsets_are_a_conflict(tmp_path: Path):
-    joined = Batch([*LOG[0].records, *LOG[1].records], leader_epoch=1)
-    found = judged(_copies(tmp_path, in_bytes(LOG), in_bytes([joined, *LOG[2:]])))
+    joined = Batch([*LOG[0].records, *LOG[1].records])
+    found = judged(_copies(tmp_path, in_bytes(LOG), in_bytes(_of_epoch(1, joined, *LOG[2:]))))
     assert found.causes == {"DUPLICATE_OFFSET_CONFLICT": 2}
     assert found.folded.record_count == 6
 

@@ -42,6 +42,7 @@ from share_state.report.share_partitions import (
     select_share_partitions,
     with_unreported_verdicts,
 )
+from share_state.schema.declarations import table_schema
 from share_state.simulator.types import StateBatch
 from share_state.sources.kafka_client import SCHEME
 
@@ -212,6 +213,7 @@ def survey(
         _findings(tables, where, states),
         _with_ranges(tables, waits, "POISON_RECORDS", "at the delivery limit or one below it"),
         _with_ranges(tables, where & ~known, "UNLOADABLE", "in a state that no release knows"),
+        _below_start(tables, where),
     ]
     findings = pa.concat_tables(found, promote_options="default")
     rows = left_join(rows, group_rows(findings, IDENTITY_COLUMNS, {"trouble": "min"}), {"trouble": pa.int32()})
@@ -285,6 +287,23 @@ def _with_ranges(tables: CommittedTables, where: pc.Expression, trouble: str, te
     texts = (f"{pluralize(one, 'offset')} {text}" for one in found["record_count"].to_pylist())
     found = found.append_column("trouble", pa.repeat(pa.scalar(TROUBLES.index(trouble), pa.int32()), len(found)))
     return found.append_column("message", pa.array(texts, pa.string())).drop_columns("record_count")
+
+
+def _below_start(tables: CommittedTables, where: pc.Expression) -> pa.Table:
+    """Share-partitions with a batch that begins before their start offset; columns as `_with_ranges`.
+
+    Source: Kafka SharePartition.maybeInitialize, which refuses them.
+    """
+    found = [table_schema(STATE).empty_table().select([*KEY, "start_offset"])]
+    columns, is_set = (*KEY, "start_offset", "state_batches"), pc.field("start_offset") >= 0
+    for states in tables.batches(STATE, columns, where & is_set):
+        rows = states.filter(pc.greater(pc.list_value_length(states["state_batches"]), 0))
+        first = pc.struct_field(pc.list_element(rows["state_batches"], 0), "first_offset")
+        found.append(rows.filter(pc.less(first, rows["start_offset"])).drop_columns("state_batches"))
+    rows = add_topic_key(pa.concat_tables(found, promote_options="permissive"))
+    texts = (f"a persisted batch begins before the start offset {start}" for start in rows["start_offset"].to_pylist())
+    rows = rows.append_column("trouble", pa.repeat(pa.scalar(TROUBLES.index("UNLOADABLE"), pa.int32()), len(rows)))
+    return rows.append_column("message", pa.array(texts, pa.string())).drop_columns("start_offset")
 
 
 def _statuses(tables: CommittedTables, selected: pa.Table, findings: pa.Table) -> Iterator[SharePartitionStatus]:

@@ -6,8 +6,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from share_state.fold.options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.inputs import detect_format
+from share_state.rules.findings import judge, judge_records
+from share_state.rules.registry import ERROR
+from share_state.sources.console_text import console_log
 from share_state.sources.discovery import LogPartition, find_logs
 from tests.sources.formats.tables import BY_KEY, PLACES, SIZES, found, shuffled, table_of, tables_of, write
 from tests.truth import DATA, scenarios
@@ -49,6 +53,12 @@ def test_a_table_folds_to_the_tables_of_the_segments(scenario: Path, tmp_path: P
             told.pop("findings"), expected.pop("findings")
         assert told == expected
         assert rows.cutoff.select(SIZES).to_pylist() == [dict.fromkeys(SIZES)]
+
+
+def test_a_pruned_log_without_offsets_has_no_broken_chain():
+    log = console_log([DATA / "4.3.1/prune/console-consumer-formatter.txt"])
+    folded = fold_log(log, options=FoldOptions(judge=judge_records))
+    assert ERROR not in judge(folded, records=folded.record_breaches)["severity"].to_pylist()
 
 
 @pytest.mark.parametrize("text", texts("console-consumer-formatter.txt"), ids=named)
