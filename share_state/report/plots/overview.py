@@ -183,7 +183,8 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delive
         if not states:
             plan.check(selection)
         timeline = pa.concat_tables([table_schema("timeline").empty_table(), *(table for _, table in states)])
-        newest = max((plan.fold(log).newest_time for log in {log for log, table in states if len(table)}), default=-1)
+        shown = {log.name: log for log, table in states if len(table)}
+        newest = max((plan.fold(log).newest_time for log in shown.values()), default=-1)
         until = to_datetime(newest)
         return (window if what == "window" else offsets)(timeline, until=until)
     executor, where = LocalExecutor(), selection.of_rows

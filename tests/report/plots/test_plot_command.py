@@ -1,12 +1,20 @@
 """`share-state plot`, as a person types it."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from share_state.cli.main import DONE, UNUSABLE
+from share_state.fold.options import SharePartitionFilter
+from share_state.pipeline.plan import FoldPlan
+from share_state.report.plots.overview import draw_plot
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.kafka_client import ClientProperties
+from share_state.sources.kafka_cluster import KafkaSource
 from tests.cli.commands import Command, say
+from tests.sources.formats.tables import table_of
 from tests.truth import DATA
 
 DLQ = DATA / "4.4.0/dlq"
@@ -37,6 +45,22 @@ def test_each_picture_is_drawn_and_says_what_it_shows(
     assert said.code == DONE, said.err
     assert says in said.out
     assert says in out.read_text(encoding="utf-8")
+
+
+class _Cluster(KafkaSource):
+    """A cluster that answers with the records of segments."""
+
+    def batches(self, log: LogPartition, size: int = 0):  # noqa: ARG002
+        (own,) = (one for one in find_logs([str(DLQ)]) if one.name == log.name)
+        yield from table_of([own]).to_batches()
+
+
+@pytest.mark.parametrize("what", ["window", "offsets"])
+def test_a_chart_over_time_of_a_live_cluster_is_that_of_its_segments(what: str):
+    plan, chosen = FoldPlan(find_logs([str(DLQ)])), SharePartitionFilter("dq-off", "We0ABtXRQ0uVly26I_w1Mw", 0)
+    source = _Cluster("kafka://broker:9092", 1000, ClientProperties())
+    live = replace(plan, logs=[replace(log, segments=(), source=source) for log in plan.logs])
+    assert draw_plot(what, live, chosen, None).says == draw_plot(what, plan, chosen, None).says
 
 
 def test_as_of_a_moment_the_picture_ends_there(light: Command, tmp_path: Path):
