@@ -38,7 +38,7 @@ def fold_group(records: pa.Table) -> pa.Table:
     Returns:
         Its row of `share_partition_state`; no row if it has no state.
     Raises:
-        InputError: if a column is missing, or control records are of several topics.
+        InputError: if a column is missing, or the records are of several share-partitions.
     Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
     """
     if missing := [name for name in table_schema("decoded_records").names if name not in records.column_names]:
@@ -46,16 +46,20 @@ def fold_group(records: pa.Table) -> pa.Table:
             f"fold_group: no column {', '.join(missing)}; give those of decoded_records, see share_state.read"
         )
     records = records.filter(pc.field("kind") != "skipped")
-    if not len(records) or records["group_id"][0].as_py() is None:
+    if not len(records):
+        return table_schema("share_partition_state").empty_table()
+    has_control = pc.any(pc.equal(records["dialect"], CONTROL_RECORDS)).as_py()
+    by = ("group_id", "topic" if has_control else "topic_id", "partition")
+    if mixed := [name for name in ("dialect", *by) if len(pc.unique(records[name])) > 1]:
+        raise InputError(f"fold_group: records of several values of {mixed[0]} in a group; group by {', '.join(by)}")
+    if records["group_id"][0].as_py() is None:
         return table_schema("share_partition_state").empty_table()
     records = records.sort_by("offset").combine_chunks()
     key = {
         name: records[name].combine_chunks()[:1].cast(pa.int32() if name == "partition" else pa.string())
         for name in KEY
     }
-    if key["dialect"][0].as_py() == CONTROL_RECORDS:
-        if len(pc.unique(records["topic"])) > 1:
-            raise InputError("fold_group: control records of several topics in a group; group by topic, too")
+    if has_control:
         return _fold_control(records, key)
     rows, batches = _rows(records, STATE_RECORD, STATE_DIALECT)
     rows["layout"] = _codes(records["layout"], LAYOUTS)

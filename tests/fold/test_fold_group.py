@@ -73,11 +73,23 @@ def test_the_schema_is_that_of_the_table():
     assert pa.schema(list(arrow_type(f"struct<{FOLD_GROUP_SCHEMA.replace('`', '')}>"))).equals(declared)
 
 
-def test_records_without_a_column_or_of_several_topics_are_refused():
+def test_records_without_a_column_are_refused():
     records = table_schema("decoded_records").empty_table()
     with pytest.raises(InputError, match="fold_group: no column kind, fault; give those of decoded_records"):
         fold_group(records.drop_columns(["kind", "fault"]))
-    row = {"dialect": "control_records", "group_id": "g", "partition": 0, "offset": 0, "kind": "delta"}
-    two = pa.Table.from_pylist([row | {"topic": "a"}, row | {"topic": "b"}], records.schema)
-    with pytest.raises(InputError, match="control records of several topics in a group; group by topic, too"):
+
+
+@pytest.mark.parametrize(
+    ("dialect", "column", "values", "by"),
+    [
+        ("control_records", "topic", ("a", "b"), "group_id, topic, partition"),
+        ("share_group_state", "group_id", ("a", None), "group_id, topic_id, partition"),
+        ("share_group_state", "topic_id", ("a", "b"), "group_id, topic_id, partition"),
+        ("share_group_state", "partition", (0, 1), "group_id, topic_id, partition"),
+    ],
+)
+def test_records_of_several_share_partitions_are_refused(dialect: str, column: str, values: tuple, by: str):
+    row = {"dialect": dialect, "group_id": "g", "topic_id": "t", "partition": 0, "offset": 0, "kind": "delta"}
+    two = pa.Table.from_pylist([row | {column: value} for value in values], table_schema("decoded_records"))
+    with pytest.raises(InputError, match=f"fold_group: records of several values of {column} in a group; group by {by}$"):
         fold_group(two)
