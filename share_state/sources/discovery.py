@@ -311,8 +311,7 @@ def _expand(text: str | InputPath, topic: str | None) -> list[InputPath]:
 def _segments_under(folder: InputPath, topic: str | None) -> list[InputPath]:
     searched, level, other_topics = 0, [folder], set[str]()
     if files := _segment_files([folder]):
-        if (name := _topic_of(folder)) is not None and not _is_selected(name, topic):
-            raise InputError(f"{folder}: a log of topic {name}, not of {topic or _ORDINARY}")
+        _check_topic(folder, folder, topic)
         return files
     for _ in range(_MAX_DEPTH):
         searched += len(level)
@@ -339,7 +338,16 @@ def _topic_of(folder: InputPath) -> str | None:
     return None if named is None else named["topic"]
 
 
+def _check_topic(given: InputPath, folder: InputPath, topic: str | None) -> None:
+    """Refuse a folder or file of a log whose folder is named after another topic."""
+    if (name := _topic_of(folder.resolve())) is not None and not _is_selected(name, topic):
+        fix = f"give the folder that holds {topic or '<topic>'}-0"
+        raise InputError(f"{given}: a log of topic {name}, not of {topic or _ORDINARY}; {fix}")
+
+
 def _checked_segment(file: InputPath, topic: str | None) -> InputPath:
+    if file.name.endswith(".log"):
+        _check_topic(file, file.parent, topic)
     if _SEGMENT_NAME.fullmatch(file.name):
         return file
     head = read_head(file, _MAGIC_AT + 1)

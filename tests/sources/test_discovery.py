@@ -202,6 +202,17 @@ def test_a_folder_of_other_topics_is_refused_with_their_names(broker: Path):
     assert "a log of topic orders" in _refused(broker / "orders-0")
 
 
+@pytest.mark.parametrize("given", ["orders-0/*.log", f"orders-0/{0:020}.log", "**/*.log"])
+def test_a_file_of_another_topic_is_refused_as_its_folder_is(broker: Path, given: str):
+    with pytest.raises(InputError, match=f"{0:020}.log: a log of topic (orders|__consumer_offsets), not of {STATE_TOPIC}"):
+        find_logs([str(broker / given)])
+
+
+def test_the_folder_of_another_topic_is_refused_from_within(broker: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(broker / "orders-0")
+    assert "a log of topic orders" in _refused(".")
+
+
 @pytest.mark.parametrize("content", [b"", b"short", b"text that is long enough to hold a header\n" * 9, bytes(16)])
 def test_a_file_that_is_no_segment_is_refused(tmp_path: Path, content: bytes):
     file = tmp_path / "notes.txt"

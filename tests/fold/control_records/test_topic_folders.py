@@ -61,7 +61,7 @@ def test_the_log_start_that_a_broker_noted_is_of_its_own_topic(tmp_path: Path):
         (["__cluster_metadata-0/0"], "", "found logs of __cluster_metadata"),
         (["stuff/deep/0"], "", "no log segments here"),
         (["stuff/0"], "stuff", "not named after an ordinary topic"),
-        (["__cluster_metadata-0/0"], f"__cluster_metadata-0/{0:020}.log", "not named after an ordinary topic"),
+        (["__cluster_metadata-0/0"], f"__cluster_metadata-0/{0:020}.log", "not of an ordinary topic"),
         ([], "gone", "no such file or folder; give the folder that holds <topic>-0"),
     ],
 )
