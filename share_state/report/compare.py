@@ -1,7 +1,8 @@
 """`share-state compare`: the state in the log against what the broker answers, with the differences as findings.
 
 Equality is only required of share-partitions whose log partition is idle: it ends where the run of the warehouse ended,
-both before and after the broker answered. A broker that has written since then has newer state, which is no error.
+both before and after the broker answered. A broker that has written since then has newer state, which is no error; one
+whose log ends earlier has lost state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from share_state.kafka.primitives import partition_for
 from share_state.report.console import print_line, print_table
 from share_state.report.share_partitions import plain_run
 from share_state.rules.registry import ERROR, INFO, SEVERITIES, WARNING
+from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def compare(warehouse: str, answers: "BrokerOffsets") -> dict[str, Any]:
     states = tables.read("share_partition_state", pc.field("dialect") == SHARE_GROUP_STATE).to_pylist()
     logged = {(row["group_id"], _current_topic(row, names), row["partition"]): row for row in states}
     answered = {(one.group_id, one.topic, one.partition): one for one in answers.share_partitions}
-    idle = _idle_logs(tables.read("cutoff"), answers)
+    idle, shorter = _idle_and_shorter_logs(tables.read("cutoff"), answers)
     # A broker of 4.1 reports no lag.
     ends = _idle_ends(answers) if any(answer.lag is not None for answer in answered.values()) else {}
     homes = _state_partitions([key for key in answered if key not in logged], names, len(answers.after.logs))
@@ -63,9 +65,10 @@ def compare(warehouse: str, answers: "BrokerOffsets") -> dict[str, Any]:
     for key in sorted(logged.keys() | answered.keys()):
         row, answer = logged.get(key), answered.get(key)
         state_partition = row["state_partition"] if row is not None else homes.get(key)
-        is_idle = state_partition in idle
-        rows.append(_compare_share_partition(key, row, answer, state_partition, ends, is_idle=is_idle))
-    findings = [_finding(row, set(names)) for row in rows if row["verdict"] != SAME]
+        must_agree = state_partition in idle or state_partition in shorter
+        rows.append(_compare_share_partition(key, row, answer, state_partition, ends, must_agree=must_agree))
+    findings = [_shorter_log(number, *found) for number, found in sorted(shorter.items())]
+    findings += [_finding(row, set(names)) for row in rows if row["verdict"] != SAME]
     verdicts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in (SAME, MOVED_ON, DIFFERS)}
     return {"run": plain_run(tables.run), "verdicts": verdicts, "share_partitions": rows, "findings": findings}
 
@@ -98,7 +101,7 @@ def _compare_share_partition(
     state_partition: int | None,
     ends: Mapping[tuple[str, int], int],
     *,
-    is_idle: bool,
+    must_agree: bool,
 ) -> dict[str, Any]:
     group, topic, partition = key
     end, ours = ends.get((topic, partition)), dict.fromkeys(_COMPARED)
@@ -114,7 +117,7 @@ def _compare_share_partition(
         "topic_id": row["topic_id"] if row is not None else None,
         "partition": partition,
         "state_partition": state_partition,
-        "verdict": SAME if not unlike else DIFFERS if is_idle else MOVED_ON,
+        "verdict": SAME if not unlike else DIFFERS if must_agree else MOVED_ON,
         "unlike": unlike,
         **{f"log_{name}": value for name, value in ours.items()},
         **{f"broker_{name}": value for name, value in theirs.items()},
@@ -123,16 +126,16 @@ def _compare_share_partition(
 
 def _finding(row: Mapping[str, Any], topic_ids: set[str]) -> dict[str, Any]:
     log, broker = row["log_start_offset"], row["broker_start_offset"]
-    is_idle = row["verdict"] == DIFFERS
-    severity = ERROR if is_idle else INFO
-    since = "" if is_idle else " (records were written since the run)"
+    differs = row["verdict"] == DIFFERS
+    severity = ERROR if differs else INFO
+    since = "" if differs else " (records were written since the run)"
     if broker is None and row["topic_id"] is not None and row["topic_id"] not in topic_ids:
         rule, severity, message = "TOPIC_GONE", WARNING, "the log has its state, the cluster has no such topic"
     elif broker is None:
         rule, message = "BROKER_STATE_MISSING", f"the log starts at {log}, the broker knows none{since}"
     elif log is None:
         rule, message = "LOG_STATE_MISSING", f"the broker starts at {broker}, the log has none{since}"
-    elif not is_idle and broker < log:
+    elif not differs and broker < log:
         rule, severity = "BROKER_START_BEHIND", WARNING
         message = f"the broker starts at {broker}, the log was at {log} already; were its offsets reset?"
     else:
@@ -149,14 +152,33 @@ def _finding(row: Mapping[str, Any], topic_ids: set[str]) -> dict[str, Any]:
     }
 
 
-def _idle_logs(cutoffs: pa.Table, answers: "BrokerOffsets") -> set[int]:
-    """The state partitions that ended, before and after the broker answered, where the run of the warehouse ended."""
-    before, after = ({log.partition: log.end_offset for log in look.logs} for look in (answers.before, answers.after))
-    rows = cutoffs.filter(pc.field("dialect") == SHARE_GROUP_STATE).to_pylist()
-    ends = {row["partition"]: row["log_end_offset"] for row in rows}
+def _shorter_log(number: int, ended: int, ends: int) -> dict[str, Any]:
+    """The finding for a state partition that ended at an offset in the run and ends before it now."""
+    what = f"{STATE_TOPIC}-{number}: ended at {ended} in the run, ends at {ends} at the broker"
     return {
-        number for number, end in ends.items() if end is not None and before.get(number) == end == after.get(number)
+        "rule": "BROKER_LOG_SHORTER",
+        "severity": ERROR,
+        **dict.fromkeys(("group_id", "topic", "topic_id", "partition")),
+        "state_partition": number,
+        "message": f"{what}; it lost records or was created again, or this is another cluster",
+        "evidence": {"log_end_offset": str(ended), "broker_end_offset": str(ends)},
     }
+
+
+def _idle_and_shorter_logs(cutoffs: pa.Table, answers: "BrokerOffsets") -> tuple[set[int], dict[int, tuple[int, int]]]:
+    """The state partitions that ended, before and after the broker answered, where the run of the warehouse ended.
+
+    Returns:
+        Their numbers; and number -> end in the run and at the broker, for those that end earlier at the broker.
+    """
+    before, after = ({log.partition: log.end_offset for log in look.logs} for look in (answers.before, answers.after))
+    where = (pc.field("dialect") == SHARE_GROUP_STATE) & pc.field("partition").is_valid()
+    rows = cutoffs.filter(where & pc.field("log_end_offset").is_valid()).to_pylist()
+    ended = {row["partition"]: row["log_end_offset"] for row in rows}
+    # A partition without a leader has no end offset; one beyond the number of partitions does not exist.
+    ends = {number: after.get(number, end if number < answers.after.partitions else 0) for number, end in ended.items()}
+    shorter = {number: (end, ends[number]) for number, end in ended.items() if ends[number] < end}
+    return {number for number, end in ended.items() if before.get(number) == end == after.get(number)}, shorter
 
 
 def _idle_ends(answers: "BrokerOffsets") -> dict[tuple[str, int], int]:

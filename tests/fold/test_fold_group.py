@@ -91,5 +91,7 @@ def test_records_without_a_column_are_refused():
 def test_records_of_several_share_partitions_are_refused(dialect: str, column: str, values: tuple, by: str):
     row = {"dialect": dialect, "group_id": "g", "topic_id": "t", "partition": 0, "offset": 0, "kind": "delta"}
     two = pa.Table.from_pylist([row | {column: value} for value in values], table_schema("decoded_records"))
-    with pytest.raises(InputError, match=f"fold_group: records of several values of {column} in a group; group by {by}$"):
+    with pytest.raises(
+        InputError, match=f"fold_group: records of several values of {column} in a group; group by {by}$"
+    ):
         fold_group(two)

@@ -204,7 +204,9 @@ def test_a_folder_of_other_topics_is_refused_with_their_names(broker: Path):
 
 @pytest.mark.parametrize("given", ["orders-0/*.log", f"orders-0/{0:020}.log", "**/*.log"])
 def test_a_file_of_another_topic_is_refused_as_its_folder_is(broker: Path, given: str):
-    with pytest.raises(InputError, match=f"{0:020}.log: a log of topic (orders|__consumer_offsets), not of {STATE_TOPIC}"):
+    with pytest.raises(
+        InputError, match=f"{0:020}.log: a log of topic (orders|__consumer_offsets), not of {STATE_TOPIC}"
+    ):
         find_logs([str(broker / given)])
 
 

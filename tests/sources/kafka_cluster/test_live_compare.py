@@ -171,3 +171,12 @@ def test_the_answers_of_brokers_agree_with_their_logs(
     assert len(answers) == 49
     assert found["verdicts"] == {SAME: len(found["share_partitions"]), MOVED_ON: 0, DIFFERS: 0}, found["findings"]
     assert capsys.readouterr().out.startswith(f"{len(found['share_partitions'])} share-partitions (run ")
+    one, *others = look.logs
+    short = replace(look, logs=(replace(one, end_offset=one.end_offset - 1), *others))
+    moved = [replace(answer, start_offset=answer.start_offset + 1) for answer in answers]
+    found = compare(str(tmp_path / "lake"), BrokerOffsets(moved, short, short))
+    (shorter,) = (finding for finding in found["findings"] if finding["rule"] == "BROKER_LOG_SHORTER")
+    assert (shorter["severity"], shorter["state_partition"]) == ("error", one.partition)
+    assert f"ended at {one.end_offset} in the run, ends at {one.end_offset - 1} at the broker" in shorter["message"]
+    assert found["verdicts"][MOVED_ON] == 0
+    assert "| BROKER_LOG_SHORTER |" in (Path(__file__).parents[3] / "docs/inputs.md").read_text()
