@@ -180,3 +180,10 @@ def test_the_answers_of_brokers_agree_with_their_logs(
     assert f"ended at {one.end_offset} in the run, ends at {one.end_offset - 1} at the broker" in shorter["message"]
     assert found["verdicts"][MOVED_ON] == 0
     assert "| BROKER_LOG_SHORTER |" in (Path(__file__).parents[3] / "docs/inputs.md").read_text()
+
+
+def test_a_finding_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
+    finding = {"severity": "error", "rule": "BROKER_STATE_MISSING", "message": "new\nline\u202e orders-0: gone"}
+    none = dict.fromkeys((SAME, MOVED_ON, DIFFERS), 0)
+    print_comparison({"verdicts": none, "share_partitions": [], "run": {"run_id": "r"}, "findings": [finding]})
+    assert capsys.readouterr().out.splitlines()[1:] == ["error: BROKER_STATE_MISSING: new\\nline\\u202e orders-0: gone"]
