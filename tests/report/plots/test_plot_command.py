@@ -50,7 +50,7 @@ def test_each_picture_is_drawn_and_says_what_it_shows(
 class _Cluster(KafkaSource):
     """A cluster that answers with the records of segments."""
 
-    def batches(self, log: LogPartition, size: int = 0):  # noqa: ARG002
+    def batches(self, log: LogPartition, size: int = 0):
         (own,) = (one for one in find_logs([str(DLQ)]) if one.name == log.name)
         yield from table_of([own]).to_batches()
 
