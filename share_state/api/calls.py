@@ -275,6 +275,10 @@ def repair(
     from share_state.report.repair.status import audited, open_warehouse  # noqa: PLC0415
 
     check_release(release)
+    if hasattr(paths, "columns"):
+        raise ShareStateError(
+            f"paths is a {type(paths).__name__}: repair takes paths only; give an export, or the folder of a warehouse"
+        )
     if not isinstance(group, Iterable):
         raise ShareStateError(f"group={group!r}: give text, or several")
     groups, named = [group] if isinstance(group, str) else group, _listed(paths)

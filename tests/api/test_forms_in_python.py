@@ -253,6 +253,13 @@ def test_what_cannot_be_used_is_said_in_one_line(call, told: str):
     assert len(str(raised.value).splitlines()) == 1
 
 
+def test_repair_takes_no_dataframe(spark: SparkSession):
+    with pytest.raises(
+        ShareStateError, match="paths is a DataFrame: repair takes paths only; give an export, or the f"
+    ):
+        share_state.repair(spark.range(1))
+
+
 def test_rows_are_not_read_where_the_warehouse_cannot_be_written(spark: SparkSession, tmp_path: Path):
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake/notes.txt").write_text("mine")
