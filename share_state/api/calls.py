@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
 from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, input_spec
-from share_state.errors import ShareStateError
+from share_state.errors import InputError, ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.across_logs import name_topics, read_groups, settle_timeline
 from share_state.pipeline.executor import LocalExecutor
@@ -365,12 +365,14 @@ def _plan(
 
 
 def _session(given: object, spark: "SparkSession | None") -> "SparkSession | None":
-    """The session of a DataFrame; for other input, the one that the caller gave."""
+    """The session of a DataFrame, which must not be streaming; for other input, the one that the caller gave."""
     _check_types(spark=spark)
     session = given.sparkSession if _is_frame(given) else spark
     _check_types(spark=session)
     if session is not None and session.sparkContext._jsc is None:
         raise ShareStateError("the Spark session is stopped; open another one")
+    if _is_frame(given) and given.isStreaming:
+        raise InputError("the DataFrame is streaming: give one of spark.read, or run `share-state stream`")
     return session
 
 

@@ -260,6 +260,13 @@ def test_repair_takes_no_dataframe(spark: SparkSession):
         share_state.repair(spark.range(1))
 
 
+def test_a_streaming_dataframe_is_refused(spark: SparkSession):
+    frame = spark.readStream.format("rate").load()
+    for given in ({"paths": frame}, {"paths": STATE, "groups": frame}):
+        with pytest.raises(InputError, match="^the DataFrame is streaming: .* run `share-state stream`$"):
+            share_state.reconstruct(**given)
+
+
 def test_rows_are_not_read_where_the_warehouse_cannot_be_written(spark: SparkSession, tmp_path: Path):
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake/notes.txt").write_text("mine")
