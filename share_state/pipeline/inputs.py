@@ -287,17 +287,26 @@ def _format_of(path: InputPath) -> str | None:
             if next(path.rglob("*.log"), None) is not None:
                 return SEGMENTS
         files = data_files(path)
-        head = _read_content(files[0]) if files else b""
+        file, head = _first_content(files) if files else (path, b"")
     except OSError:
         return None
     name = next((name for name, format in FORMATS.items() if format.matches(head)), None)
-    if name not in (None, "table") and _codec_of(files[0]) is not None:
-        raise InputError(f"{files[0]}: {FORMATS[name].label}, compressed as a file; decompress it first")
+    if name not in (None, "table") and _codec_of(file) is not None:
+        raise InputError(f"{file}: {FORMATS[name].label}, compressed as a file; decompress it first")
     return name
 
 
 def _codec_of(file: InputPath) -> str | None:
     return next((codec for ending, codec in _CODECS.items() if file.name.endswith(ending)), None)
+
+
+def _first_content(files: Sequence[InputPath]) -> tuple[InputPath, bytes]:
+    """The first file that is not empty, and how it begins; an empty file named as Parquet counts as Parquet."""
+    for file in files:
+        if head := _read_content(file):
+            return file, head
+    parquet = next((file for file in files if file.name.endswith(".parquet")), None)
+    return (files[0], b"") if parquet is None else (parquet, _PARQUET)
 
 
 def _read_content(file: InputPath) -> bytes:
@@ -363,13 +372,13 @@ def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) 
             data = data_files(path)
             if not data:
                 raise InputError(f"{path}: no data files; give a folder of Parquet or JSON files, or a Delta table")
-            head = _read_content(data[0])
+            first, head = _first_content(data)
             if head.startswith(_PARQUET):
                 files += list_table_files(data, path)
             elif _is_json_table(head):
                 to_sort.append(("json", str(path)))
             else:
-                raise InputError(f"{path}: neither Parquet nor lines of JSON with one record each; give one of these")
+                raise InputError(f"{first}: neither Parquet nor lines of JSON with one record each; give one of these")
     found = TablePlan([], set(), is_in_order=False) if to_sort else plan_table(files, columns, topics)
     if found.is_in_order:
         return found.logs, found.other_topics

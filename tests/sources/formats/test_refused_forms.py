@@ -187,6 +187,19 @@ def test_half_a_parquet_file(tmp_path: Path):
     _refused(path, "table", "not a complete Parquet file")
 
 
+@pytest.mark.parametrize("names", [["a"], ["a", "b"], ["b", "c"]])
+@pytest.mark.parametrize("form", ["auto", "table"])
+def test_an_empty_parquet_file_is_named(tmp_path: Path, names: list[str], form: str):
+    """As the first, the last or the only file of a folder, and by its own path."""
+    files = [tmp_path / f"{name}.parquet" for name in names]
+    for file in files:
+        file.touch() if file.name != "b.parquet" else write(TABLE, file)
+    (empty,) = (file for file in files if not file.stat().st_size)
+    for given in (tmp_path, empty):
+        with pytest.raises(InputError, match=f"^{re.escape(str(empty))}: not a complete Parquet file .* 0 bytes"):
+            found(given, form=form)
+
+
 def test_a_parquet_file_with_a_damaged_page(tmp_path: Path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.concat_tables([TABLE] * 500), path, compression="snappy", use_dictionary=False)
