@@ -171,10 +171,13 @@ def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
     old, new = ({_identity(row): row for row in states.select(columns).to_pylist()} for states, _ in (before, after))
     old_ranges, new_ranges = _ranges_by_key(before[1]), _ranges_by_key(after[1])
     changed = []
-    for key in sorted({*old, *new}, key=str):
+    for key in {**old, **new}:
         windows = (_window(old.get(key), old_ranges.get(key, [])), _window(new.get(key), new_ranges.get(key, [])))
         if row := _compare(old.get(key), new.get(key), compare_windows(*windows)):
             changed.append(row)
+    # As `show` sorts: a topic without a name comes last.
+    by = ("group_id", "topic", "topic_id", "partition", "dialect")
+    changed.sort(key=lambda row: [(row[name] is None, row[name]) for name in by])
     return {"share_partitions": len({*old, *new}), "differing": len(changed), "changed": changed}
 
 

@@ -3,9 +3,12 @@
 from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from share_state.fold.state_log import fold_log
+from share_state.report.diff import compare_states
+from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import as_of_window
 from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command
@@ -75,6 +78,19 @@ def test_the_later_point_is_the_end_where_none_is_given(light: Command):
     }
     assert {(row["group_id"], row["topic_id"], row["partition"]) for row in by_offset["changed"]} <= kept | gone
     assert by_offset["changed"]
+
+
+def test_share_partitions_are_in_the_order_of_show():
+    schema = table_schema("share_partition_state")
+    keys = [("g", "a", "t9", 2), ("g", "a", "t9", 10), ("g", "b", "t1", 0), ("g", None, "t0", 0), ("h", "a", "t9", 0)]
+    rows = [
+        {field.name: "" if pa.types.is_string(field.type) else -1 if pa.types.is_integer(field.type) else None
+         for field in schema} | dict(zip(("group_id", "topic", "topic_id", "partition"), key, strict=True))
+        for key in reversed(keys)
+    ]  # fmt: skip
+    states, in_flight = pa.Table.from_pylist(rows, schema), table_schema("in_flight").empty_table()
+    changed = compare_states((states.slice(0, 0), in_flight), (states, in_flight))["changed"]
+    assert [(row["group_id"], row["topic"], row["topic_id"], row["partition"]) for row in changed] == keys
 
 
 @pytest.mark.parametrize(
