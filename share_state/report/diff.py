@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.delta.reader import CommittedTables
+from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import KEY
 from share_state.kafka.delivery_states import TERMINAL, state_name
@@ -146,7 +147,13 @@ def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> 
 
     Raises:
         InputError: if a segment cannot be read, or the filter matches no share-partition at the last point.
+        ShareStateError: if the last point is before the first one.
     """
+    for log in plans[0].logs:
+        for bound in ("until_offset", "until_time_ms"):
+            first, last = (getattr(plan.window_of(log), bound) for plan in (plans[0], plans[-1]))
+            if None not in (first, last) and last < first:
+                raise ShareStateError(f"diff: {log.name}: the later point is before the earlier one; exchange the two")
     executor, where, found = LocalExecutor(), selection.of_rows, list[StateTables]()
     for plan in plans:
         tables = executor.returned_tables(executor.fold(plan, OutputSpec(_TABLES)), _TABLES)

@@ -101,6 +101,14 @@ def test_share_partitions_are_in_the_order_of_show():
             (CHAOS, "--and-as-of-time", LATER),
             "diff: give the earlier point of the export too: --as-of-offset or --as-of-time",
         ),
+        (
+            (CHAOS, "--as-of-time", LATER, "--and-as-of-time", EARLIER),
+            "diff: __share_group_state-0: the later point is before the earlier one; exchange the two",
+        ),
+        (
+            (CHAOS, "--as-of-offset", "1=9", "--and-as-of-offset", "1=8"),
+            "diff: __share_group_state-1: the later point is before the earlier one; exchange the two",
+        ),
         ((CHAOS, "--as-of-time", "noon"), "--as-of-time noon: give a time as in 2026-11-21T02:10:00Z"),
     ],
 )
