@@ -51,7 +51,9 @@ def test_the_noted_log_start_is_read_there_too(s3: str):
     assert any(log.start_is_recorded for log in stored)
 
 
-@pytest.mark.parametrize("pattern", ["/__share_group_state-*", "/*/*.log", "/**/*.log", "/__share*/0*[0-9].log", "/"])
+@pytest.mark.parametrize(
+    "pattern", ["/__share_group_state-*", "/*state-*/*.log", "/**/__share*/*.log", "/__share*/0*[0-9].log", "/"]
+)
 def test_patterns_name_what_they_name_locally(s3: str, chaos: str, pattern: str):
     assert plain(find_logs([chaos + pattern]), chaos) == plain(find_logs([str(CHAOS) + pattern]), str(CHAOS))
 
