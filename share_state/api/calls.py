@@ -19,6 +19,7 @@ from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.task import CUTOFF, OutputSpec, decoded_batches, timeline_batches
 from share_state.schema.declarations import arrow_type, table_schema
 from share_state.sources.as_of import AsOf
+from share_state.sources.object_stores import lower_scheme
 from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def reconstruct(
     spark = _session(paths, spark)
     place, schema = "", None
     if warehouse is not None:
-        place, schema = check_writable(spark, fspath(warehouse))
+        place, schema = check_writable(spark, lower_scheme(fspath(warehouse)))
     plan = _plan(
         paths,
         spark=spark,
@@ -383,7 +384,7 @@ def _listed(paths: Paths, name: str = "paths") -> list[str]:
     named = list(one_or_more)
     if not all(isinstance(path, str | PathLike) for path in named):
         raise ShareStateError(f"{name}={paths!r}: give a path, several paths, or a DataFrame")
-    return [fspath(path) for path in named]
+    return [lower_scheme(fspath(path)) for path in named]
 
 
 _PATH, _NUMBER, _TEXT = ((str, PathLike), "a path"), (int, "a whole number"), (str, "text")

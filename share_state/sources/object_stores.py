@@ -508,6 +508,11 @@ def to_path(text: str) -> InputPath:
     return Path(unquote(text.removeprefix(_LOCAL))) if text.startswith(_LOCAL) else StorePath.at(text)
 
 
+def lower_scheme(text: str) -> str:
+    """A path or address as it was given, with the scheme of an address in lower case."""
+    return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*://", lambda scheme: scheme[0].lower(), text)
+
+
 def absolute_address(text: str) -> str:
     """A path from the root of the file system; an address stays as it is."""
     return text if "://" in text else str(Path(text).absolute())

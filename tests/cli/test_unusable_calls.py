@@ -331,6 +331,13 @@ def test_an_error_names_what_was_given_as_it_was_written(light: Command, argumen
     assert said.err.startswith(f"share-state: {error}")
 
 
+@pytest.mark.parametrize("name", ["reconstruct", "audit", "cutoff", "repair", "compare"])
+def test_a_cluster_may_be_given_in_capitals(light: Command, chaos: Path, tmp_path: Path, name: str):
+    out = ["--out", tmp_path / "out"] if name in ("reconstruct", "audit") else []
+    said = light(name, *([chaos] if name == "compare" else []), "KAFKA://broker", *out)
+    _refused(said, "kafka://broker: not the address of a cluster; give kafka://HOST:PORT")
+
+
 def test_a_path_of_two_lines_is_refused_in_one(light: Command, tmp_path: Path):
     _refused(light("decode", f"{tmp_path}/a\nb"), "no such file or folder")
 

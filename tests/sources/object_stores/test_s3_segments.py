@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from share_state.config.inputs import OPTIONS, input_spec
 from share_state.errors import InputError
 from share_state.fold.options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.inputs import adjacent_group_logs
+from share_state.pipeline.plan import build_plan
 from share_state.sources.discovery import LogPartition, find_group_logs, find_logs, find_logs_of_dialect
 from share_state.sources.object_stores import READ_SIZE, StorePath
 from share_state.sources.resume_point import ResumeStatus, digest_of_logs, resume
@@ -65,6 +67,13 @@ def test_the_group_side_is_found_beside_them(s3: str, chaos: str):
     assert len(stored) > 0
     one = f"{chaos}/__share_group_state-0"
     assert adjacent_group_logs([one], find_logs([one])) == ()
+
+
+def test_a_scheme_may_be_in_capitals(s3: str, chaos: str):
+    spec = input_spec(OPTIONS, sources=[{"path": chaos.replace("s3://", "S3://")}], groups={})
+    plan = build_plan(spec, OPTIONS)
+    assert plain(list(plan.logs), chaos) == plain(find_logs([chaos]), chaos)
+    assert plan.groups is not None
 
 
 def test_whether_the_group_side_is_new_is_seen_without_fetching_it(
