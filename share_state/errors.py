@@ -8,6 +8,11 @@ def printable(name: str | int) -> str:
     return str(name) if str(name).isprintable() else repr(name)
 
 
+def pluralize(count: int, noun: str) -> str:
+    """A count and its noun."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class ShareStateError(Exception):
     """Raised when the call, the configuration or the input is unusable: exit code 2, nothing written."""
 

@@ -27,7 +27,7 @@ from share_state.config.inputs import KEYS, OPTIONS, input_spec
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import AuditSettings, ReportSettings, config_fingerprint
 from share_state.delta.warehouse import Warehouse, warehouse_lock
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, pluralize
 from share_state.fold.limits import Limits
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Progress
@@ -65,9 +65,9 @@ def nightly_audit(
     with open_place(choice, settings.warehouse) as (choice, place), open_sorter(choice) as sorter:
         settings = settings.model_copy(update={"warehouse": place})
         plan = build_plan(settings.input_spec(), KEYS, sorter)
-        size = sum(log.size for log in plan.logs)
+        size = sum(log.size for log in plan.logs)  # 0 for a running cluster: it is unknown
         announce_compiling()
-        _LOG.info("found %s log partitions of %s bytes", f"{len(plan.logs):,}", f"{size:,}")
+        _LOG.info("found %s%s", pluralize(len(plan.logs), "log partition"), f" of {size:,} bytes" if size else "")
         with warehouse_lock(settings.warehouse, "audit"):
             result = run_audit(
                 partial(open_executor, choice, progress=progress),
@@ -129,7 +129,8 @@ def _written(targets: ReportSettings, live: int) -> list[str]:
 
 def _counts(result: RunResult) -> str:
     found = ", ".join(f"{count:,} {severity}" for severity, count in sorted(result.by_severity.items())) or "none"
-    return f"{result.records:,} new records, {result.share_partitions:,} live share-partitions, new findings: {found}"
+    records = pluralize(result.records, "new record")
+    return f"{records}, {pluralize(result.share_partitions, 'live share-partition')}, new findings: {found}"
 
 
 _DEFAULTS = {"dialect": "auto", "format": "auto"}

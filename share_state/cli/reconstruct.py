@@ -28,11 +28,11 @@ from share_state.cli.options import (
 from share_state.config.inputs import JUDGE_NONE, JUDGE_STATE
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import warehouse_lock
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, pluralize
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
-from share_state.report.console import pluralize, print_json, print_line
+from share_state.report.console import print_json, print_line
 from share_state.report.share_partitions import plain_run
 from share_state.rules.registry import SEVERITIES, registered
 from share_state.spark.choice import open_executor, open_place

@@ -9,7 +9,7 @@ from share_state.cli.main import Quiet, command
 from share_state.cli.options import DeadLetters, GroupSide, Json, Reading, open_plan, spec_of, to_address
 from share_state.config.inputs import InputSpec
 from share_state.config.loading import settings_for
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, pluralize
 from share_state.kafka.releases import RELEASES
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.inputs import find_cluster_address
@@ -79,7 +79,7 @@ def repair(
     elif out is None:
         console.print_line(plan.markdown().rstrip())
     else:
-        console.print_line(f"{out}: {console.pluralize(len(plan.repairs), 'share-partition')} in trouble")
+        console.print_line(f"{out}: {pluralize(len(plan.repairs), 'share-partition')} in trouble")
 
 
 def _with_limits(spec: InputSpec, inputs: Sequence[str], sets: Sequence[str] | None) -> InputSpec:

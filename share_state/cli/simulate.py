@@ -10,6 +10,7 @@ import typer
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import Json, pairs
+from share_state.errors import pluralize
 from share_state.kafka.releases import LATEST, RELEASES
 from share_state.report.console import print_json, print_line, print_table
 from share_state.simulator.faults import FAULTS
@@ -114,9 +115,8 @@ def _to_json(result: Simulation) -> dict[str, Any]:
 
 def _print_result(result: Simulation) -> None:
     """Print the size of a simulation and, per planted fault, the finding that it must cause."""
-    print_line(
-        f"{result.events:,} events produced {result.records:,} records of {result.share_partitions:,} share-partitions"
-    )
+    events, records = pluralize(result.events, "event"), pluralize(result.records, "record")
+    print_line(f"{events} produced {records} of {pluralize(result.share_partitions, 'share-partition')}")
     if result.planted:
         rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in result.planted]
         print_table(["FAULT", "CAUSES", "LOG", "OFFSET", "GROUP"], rows, numeric=("OFFSET",))

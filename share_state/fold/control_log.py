@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.errors import InputError
+from share_state.errors import InputError, pluralize
 from share_state.fold.control_chains import (
     CONTROL_CHAIN,
     INITIAL_CONTROL_CHAIN,
@@ -411,7 +411,8 @@ class _ControlLogFold:
             more = f" and {len(earliest.blocked_by) - 1} more" if earliest.blocked_by[1:] else ""
             reasons.append(f"no checkpoint of group {earliest.limited_by}{more}, so nothing may be cleaned")
         if suspect_count:
-            reasons.append(f"{suspect_count} share-partitions cannot be trusted since their latest checkpoint")
+            untrusted = pluralize(suspect_count, "share-partition")
+            reasons.append(f"{untrusted} cannot be trusted since the latest checkpoint")
         lost = min(self.losses.offsets, default=None)
         if lost is not None and (earliest.offset is None or lost < earliest.offset):
             reasons.append(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.errors import pluralize
 from share_state.fold.state_chains import NO_OFFSET, Chains
 
 
@@ -54,12 +55,14 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
     endangered_count = int(((orphans != NO_OFFSET) & (orphans < offset)).sum())
     reasons = []
     if suspect.any():
-        reasons.append(f"{int(suspect.sum())} share-partitions cannot be trusted since their latest snapshot")
+        untrusted = pluralize(int(suspect.sum()), "share-partition")
+        reasons.append(f"{untrusted} cannot be trusted since the latest snapshot")
     if hidden:
         reasons.append("records are missing or unreadable, possibly the only records of a share-partition")
     if endangered_count:
         reasons.append(
-            f"{endangered_count} share-partitions depend on updates before the cutoff that no snapshot precedes"
+            f"the state of {pluralize(endangered_count, 'share-partition')} depends on updates before the cutoff"
+            " that no snapshot precedes"
         )
     return Cutoff(offset if offset > 0 else None, limiting_row, following, "; ".join(reasons))
 

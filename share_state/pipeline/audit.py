@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse
-from share_state.errors import WarehouseError
+from share_state.errors import WarehouseError, pluralize
 from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
 from share_state.fold.history import HISTORY_TABLE, add_verdicts
@@ -125,7 +125,7 @@ def run_audit(
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, rows = judge_across_logs(side, plan, result, sink, now)
-        _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
+        _LOG.info("read %s of %s", pluralize(result.records, "new record"), pluralize(len(plan.logs), "log partition"))
         with progress("write findings and history"):
             finish_findings(sink, result, rows.findings)
             sink.add(FINDINGS, _settled(plan, last, kept))

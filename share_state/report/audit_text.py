@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from share_state.errors import pluralize
 from share_state.report.audit_data import AuditReport, BrokenRule
 from share_state.report.console import (
     UNKNOWN,
@@ -18,7 +19,6 @@ from share_state.report.console import (
     format_number,
     format_size,
     format_time,
-    pluralize,
     print_line,
     print_table,
 )

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
+from share_state.errors import pluralize
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
 from share_state.kafka.primitives import partition_for
 from share_state.report.console import escape_unprintable, print_line, print_table
@@ -77,7 +78,8 @@ def print_comparison(found: Mapping[str, Any]) -> None:
     """Print a result of `compare`: the share-partitions that are not the same, then the findings."""
     verdicts = found["verdicts"]
     counts = ", ".join(f"{verdicts[verdict]:,} {verdict}" for verdict in (SAME, MOVED_ON, DIFFERS))
-    print_line(f"{len(found['share_partitions']):,} share-partitions (run {found['run']['run_id']}): {counts}")
+    compared = pluralize(len(found["share_partitions"]), "share-partition")
+    print_line(f"{compared} (run {found['run']['run_id']}): {counts}")
     unlike = [row for row in found["share_partitions"] if row["verdict"] != SAME]
     if unlike:
         columns = ["GROUP", "TOPIC", "PARTITION", "LOG-START", "BROKER-START", "LOG-LAG", "BROKER-LAG", "VERDICT"]

@@ -161,11 +161,6 @@ def format_number(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
 
 
-def pluralize(count: int, noun: str) -> str:
-    """A count and its noun."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def format_time(time: datetime | None) -> str:
     """A time in UTC, to the second."""
     return UNKNOWN if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.delta.reader import CommittedTables
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, pluralize
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import KEY
 from share_state.kafka.delivery_states import TERMINAL, state_name
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import OutputSpec
-from share_state.report.console import UNKNOWN, pluralize, print_line, print_table
+from share_state.report.console import UNKNOWN, print_line, print_table
 from share_state.report.share_partitions import check_known
 
 RangeState = tuple[str, bool]

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 
 from share_state.delta.reader import CommittedTables
+from share_state.errors import pluralize
 from share_state.report import console
 from share_state.report.audit_data import AuditReport, FlaggedSharePartition
 from share_state.report.audit_text import advice, audit_level, headline, show_command
@@ -60,7 +61,7 @@ TEMPLATES.filters |= {
     "moment": console.format_time,
     "size": console.format_size,
     "name": console.format_name,
-    "counted": console.pluralize,
+    "counted": pluralize,
 }
 
 

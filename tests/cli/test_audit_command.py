@@ -87,6 +87,14 @@ def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
     assert len(done.out.splitlines()) <= 30
 
 
+def test_one_log_without_bytes_is_told_in_the_singular(light: Command, tmp_path: Path):
+    (tmp_path / "__share_group_state-0").mkdir()
+    (tmp_path / f"__share_group_state-0/{0:020}.log").touch()
+    said = light("audit", tmp_path / "__share_group_state-0", "--out", tmp_path / "lake").err
+    assert "found 1 log partition\n" in said
+    assert "read 0 new records of 1 log partition\n" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -62,7 +62,9 @@ def test_the_cutoff_is_the_least_snapshot_offset_of_the_live_share_partitions(
 def test_a_state_that_rests_on_an_update_before_the_cutoff_makes_it_unsafe(tmp_path: Path):
     folded, row = _cutoff(tmp_path, U0, S1, S1)
     assert (row["cutoff_offset"], row["safe"]) == (2, False)
-    assert "1 share-partitions depend on updates before the cutoff" in row["reason"]
+    assert (
+        "the state of 1 share-partition depends on updates before the cutoff that no snapshot precedes" in row["reason"]
+    )
     proof = _proof(folded)
     assert proof is not None
     assert proof.differing == ("g:AAECAwQFBgcICQoLDA0ODw:0",)

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from share_state.errors import pluralize
 from share_state.kafka.delivery_states import TERMINAL, DeliveryState
 from share_state.kafka.releases import LATEST, RELEASES, Release
-from share_state.report.console import format_number, pluralize
+from share_state.report.console import format_number
 from share_state.report.repair.commands import KafkaTools, diff_command
 from share_state.report.repair.rehearsal import Effect, Rehearsal
 from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from share_state.delta.reader import CommittedTables
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, pluralize
 from share_state.fold.limits import Limits
 from share_state.kafka.releases import RELEASES
-from share_state.report.console import format_name, format_number, format_time, pluralize, write_report
+from share_state.report.console import format_name, format_number, format_time, write_report
 from share_state.report.repair.commands import BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES, KafkaTools, quote
 from share_state.report.repair.options import HARM, Option, Repair, repairs
 from share_state.report.repair.rehearsal import Effect, Ranges, count_offsets

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from share_state.config.inputs import LimitSettings
 from share_state.delta.reader import CommittedTables
-from share_state.errors import NothingCommittedError
+from share_state.errors import NothingCommittedError, pluralize
 from share_state.fold.history import HISTORY_TABLE, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.options import SharePartitionFilter
@@ -25,7 +25,6 @@ from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import WRITER
-from share_state.report.console import pluralize
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
     STATE,
