@@ -1,4 +1,4 @@
-"""Merges changed rows into Delta tables by key, once per application and batch (Delta's txnAppId and txnVersion)."""
+"""Merges changed rows into Delta tables by key, and restores the versions that were committed."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +15,7 @@ from share_state.delta.reader import (
     open_dataset,
     open_table,
     scan,
+    version_to_read,
 )
 from share_state.errors import WarehouseError
 from share_state.schema.declarations import table_schema
@@ -75,26 +76,16 @@ def _encoded(column: pa.ChunkedArray) -> pa.Array:
     return whole.dictionary_encode() if pa.types.is_string(whole.type) else whole
 
 
-def is_merged(existing: "DeltaTable", application: str, batch: int) -> bool:
-    """Whether an application has merged a batch, or a later one, into a table."""
-    merged = existing.transaction_version(application)
-    return merged is not None and merged >= batch
-
-
-def merged_batch(place: str, application: str) -> tuple[int, int]:
-    """The latest batch that an application has merged into a table, -1 for none, and the table's version."""
-    with merge_errors(place):
-        existing = opened(place)
-        merged = existing.transaction_version(application)
-        return -1 if merged is None else merged, existing.version()
-
-
 def restore_version(place: str, version: int) -> int:
-    """Restore the rows of an earlier version of a table; returns the version that has them."""
+    """Restore the rows of a committed version of a table if a run has written it since.
+
+    Returns:
+        The latest version, which has these rows.
+    """
     with merge_errors(place):
         existing = opened(place)
-        if existing.version() != version:
-            existing.restore(version)
+        if (kept := version_to_read(existing, version)) != existing.version():
+            existing.restore(kept)
             existing.update_incremental()
         return existing.version()
 
@@ -128,6 +119,11 @@ def lost_table(place: str) -> WarehouseError:
     return WarehouseError(f"{place}: the table is gone; {_FIX}")
 
 
+def overtaken_stream(place: str) -> WarehouseError:
+    """The error about a table that another run has written while a stream runs."""
+    return WarehouseError(f"{place}: another writer committed here meanwhile; start the stream again")
+
+
 def transaction(application: str, batch: int) -> "CommitProperties":
     """Delta's txnAppId and txnVersion of a commit, which is not tried again."""
     from deltalake import CommitProperties, Transaction  # noqa: PLC0415  slow to import
@@ -144,4 +140,4 @@ def merge_errors(place: str) -> Iterator[None]:
         try:
             yield
         except CommitFailedError:
-            raise WarehouseError(f"{place}: another writer committed here meanwhile; start the stream again") from None
+            raise overtaken_stream(place) from None

@@ -120,6 +120,19 @@ def open_table(place: str) -> "DeltaTable | None":
     return None
 
 
+def version_to_read(table: "DeltaTable", committed: int) -> int:
+    """The version of a table that readers use: the one that a run committed, with what others changed since.
+
+    DELETE and OPTIMIZE are changes of others; a WRITE is by an uncommitted or a later run.
+    """
+    if table.version() == committed:
+        return committed
+    later = {one["version"]: one["operation"] for one in table.history() if one["version"] > committed}
+    while later.get(committed + 1, "WRITE") not in _WRITES:
+        committed += 1
+    return committed
+
+
 def has_entry(place: str, version: int) -> bool:
     """Whether the log of a Delta table has the entry of a version; that of the latest version is never cleaned up."""
     filesystem, folder = open_filesystem(place)
@@ -437,9 +450,5 @@ class CommittedTables:
         with _read_errors(place := f"{self.root}/{table}", self._fix, WarehouseError):
             opened = open_table(place)
             if opened is not None and wanted is not None and opened.version() != wanted:
-                later = {one["version"]: one["operation"] for one in opened.history() if one["version"] > wanted}
-                # What others changed since (DELETE, OPTIMIZE) counts; a WRITE is by an uncommitted or later run.
-                while later.get(wanted + 1, "WRITE") not in _WRITES:
-                    wanted += 1
-                opened.load_as_version(wanted)
+                opened.load_as_version(version_to_read(opened, wanted))
             return opened

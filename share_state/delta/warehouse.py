@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector
 
-from share_state.delta.merge import is_merged, lost_table, merge_errors, merged_rows, transaction, vacuum
+from share_state.delta.merge import lost_table, merge_errors, merged_rows, overtaken_stream, transaction, vacuum
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
@@ -35,6 +35,7 @@ from share_state.delta.reader import (
     open_filesystem,
     open_table,
     run_ids,
+    version_to_read,
     warehouse_errors,
 )
 from share_state.delta.staging import STAGING_PREFIX, Staging
@@ -281,21 +282,25 @@ class Warehouse:
     def merge(self, table: str, rows: pa.Table, key: Sequence[str], application: str, batch: int) -> None:
         """Replace the rows whose key occurs in `rows` with those of `rows` that are not DELETED; as `replace`.
 
-        A batch that the application has merged before changes nothing, so a batch may be repeated. The whole table is
-        written again.
+        The whole table is written again.
 
         Args:
             table: its name; the table exists.
             rows: its columns and DELETED.
             key: columns; empty to replace all rows.
-            application, batch: Delta's txnAppId and txnVersion; batches increase.
+            application, batch: Delta's txnAppId and txnVersion.
+        Raises:
+            WarehouseError: as for `replace`, or if another run has written the table since this one began.
         """
         place = self.folder(table)
         with merge_errors(place):
             if (existing := self._table(table)) is None:
                 raise lost_table(place)
-            self.versions[table] = existing.version()
-            if is_merged(existing, application, batch) or (key and not len(rows)):
+            version = existing.version()
+            if version_to_read(existing, self.versions.get(table, version)) != version:
+                raise overtaken_stream(place)
+            self.versions[table] = version
+            if key and not len(rows):
                 return
             merged = merged_rows(existing, table, place, rows, key)
         self._write(table, merged, None, transaction(application, batch))

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.merge import DELETED, keep_log_for_a_day, merged_batch, restore_version, without_deleted
+from share_state.delta.merge import DELETED, keep_log_for_a_day, restore_version, without_deleted
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
 from share_state.errors import NothingCommittedError, ShareStateError
@@ -155,17 +155,12 @@ class StreamTables:
             self._begin_letters(None)
             return self
         committed = CommittedTables(self._root)
-        if self.run.batch < 0:
-            for table in _TABLES[:-1]:
-                # A stream that was killed in its first micro-batch may have changed them.
-                self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
-            self._begin_history()
-        else:
-            self._warehouse.versions |= {name: committed.versions[name] for name in _TABLES}
-        # A micro-batch that was killed may have committed this table alone; it is repeated.
-        committed.versions[FINDINGS] = merged_batch(self._place(FINDINGS), self.run.query)[1]
+        for table in _TABLES if self.run.batch >= 0 else _TABLES[:-1]:
+            # A killed run may have written them: this stream, whose micro-batch is repeated, or another.
+            self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
         self.findings = found = committed.read(FINDINGS)
         if self.run.batch < 0:
+            self._begin_history()
             # A stream does not judge groups, so findings about them would never change.
             self.findings = found.filter(pc.field("state_partition").is_valid() | _IS_OF_LETTERS)
         self._begin_letters(committed)
@@ -210,7 +205,7 @@ class StreamTables:
         stale = self._stale_rows(changes, topics)
         summaries = {one.log: one.summary for one in changes if one.summary}
         complete = _complete_times(before.complete, summaries) if self._letters else {}
-        of_letters = self._match_letters(batch, changes, topics, complete)
+        of_letters = self._match_letters(changes, topics, complete)
         if not changes and not len(stale) and of_letters is None:
             return
         found = [(one.log, *one.summary["archiving"]) for one in changes if one.summary.get("archiving")]
@@ -270,7 +265,7 @@ class StreamTables:
         self._commit_run()
 
     def _match_letters(
-        self, batch: int, changes: Sequence[LogChanges], topics: Topics, complete: Mapping[str, tuple[int | None, int]]
+        self, changes: Sequence[LogChanges], topics: Topics, complete: Mapping[str, tuple[int | None, int]]
     ) -> pa.Table | None:
         """Note what a micro-batch shows of ARCHIVING, and match the dead letters if they are due.
 
@@ -282,8 +277,7 @@ class StreamTables:
         noted = [_named(one.tables[RANGES], topics) for one in changes if RANGES in one.tables]
         if noted and self._letters.note(noted):
             self._replace(RANGES, self._letters.noted)
-        # A micro-batch that is repeated finds its findings in the table.
-        if not self._letters.is_due or merged_batch(self._place(FINDINGS), self.run.query)[0] >= batch:
+        if not self._letters.is_due:
             return None
         try:
             return self._changed_letters(topics, complete)
@@ -403,10 +397,6 @@ class StreamTables:
         of_letters: pa.Table | None,
     ) -> None:
         """Keep the settled findings, and replace those about dead letters and of the log partitions that were read."""
-        merged, version = merged_batch(self._place(FINDINGS), self.run.query)
-        if merged >= batch:
-            self._warehouse.versions[FINDINGS] = version
-            return
         new = [keep_proven(one.tables[FINDINGS], archiving) for one in changes if FINDINGS in one.tables]
         new += [_unreadable(one.problems, self._fold.severities) for one in changes if one.problems]
         if not new and of_letters is None:

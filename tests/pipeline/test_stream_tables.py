@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from share_state.cli.main import run as command
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import DEAD_LETTER_TABLES
+from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
 from share_state.errors import WarehouseError
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline import stream_tables
@@ -125,6 +125,40 @@ def test_a_repeated_micro_batch_changes_nothing(tmp_path: Path):
     stream.write(batches[3:], first=3)
     assert tables_in(stream.lake) == after
     assert sum("LOG_UNREADABLE" in row for row in after["findings"]) == 1
+
+
+def test_what_a_killed_run_wrote_into_the_tables_is_undone(tmp_path: Path):
+    """Such as a stream with another checkpoint, or a reconstruct: `runs` does not name what it wrote."""
+    records, stream = table_of(found(DATA / "4.3.1/happy")), Stream(tmp_path / "lake")
+    batches = [stream.fold_rows(part) for part in pieces(records, 8)]
+    stream.write(batches[:2])
+    shutil.copytree(tmp_path / "lake/runs", tmp_path / "runs")
+    stream.write(batches[2:3], first=2)
+    before = _history(tmp_path / "lake")
+    # As if the third micro-batch had been killed before its commit, and then another run.
+    shutil.rmtree(tmp_path / "lake/runs")
+    shutil.copytree(tmp_path / "runs", tmp_path / "lake/runs")
+    for name in (*TABLES, "share_partition_history"):
+        Warehouse(stream.lake).replace(name, [])
+    stream.write(batches[2:3], first=2)
+    assert _history(tmp_path / "lake") == before
+    stream.write(batches[3:], first=3)
+    assert tables_in(stream.lake) == reconstructed(records, tmp_path)
+
+
+def test_a_stream_does_not_go_on_with_tables_that_another_run_writes(tmp_path: Path):
+    """An object store has no lock."""
+    records, stream = table_of(found(DATA / "4.3.1/happy")), Stream(tmp_path / "lake")
+    batches = [stream.fold_rows(part) for part in pieces(records, 8)]
+    with StreamTables(stream.lake, StreamRun("a-stream"), stream.fold) as tables:
+        tables.write(0, batches[0])
+        DeltaTable(f"{stream.lake}/in_flight").optimize.z_order(["first_offset"])
+        tables.write(1, batches[1])
+        Warehouse(stream.lake).replace("in_flight", [])
+        with pytest.raises(WarehouseError, match="in_flight: another writer committed here meanwhile; start the"):
+            tables.write(2, batches[2])
+    stream.write(batches[2:], first=2)
+    assert tables_in(stream.lake) == reconstructed(records, tmp_path)
 
 
 def test_a_record_at_or_below_the_last_offset_is_skipped(tmp_path: Path):
