@@ -250,12 +250,13 @@ class Warehouse:
         return self
 
     def __exit__(self, failed: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        with suppress(*((OSError, InputError) if failed else ())):
+        with suppress(*((OSError, InputError, WarehouseError) if failed else ())):
             delete_folder(self.staging.folder)
-            if failed and "runs" not in self.versions:
+            if failed and "runs" not in self.versions and self._version("runs") is None:
                 # No reader has seen tables that begin with this run.
                 for table in self._new:
-                    delete_folder(self.folder(table))
+                    if self._version(table) == self.versions.get(table):
+                        delete_folder(self.folder(table))
         if error and "runs" in self.versions:
             error.add_note("the run is committed")
         if failed:
@@ -463,6 +464,8 @@ class Warehouse:
             existing, schema, doc = one.existing, stored_schema(table), declarations.table(table)[0]
             store = delta_storage_options(one.path)
             options: dict[str, Any] = {"storage_options": store, "description": doc, "configuration": PROPERTIES}
+            # Otherwise delta-rs would append to a table that another run has created meanwhile.
+            options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
             if existing is not None:
                 if one.missing:
                     added = (field for field in Schema.from_arrow(schema).fields if field.name in one.missing)
@@ -471,8 +474,8 @@ class Warehouse:
                     existing.alter.set_table_properties(PROPERTIES)
                 one.version = existing.version()
                 schema = pa.schema(existing.schema())
-                options = {"mode": "overwrite" if one.replaces_all or one.replaced_runs else "append"}
-                options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
+                mode = "overwrite" if one.replaces_all or one.replaced_runs else "append"
+                options = {"mode": mode, "commit_properties": options["commit_properties"]}
                 if one.replaced_runs:
                     names = ", ".join(f"'{name}'" for name in one.replaced_runs)
                     options["predicate"] = f"run_id IN ({names})"
@@ -484,6 +487,8 @@ class Warehouse:
                     raise
                 raise self._overtaken() from None
             except DeltaError as error:
+                if existing is None and stream.error is None and "already exists" in str(error):
+                    raise self._overtaken() from None
                 # delta-rs reports an error of the rows as one of its own.
                 raise stream.error or error from None
 

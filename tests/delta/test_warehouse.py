@@ -108,6 +108,27 @@ def test_a_run_that_fails_leaves_no_folder(tmp_path: Path, was_there: bool):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_of_two_first_runs_one_commits_and_its_tables_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As in an object store, which has no lock."""
+    first, overtaken = (
+        Warehouse(str(tmp_path)),
+        "another run committed here meanwhile, and this one did not; run it again",
+    )
+    with pytest.raises(WarehouseError, match=overtaken), Warehouse(str(tmp_path)) as second:
+        first.replace("findings", [_finding()])
+        with monkeypatch.context() as before:
+            before.setattr(second, "_table", lambda _: None)
+            second.replace("findings", [])
+    with pytest.raises(WarehouseError, match=overtaken), Warehouse(str(tmp_path)) as second:
+        second.replace("in_flight", [])
+        first.replace("in_flight", [])
+        first.commit_run(runs("a").to_pylist()[0])
+        second.commit_run(runs("b").to_pylist()[0])
+    committed = CommittedTables(str(tmp_path))
+    assert committed.versions == {"findings": 0, "in_flight": 1}
+    assert [len(committed.read(table)) for table in committed.versions] == [1, 0]
+
+
 @pytest.mark.parametrize(
     "theirs", [pa.table({"run_id": pa.array([1])}), pa.table({"colour": ["red"]})], ids=["another type", "a stranger"]
 )
