@@ -514,8 +514,8 @@ def lower_scheme(text: str) -> str:
 
 
 def absolute_address(text: str) -> str:
-    """A path from the root of the file system; an address stays as it is."""
-    return text if "://" in text else str(Path(text).absolute())
+    """A path from the root of the file system; an address stays as it is, without a slash at its end."""
+    return text.rstrip("/") if "://" in text else str(Path(text).absolute())
 
 
 def expand_paths(text: str) -> list[InputPath]:

@@ -57,7 +57,7 @@ def test_a_run_leaves_the_tables_that_it_leaves_in_a_folder(share_state_command:
 def test_nights_go_on_where_the_last_one_stopped(s3: str, light: Command, tmp_path: Path):
     there, here = f"s3://{BUCKET}/lakes/nights", str(tmp_path / "w")
     for place in (there, here):
-        first = light("audit", HAPPY / "__share_group_state-0", "--out", place, "--json")
+        first = light("audit", HAPPY / "__share_group_state-0", "--out", f"{place}/", "--json")
         second = light("audit", HAPPY, "--out", place, "--json")
         assert (first.code, second.code) == (0, 0), second.err
         assert light("audit", HAPPY, "--out", place).code == 0
