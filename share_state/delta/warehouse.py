@@ -255,7 +255,8 @@ class Warehouse:
             if failed and "runs" not in self.versions and self._version("runs") is None:
                 # No reader has seen tables that begin with this run.
                 for table in self._new:
-                    if self._version(table) == self.versions.get(table):
+                    # In an object store, which has no lock, another run may have written it.
+                    if "://" not in self.root or self._version(table) == self.versions.get(table):
                         delete_folder(self.folder(table))
         if error and "runs" in self.versions:
             error.add_note("the run is committed")
@@ -482,12 +483,11 @@ class Warehouse:
             stream = _RowStream(rows, schema)
             try:
                 write_deltalake(one.path if existing is None else existing, stream.reader, **options)
-            except CommitFailedError as error:
-                if "Unsupported table features" in str(error) or "append-only" in str(error):
-                    raise
-                raise self._overtaken() from None
             except DeltaError as error:
-                if existing is None and stream.error is None and "already exists" in str(error):
+                is_created = existing is None and stream.error is None and "already exists" in str(error)
+                is_refused = "Unsupported table features" in str(error) or "append-only" in str(error)
+                if is_created or (isinstance(error, CommitFailedError) and not is_refused):
+                    self._new.discard(table)
                     raise self._overtaken() from None
                 # delta-rs reports an error of the rows as one of its own.
                 raise stream.error or error from None
