@@ -140,10 +140,9 @@ def _without_bundles(function: _Command, has_clock: bool) -> _Command:
         try:
             with _notes_on_stderr(quiet=quiet, has_clock=has_clock):
                 return function(**given)
-        except KeyboardInterrupt as interrupt:
-            # typer turns an interrupt into an exit code, and drops its notes.
-            stopped = Stopped(_INTERRUPTED)
-            stopped.__notes__ = _notes(interrupt)
+        except BaseException as error:
+            if (stopped := _find_stop(error)) is None:
+                raise
             raise stopped from None
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
@@ -260,6 +259,23 @@ def _notes(error: BaseException) -> list[str]:
     return list(getattr(error, "__notes__", ()))
 
 
+def _find_stop(error: BaseException) -> Stopped | None:
+    """The signal that ended a command, with the notes of the errors that followed it; None for none.
+
+    A signal to the process group ends the JVM of Spark as well, which then does not answer. typer would turn an interrupt
+    into an exit code, and drop its notes.
+    """
+    chain = [error]
+    while (earlier := chain[-1].__context__) is not None:
+        chain.append(earlier)
+    for number, one in enumerate(chain):
+        if isinstance(one, Stopped | KeyboardInterrupt):
+            stopped = Stopped(one.code if isinstance(one, Stopped) else _INTERRUPTED)
+            stopped.__notes__ = list(dict.fromkeys(note for part in chain[number::-1] for note in _notes(part)))
+            return stopped
+    return None
+
+
 def _fail(message: str, code: int) -> int:
     sys.stderr.write(f"share-state: {' '.join(message.splitlines())}\n")
     return code
@@ -312,6 +328,10 @@ def keep_pandas_out() -> None:
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # If the JVM has ended as well, py4j logs tracebacks, and pyspark's server of accumulators prints them.
+    logging.disable(logging.ERROR)
+    if (loaded := sys.modules.get("socketserver")) is not None:
+        loaded.BaseServer.handle_error = lambda *_: None
     raise Stopped(_TERMINATED)
 
 

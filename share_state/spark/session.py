@@ -290,12 +290,18 @@ def reason(error: PySparkException | Py4JError) -> str:
 
 def _stop(spark: SparkSession) -> None:
     """Stop a session without waiting for a thread of pyspark that wakes only once a second."""
-    stopping = threading.Thread(target=spark.stop, daemon=True)
+
+    def stop() -> None:
+        # A signal to the process group ends the JVM as well.
+        with suppress(Py4JError, OSError):
+            spark.stop()
+
+    stopping = threading.Thread(target=stop, daemon=True)
     try:
         stopping.start()
     except RuntimeError:
         # From Python 3.12 no thread can start while the interpreter exits.
-        spark.stop()
+        stop()
         return
     _STOPPING.append(stopping)
     stopping.join(_STOPPED_WITHIN if is_local(spark.sparkContext.master or "") else None)

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from share_state import reconstruct
+from share_state.cli.main import Stopped, run
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import ShareStateError
@@ -266,3 +267,22 @@ def test_decode_writes_the_records_it_would_print(share_state: Command, tmp_path
     for row, line in zip(written, printed, strict=True):
         told = {name: value for name, value in row.items() if value is not None}
         assert json.loads(json.dumps(told, default=datetime.isoformat)) == line
+
+
+@pytest.mark.parametrize(("signalled", "code"), [(Stopped(143), 143), (KeyboardInterrupt(), 130)])
+def test_a_signal_that_ends_the_jvm_too_is_one_line(
+    signalled: BaseException,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+):
+    def ended(*_: object, **_more: object) -> None:
+        try:
+            raise signalled
+        finally:
+            raise ConnectionRefusedError("by the JVM")
+
+    monkeypatch.setattr("share_state.cli.reconstruct.run_reconstruct", ended)
+    assert run(["reconstruct", str(HAPPY), "--out", str(tmp_path / "w"), "-q"]) == code
+    assert capfd.readouterr().err == "share-state: stopped; nothing was committed\n"
