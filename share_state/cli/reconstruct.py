@@ -97,7 +97,7 @@ def reconstruct(
                     executor, plan, place, inputs=tuple(inputs), options=options, progress=progress
                 )
     progress.close()
-    found = result.plain() | {"warehouse": out, "judge": judge}
+    found = result.plain() | {"warehouse": place, "judge": judge}
     if as_json:
         print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
     else:

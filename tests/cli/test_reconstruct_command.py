@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from share_state.fold.state_log import fold_log
 from share_state.rules.findings import count_findings
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
+from share_state.spark.choice import ExecutorChoice
 from tests.cli.commands import Command, contents
 from tests.kafka.batches import Batch, Record, log_of
 from tests.truth import DATA, expected_states
@@ -286,3 +288,12 @@ def test_a_signal_that_ends_the_jvm_too_is_one_line(
     monkeypatch.setattr("share_state.cli.reconstruct.run_reconstruct", ended)
     assert run(["reconstruct", str(HAPPY), "--out", str(tmp_path / "w"), "-q"]) == code
     assert capfd.readouterr().err == "share-state: stopped; nothing was committed\n"
+
+
+def test_tables_in_a_schema_of_a_catalog_are_shown_by_their_folder(
+    light: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    found = nullcontext((ExecutorChoice(), str(tmp_path / "w")))
+    monkeypatch.setattr("share_state.cli.reconstruct.open_place", lambda *_: found)
+    said = light("reconstruct", HAPPY, "--out", "spark_catalog.lake")
+    assert said.out.endswith(f"`share-state show {tmp_path / 'w'}`\n")
