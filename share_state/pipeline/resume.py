@@ -3,7 +3,8 @@
 import logging
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -13,8 +14,8 @@ import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileSystem
 
 from share_state.config.inputs import JUDGE_ALL
-from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
-from share_state.errors import InputError, NothingCommittedError, WarehouseError
+from share_state.delta.reader import CommittedTables, delete_folder, open_filesystem, warehouse_errors
+from share_state.errors import InputError, NothingCommittedError, ShareStateError, WarehouseError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, resume_point_of
 from share_state.fold.state_log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
@@ -254,7 +255,7 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
                 raise WarehouseError(f"{checkpoint}: belongs to the stream that writes {other}; give another folder")
         if run is not None:
             _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts over", checkpoint, warehouse)
-        elif known:
+        elif any(_has_committed(filesystem, f"{folder}/{name}") for name in known):
             _LOG.info("%s: the tables of the stream in %s are gone; it starts over", warehouse, checkpoint)
         for name in known:
             filesystem.delete_dir(f"{folder}/{name}")
@@ -264,6 +265,28 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
             file.write(place.encode())
     folder = f"{checkpoint.rstrip('/')}/{query}"
     return _begin_from_last_run(warehouse, folder, StreamRun(query, inputs=inputs)), folder
+
+
+@contextmanager
+def discard_unused(warehouse: str, folder: str, run: StreamRun) -> Iterator[None]:
+    """Delete the checkpoint of a stream that fails before it has committed a micro-batch.
+
+    Args:
+        warehouse, folder, run: as given to and returned by `open_stream`.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError, ShareStateError):
+            if run.batch < 0 and ((last := last_stream_run(warehouse)) is None or last.query != run.query):
+                delete_folder(folder)
+        raise
+
+
+def _has_committed(filesystem: FileSystem, folder: str) -> bool:
+    """Whether Spark's checkpoint in a folder notes that a micro-batch was committed."""
+    listed = filesystem.get_file_info(FileSelector(f"{folder}/commits", allow_not_found=True))
+    return any(info.base_name.isdigit() for info in listed)
 
 
 def _warehouse_of(filesystem: FileSystem, folder: str) -> str | None:

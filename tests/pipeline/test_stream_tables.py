@@ -320,6 +320,19 @@ def test_a_stream_whose_checkpoint_is_gone_begins_anew(tmp_path: Path, caplog: p
     assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == [run.query]
 
 
+def test_only_tables_that_were_committed_can_be_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    lake, checkpoint = str(tmp_path / "lake"), str(tmp_path / "checkpoint")
+    with caplog.at_level("INFO", "share_state"):
+        open_stream(lake, checkpoint, ())
+        _, folder = open_stream(lake, checkpoint, ())
+        assert not caplog.text
+        # As Spark notes that a micro-batch is done.
+        Path(folder, "commits").mkdir()
+        Path(folder, "commits/0").touch()
+        open_stream(lake, checkpoint, ())
+    assert f"{lake}: the tables of the stream in {checkpoint} are gone; it starts over" in caplog.text
+
+
 def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):
     records = table_of(found(DATA / "4.4.0/dlq"))
     parts, stream = list(pieces(records, 40)), Stream(tmp_path / "lake")
