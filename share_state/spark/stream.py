@@ -7,6 +7,7 @@ driver merges the rows that changed into the tables.
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from share_state.errors import ShareStateError
+from share_state.errors import SetupError, ShareStateError
 from share_state.pipeline.stream import EMPTY_ROWS, PACKED, LogChanges, LogFacts, StreamFold, from_ipc, packed_batch
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.report.prometheus import StreamProgress
@@ -38,6 +39,7 @@ from share_state.sources.table_plan import list_table_files
 from share_state.sources.tables import timestamp_ms
 from share_state.spark.inputs import described, local_address
 from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
+from share_state.spark.session import reason
 
 _CHANGES = "state_partition int, changes binary"
 _FILES = "path string, modificationTime timestamp, length long, content binary"
@@ -216,7 +218,7 @@ def run_stream(
         finally:
             query.stop()
     except (PySparkException, Py4JError) as error:
-        raise (failures[0] if failures else _stopped(spec, error)) from None
+        raise (failures[0] if failures else _stopped(spark, spec, error)) from None
 
 
 def _progress(latest: Any) -> StreamProgress:
@@ -230,13 +232,22 @@ def _progress(latest: Any) -> StreamProgress:
     return StreamProgress(seconds, behind)
 
 
-def _stopped(spec: StreamSpec, error: Exception) -> Exception:
+def _stopped(spark: SparkSession, spec: StreamSpec, error: PySparkException | Py4JError) -> Exception:
     """Why Spark ended a query, in one line; an error of our own tasks stays as it is."""
     text = str(error).strip()
     if "PythonException" in text or "PYTHON_EXCEPTION" in text:
         return error
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return ShareStateError(f"{spec.source}: the stream stopped ({first}); the checkpoint is {spec.checkpoint}")
+    why = reason(error)
+    if re.search(
+        r"No FileSystem for scheme|Class org\.apache\.hadoop\.fs.* not found|CANNOT_LOAD_CHECKPOINT_FILE_MANAGER", why
+    ):
+        jvm: Any = spark.sparkContext._jvm
+        client = f"org.apache.hadoop:hadoop-aws:{jvm.org.apache.hadoop.util.VersionInfo.getVersion()}"
+        return SetupError(
+            f"{spec.source}: Spark lacks Hadoop's client for the address of INPUT or --checkpoint ({why}); "
+            f"for S3, write s3a:// and give --spark-conf spark.jars.packages={client}"
+        )
+    return ShareStateError(f"{spec.source}: the stream stopped ({why}); the checkpoint is {spec.checkpoint}")
 
 
 def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]) -> StreamingQuery:
