@@ -262,8 +262,8 @@ def _notes(error: BaseException) -> list[str]:
 def _find_stop(error: BaseException) -> Stopped | None:
     """The signal that ended a command, with the notes of the errors that followed it; None for none.
 
-    A signal to the process group ends the JVM of Spark as well, which then does not answer. typer would turn an interrupt
-    into an exit code, and drop its notes.
+    A signal to the process group ends the JVM of Spark as well, which then does not answer. typer would turn an
+    interrupt into an exit code, and drop its notes.
     """
     chain = [error]
     while (earlier := chain[-1].__context__) is not None:

@@ -41,14 +41,15 @@ from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LOCAL_MASTER, Progress
 from share_state.pipeline.inputs import find_cluster_address, find_dead_letters
 from share_state.pipeline.plan import ask_group_limits
-from share_state.pipeline.resume import INITIAL, open_stream
+from share_state.pipeline.resume import INITIAL, discard_unused, open_stream
 from share_state.pipeline.stream import StreamFold
 from share_state.pipeline.stream_tables import StreamRun, StreamTables
 from share_state.report import console
 from share_state.report.console import print_line
 from share_state.report.prometheus import StreamMetrics, StreamProgress, serve_metrics
+from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import read_client_properties
-from share_state.sources.object_stores import absolute_address
+from share_state.sources.object_stores import absolute_address, to_path
 from share_state.sources.topics import Topics, read_topics
 from share_state.spark.choice import names_schema
 
@@ -70,16 +71,32 @@ def _milliseconds(trigger: str) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Callable[[], Topics], Limits]:
+def _check_places(source: str, out: str, checkpoint: str) -> None:
+    """Refuse places within each other: the stream would take its own files for input, or for those of others.
+
+    Raises:
+        InputError: if --checkpoint is within --out or INPUT, or --out is within INPUT.
+    """
+    places = {"INPUT": source, "--out": out, "--checkpoint": checkpoint}
+    folders = {name: place for name, place in places.items() if not find_cluster_address([place])}
+    paths = {name: f"{to_path(place).resolve()}/" for name, place in folders.items()}
+    for inner, outer in (("--checkpoint", "--out"), ("--checkpoint", "INPUT"), ("--out", "INPUT")):
+        if outer in paths and paths[inner].startswith(paths[outer]):
+            raise InputError(f"{inner} {places[inner]}: is in {outer} {places[outer]}; give a folder outside of it")
+
+
+def _cluster(address: str, properties: str | None, limits: Limits, once: bool) -> tuple[Callable[[], Topics], Limits]:
     """A function that returns a cluster's topics, queried at most every few seconds; limits with those of its groups.
 
     Raises:
-        InputError: if no broker answers, or access is denied.
+        InputError: if no broker answers, or access is denied; with `once`, if there is no `__share_group_state`.
         SetupError: if the Kafka client library is missing.
     """
     from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415  a live cluster alone needs it
 
     cluster = Cluster(address, read_client_properties(properties))
+    if once:
+        cluster.fetch_topic_offsets([STATE_TOPIC])
     queried, latest = time.monotonic(), cluster.topics()
 
     def topics() -> Topics:
@@ -142,10 +159,11 @@ def stream(
         raise WarehouseError(
             f"{out}: a stream writes to a folder or an address, not to a schema; give ./{out} or a path"
         )
+    _check_places(source, out, checkpoint)
     spec = input_spec(OPTIONS, rules=pairs(judging.rule, "--rule"), state_partitions=state_partitions)
     limits = spec.limits.to_limits()
     if find_cluster_address([source]):
-        known, limits = _cluster(source, kafka_properties, limits)
+        known, limits = _cluster(source, kafka_properties, limits, once)
     elif "://" not in source and not Path(source).is_dir():
         raise InputError(f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns")
     else:
@@ -181,7 +199,10 @@ def stream(
         starting = None if run.begun_from is None else _starting(run)
         options = {"rules": ",".join(judging.rule or ()), "checkpoint": checkpoint}
         options |= {"dead_letters": ",".join(dead_letters)} if dead_letters else {}
-        with StreamTables(out, run, fold, options=options, topics=known, letters=letters) as tables:
+        with (
+            discard_unused(out, folder, run),
+            StreamTables(out, run, fold, options=options, topics=known, letters=letters) as tables,
+        ):
             what = StreamSpec(
                 inputs[0],
                 folder,
@@ -212,19 +233,23 @@ def stream(
                     run_stream(spark, what, tables, latest.append)
                     tables.match_letters()
                 except BaseException as error:
-                    error.add_note(f"{out} holds the stream up to micro-batch {tables.run.batch}")
+                    if tables.run.batch >= 0:
+                        error.add_note(f"{out} holds the stream up to micro-batch {tables.run.batch}")
                     raise
             result = tables.result()
     if tables.run.batch >= 0:
         result = replace(result, cutoff=CommittedTables(out).read("cutoff"))
     progress.close()
-    found = result.plain() | {"warehouse": out, "micro_batch": tables.run.batch}
-    console.print_json(found) if as_json else _print_result(found)
+    found = result.plain() | {"warehouse": out, "micro_batch": tables.run.batch if tables.run.batch >= 0 else None}
+    console.print_json(found) if as_json else _print_result(found, source)
     return FOUND if fails(result.by_severity, judging.fail_on) else DONE
 
 
-def _print_result(found: Mapping[str, Any]) -> None:
+def _print_result(found: Mapping[str, Any], source: str) -> None:
     """Print what a stream has committed."""
+    if found["micro_batch"] is None:
+        print_line(f"{source}: no records of {STATE_TOPIC} to read yet; nothing was committed")
+        return
     print_size(found)
     print_findings(found["findings"])
     place = found["warehouse"]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import run
+from share_state.errors import InputError
 from share_state.pipeline.stream_tables import StreamRun, StreamTables
 
 
@@ -13,7 +14,10 @@ from share_state.pipeline.stream_tables import StreamRun, StreamTables
     [
         (["in", "--trigger", "soon"], "--trigger soon: give a time as in 500ms, 10s or 1m"),
         (["nowhere"], "nowhere: no such folder; give a folder of Parquet files with Spark's Kafka columns"),
-        (["in", "--checkpoint", "in"], "in: holds something else (x.parquet); give an empty folder"),
+        (["in", "--checkpoint", "in"], "--checkpoint in: is in INPUT in; give a folder outside of it"),
+        (["in", "--checkpoint", "lake/../lake/cp"], "--checkpoint lake/../lake/cp: is in --out lake; give a folder"),
+        (["in", "--out", "in/lake"], "--out in/lake: is in INPUT in; give a folder outside of it"),
+        (["in", "--checkpoint", "taken"], "taken: holds something else (x.parquet); give an empty folder"),
         (["other"], "belongs to a stream of"),
         (
             ["in", "--out", "catalog.schema"],
@@ -26,14 +30,34 @@ def test_an_unusable_call_is_one_line(
     options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
-    for name in ("in", "other", "cp/0123456789abcdef"):
+    for name in ("in", "other", "taken", "cp/0123456789abcdef"):
         Path(name).mkdir(parents=True)
-    Path("in/x.parquet").write_bytes(b"")
+    for name in ("in", "taken"):
+        Path(name, "x.parquet").write_bytes(b"")
     with StreamTables("lake", StreamRun("0123456789abcdef", inputs=(f"{tmp_path}/in",))) as tables:
         tables.write(0, [])
         tables._commit_run()
+    before = sorted(tmp_path.rglob("[!.]*"))
     given = options if "--checkpoint" in options else [*options, "--checkpoint", "cp"]
     assert run(["stream", *given, *(() if "--out" in given else ("--out", "lake")), "--once"]) == 2
     err = capfd.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+    assert sorted(tmp_path.rglob("[!.]*")) == before
+
+
+def test_a_cluster_without_the_topic_has_nothing_to_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    class WithoutTopic:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def fetch_topic_offsets(self, names: list[str]) -> None:
+            raise InputError(f"{names[0]}: no such topic")
+
+    monkeypatch.setattr("share_state.sources.kafka_cluster.Cluster", WithoutTopic)
+    places = ["--out", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "cp")]
+    assert run(["stream", "kafka://127.0.0.1:1", *places, "--once"]) == 2
+    assert capfd.readouterr().err == "share-state: __share_group_state: no such topic\n"
+    assert not [*tmp_path.iterdir()]

@@ -14,6 +14,23 @@ from tests.truth import DATA
 
 
 @pytest.mark.usefixtures("spark")
+def test_a_stream_that_commits_nothing_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    (tmp_path / "in").mkdir()
+    places = ["--out", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "cp"), "--once"]
+    for _ in range(2):
+        assert run(["stream", str(tmp_path / "in"), *places]) == 0
+        said = capfd.readouterr()
+        assert said.out == f"{tmp_path / 'in'}: no records of __share_group_state to read yet; nothing was committed\n"
+        assert "gone" not in said.err
+    # A checkpoint that no stream will use does not stay.
+    assert run(["stream", "s3://bucket/in", *places]) == 2
+    err = capfd.readouterr().err
+    assert 'INPUT or --checkpoint (No FileSystem for scheme "s3"); for S3, write s3a:// and give --spark-conf ' in err
+    assert "spark.jars.packages=org.apache.hadoop:hadoop-aws:3." in err
+    assert not [*(tmp_path / "cp").iterdir()]
+
+
+@pytest.mark.usefixtures("spark")
 def test_a_growing_folder_is_taken_in_where_the_last_run_stopped(tmp_path: Path):
     records = table_of(found(DATA / "4.4.0/dlq"))
     # One record cannot be decoded: the stream reads on, and that is a finding.
