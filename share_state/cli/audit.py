@@ -1,7 +1,8 @@
 """`share-state audit`: the nightly job. Settings in; tables, page and metrics out; one line per stage on stderr."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -46,17 +47,23 @@ _LOG = logging.getLogger("share_state")
 
 
 def nightly_audit(
-    settings: AuditSettings, progress: Progress, *, afresh: Collection[str] = (), verbose: bool = False
-) -> tuple[RunResult, AuditReport]:
-    """Audit a cluster's exports into its warehouse and write the reports that the settings ask for.
+    settings: AuditSettings,
+    progress: Progress,
+    print_report: Callable[[AuditReport], None],
+    *,
+    afresh: Collection[str] = (),
+    verbose: bool = False,
+) -> AuditReport:
+    """Audit a cluster's exports into its warehouse, write the reports that the settings ask for, and print it.
 
     Args:
         settings: the settings of the cluster.
         progress: shows the phases.
+        print_report: prints the report; only a run whose report is printed is marked as reported.
         afresh: names of log partitions to read from their start, or ALL_LOGS.
         verbose: let Spark log.
     Returns:
-        The result of the audit, and the report on the warehouse as it is now.
+        The report on the warehouse as it is now.
     Raises:
         ShareStateError: if the settings, an input or the warehouse cannot be used.
     """
@@ -90,12 +97,14 @@ def nightly_audit(
                     write_share_snapshots(settings.control_records.index, result.index)
                 with progress("report"):
                     report = _write_reports(settings, plan.limits)
-                    Warehouse(settings.warehouse).mark_reported(report.tables.runs)
+                progress.close()
+                print_report(report)
+                sys.stdout.flush()
+                Warehouse(settings.warehouse).mark_reported(report.tables.runs)
             except BaseException as error:
                 error.add_note(f"run {result.run_id} is committed, and the next audit reports it")
                 raise
-    progress.close()
-    return result, report
+    return report
 
 
 def _write_reports(settings: AuditSettings, limits: Limits) -> AuditReport:
@@ -211,9 +220,12 @@ def audit(
         of_each |= columns
     settings = _settings(inputs, config, out, of_each, [*_assignments(given), *(sets or ())])
     logs = [f"{STATE_TOPIC}-{log}" if log.isdecimal() else log for log in afresh or ()]
-    _, report = nightly_audit(settings, Progress(quiet=quiet), afresh=logs, verbose=verbose)
-    written = _written(settings.report, report.live)
-    console.print_json(audit_json(report)) if as_json else print_audit(report, written)
+
+    def print_report(report: AuditReport) -> None:
+        written = _written(settings.report, report.live)
+        console.print_json(audit_json(report)) if as_json else print_audit(report, written)
+
+    report = nightly_audit(settings, Progress(quiet=quiet), print_report, afresh=logs, verbose=verbose)
     return FOUND if report.failing or report.failing_verdicts else DONE
 
 

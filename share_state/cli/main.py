@@ -1,21 +1,24 @@
 """`share-state`: imports the module of the command, runs it, and converts errors to one line and an exit code."""
 
+import codecs
 import ctypes
 import gc
 import inspect
+import io
 import logging
 import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TextIO, cast, get_type_hints
 
 import typer
 from typer.exceptions import Abort, Exit, TyperException
@@ -165,9 +168,77 @@ def _fields(bundle: type[Bundle]) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(field.name, kind, default=default, annotation=types[field.name])
 
 
+class _Output:
+    """Stdout or stderr: once its reader is gone, text is dropped, and the command keeps its exit code.
+
+    Stderr drops text after any error.
+    """
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream, self._name, self.closed = stream, name, False
+        self._reason: str | None = None
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_JSON_ESCAPES)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, unless the reader is gone."""
+        self._attempt(self._stream.write, text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write lines, unless the reader is gone."""
+        self._attempt(self._stream.writelines, lines)
+
+    def flush(self) -> None:
+        """Write what is buffered, unless the reader is gone."""
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, call: Callable[..., object], *given: object) -> None:
+        try:
+            if not self.closed:
+                call(*given)
+        except OSError as error:
+            self.closed = True
+            # What is buffered would fail again when the process ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            if self._name == "stdout" and not isinstance(error, BrokenPipeError):
+                self._reason = error.strerror
+        if self._reason is not None:
+            raise ShareStateError(f"stdout: cannot be written ({self._reason}); print to another place")
+
+
+_JSON_ESCAPES = "share_state.json_escapes"
+
+
+def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
+    r"""Characters that the encoding of a stream lacks, as \uXXXX: JSON stays JSON."""
+    encoded = cast("UnicodeEncodeError", error)
+    lacking = encoded.object[encoded.start : encoded.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{lacking[at : at + 2].hex()}" for at in range(0, len(lacking), 2)), encoded.end
+
+
+codecs.register_error(_JSON_ESCAPES, _escape_as_json)
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stderr is None:  # closed, as by `2>&-`
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for the rest of the process
+    if sys.stdout is None:
+        return _fail("stdout is closed; redirect it, such as >/dev/null", UNUSABLE)
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", _Output(*one)) for one in zip(streams, ("stdout", "stderr"), strict=True))
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    finally:
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = streams
+
+
+def _run(given: list[str]) -> int:
     for argument in given:
         # Python keeps bytes that are not UTF-8 as surrogates.
         if any("\ud800" <= character <= "\udfff" for character in argument):
@@ -177,10 +248,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
             # Only the module of the command is imported, all of them for --help.
             for name in [name for name in given[:1] if name in COMMANDS] or COMMANDS:
                 import_module(f"share_state.cli.{COMMANDS[name]}")
-        code = int(app(args=_name_logs_afresh(given), prog_name="share-state", standalone_mode=False) or DONE)
+        try:
+            code = int(app(args=_name_logs_afresh(given), prog_name="share-state", standalone_mode=False) or DONE)
+        except Exit as left:
+            code = left.exit_code
+        sys.stdout.flush()
         return _fail(_NOTHING_COMMITTED, code) if code == _INTERRUPTED else code
-    except Exit as left:
-        return left.exit_code
     except ShareStateError as error:
         return _fail("; ".join([_as_written(str(error), given), *_notes(error)]), UNUSABLE)
     except TyperException as error:
@@ -190,18 +263,28 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         left = _notes(stopped)
         return _fail("; ".join(["stopped", *left]) if left else _NOTHING_COMMITTED, stopped.code)
-    except SystemExit:
-        # typer exits if the reader of stdout is gone, as after `| head`.
-        return DONE
+    except SystemExit as left:
+        # typer exits on any broken pipe; that of stdout does not arrive there.
+        return _fail(f"unexpected {left.__context__!r}", UNEXPECTED)
     except Exception as error:  # noqa: BLE001  the last line of defence: one line, and the traceback on request
         if (known := _error_of_task(error)) is not None:
             return _fail(known, UNUSABLE)
         if isinstance(full := disk_error("the folder of scratch files or of compiled kernels", error), DiskFullError):
             return _fail(str(full), UNUSABLE)
+        if isinstance(error, FileNotFoundError) and _is_working_directory_gone():
+            return _fail("the working directory is deleted; change to another one", UNUSABLE)
         if "-v" in given or "--verbose" in given:
             traceback.print_exc()
         first = str(error).strip().splitlines()[0] if str(error).strip() else ""
         return _fail(f"unexpected {type(error).__name__}: {first} (-v shows more)", UNEXPECTED)
+
+
+def _is_working_directory_gone() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _as_written(message: str, given: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from share_state.delta.reader import REPORTED
 from share_state.errors import pluralize
 from share_state.report.audit_data import AuditReport, BrokenRule
 from share_state.report.console import (
@@ -289,7 +290,8 @@ def audit_json(report: AuditReport) -> dict[str, Any]:
     return {
         "cluster": report.cluster,
         "warehouse": report.warehouse,
-        "run": dict(report.run),
+        # Once this is printed, the run is marked so.
+        "run": dict(report.run) | {"status": REPORTED},
         "headline": headline(report),
         "healthy": report.is_healthy,
         "failing": report.failing,

@@ -93,6 +93,8 @@ def print_records(plan: "FoldPlan") -> None:
     for log in plan.logs:
         for table in plan.decode(log):
             for batch in table.to_batches(max_chunksize=_PIECE_ROWS):
+                if sys.stdout.closed:  # its reader is gone, as after `| head`
+                    return
                 sys.stdout.write(json_lines(batch))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import warehouse_lock
 from share_state.sources.discovery import find_group_logs
@@ -189,6 +190,36 @@ def test_an_audit_stopped_between_commit_and_report_is_reported_once_by_the_next
         assert (first.code, errors) == (1, [("CRC_MISMATCH", 1, 1)])
         assert CommittedTables(str(lake)).runs["status"].to_pylist() == ["reported", "reported"]
         assert light(*audit, lake).code == 0
+
+
+def _leave_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make stdout a pipe without a reader, as in `share-state ... | true`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
+
+
+def test_an_alert_reaches_a_scheduler_whose_pipe_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    audit = ["audit", str(FUZZ), "--out", str(tmp_path / "w"), "--quiet"]
+    with monkeypatch.context() as closed:
+        _leave_no_reader(closed)
+        assert run(audit) == 1
+    assert CommittedTables(str(tmp_path / "w")).run["status"] == "reported"
+    assert run(audit) == 0
+
+
+def test_an_audit_that_could_not_print_is_reported_by_the_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, light: Command
+):
+    audit = ("audit", FUZZ, "--out", tmp_path / "w", "--quiet")
+    with monkeypatch.context() as full, Path("/dev/full").open("w", encoding="utf-8") as stream:
+        full.setattr(sys, "stdout", stream)
+        said = light(*audit)
+    assert said.code == 2
+    assert said.err.startswith("share-state: stdout: cannot be written (No space left on device)")
+    assert CommittedTables(str(tmp_path / "w")).run["status"] == "committed"
+    again = light(*audit, "--json")
+    assert (again.code, again.json["run"]["status"]) == (1, "reported")
 
 
 def _waiting_audit(audit: list[str], pipe: Path) -> subprocess.Popen[str]:

@@ -1,12 +1,15 @@
 """Whatever cannot be used: one clear line on stderr, exit code 2, nothing written."""
 
+import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 import share_state
+from share_state.cli.main import run
 from share_state.errors import InputError
 from tests.cli.commands import Command, Said, contents
 from tests.truth import DATA
@@ -359,3 +362,31 @@ def test_a_warehouse_whose_files_are_gone_cannot_be_shown(light: Command, chaos:
     for file in (tmp_path / "copy" / "share_partition_state").glob("*.parquet"):
         file.unlink()
     _refused(light("show", tmp_path / "copy"), "share_partition_state", "run reconstruct again")
+
+
+def test_without_stdout_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, light: Command, tmp_path: Path):
+    monkeypatch.setattr(sys, "stdout", None)
+    said = light("reconstruct", HAPPY, "--out", tmp_path / "w")
+    assert (said.code, said.err) == (2, "share-state: stdout is closed; redirect it, such as >/dev/null\n")
+    assert not (tmp_path / "w").exists()
+
+
+def test_without_stderr_the_exit_code_is_the_same(monkeypatch: pytest.MonkeyPatch, light: Command):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert light("show", "nope").code == 2
+
+
+def test_a_deleted_working_directory_is_one_line(monkeypatch: pytest.MonkeyPatch, light: Command, tmp_path: Path):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    said = light("reconstruct", HAPPY, "--out", "w")
+    assert (said.code, said.err) == (2, "share-state: the working directory is deleted; change to another one\n")
+
+
+def test_text_that_stdout_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    with monkeypatch.context() as ascii_only, (tmp_path / "out").open("w", encoding="ascii") as stream:
+        ascii_only.setattr(sys, "stdout", stream)
+        assert run(["decode", str(DATA / "4.3.1/fuzz")]) == 0
+    groups = {json.loads(line)["group_id"] for line in (tmp_path / "out").read_text().splitlines()}
+    assert "fz-3-é中" in groups
