@@ -8,9 +8,9 @@ def printable(name: str | int) -> str:
     return str(name) if str(name).isprintable() else repr(name)
 
 
-def pluralize(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str, plural: str | None = None) -> str:
     """A count and its noun."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 class ShareStateError(Exception):

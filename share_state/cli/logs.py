@@ -27,7 +27,7 @@ from share_state.cli.options import (
     to_address,
 )
 from share_state.config.inputs import JUDGE_NONE
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, pluralize
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.across_logs import name_topics
 from share_state.pipeline.executor import Progress
@@ -234,6 +234,12 @@ def cutoff(
         console.print_json(found | {"delete_records": delete_records if named is not None else None})
     else:
         print_cutoffs(found["cutoff"])
+        if found["findings"]:
+            console.print_findings(found["findings"])
+        disputed = sum(entry.is_contradicted for entries in result.index.values() for entry in entries)
+        if disputed and not accept:
+            entries = pluralize(disputed, "entry", "entries")
+            console.print_line(f"{index}: the log contradicts {entries}; --accept drops what it contradicts")
         if verify:
             print_verification(result.compared, result.differing)
         if delete_records is not None:

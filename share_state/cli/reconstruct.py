@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -32,9 +32,8 @@ from share_state.errors import ShareStateError, pluralize
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
-from share_state.report.console import print_json, print_line
+from share_state.report.console import print_findings, print_json, print_line
 from share_state.report.share_partitions import plain_run
-from share_state.rules.registry import SEVERITIES, registered
 from share_state.spark.choice import open_executor, open_place
 
 _NOT_JUDGED = {JUDGE_STATE: "the rules over single records of __share_group_state", JUDGE_NONE: "every rule"}
@@ -138,15 +137,3 @@ def print_size(found: Mapping[str, Any]) -> None:
     records, logs = pluralize(found["records"], "record"), pluralize(len(found["progress"]), "log partition")
     verb = "holds" if found["records"] == 1 else "hold"
     print_line(f"{records} of {logs} {verb} {pluralize(found['share_partitions'], 'live share-partition')}")
-
-
-def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
-    """Print how many findings each rule has and the statement that they violate, the most severe first."""
-    if not findings:
-        print_line("no findings")
-        return
-    rules = registered()
-    for found in sorted(findings, key=lambda found: (SEVERITIES.index(found["severity"]), found["rule"])):
-        statement = rules[found["rule"]].statement
-        count = pluralize(found["count"], "finding")
-        print_line(f"{found['severity']}: {found['rule']}, {count}. What should hold: {statement}")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, pluralize
 from share_state.kafka.buffers import column_bytes
 
 if TYPE_CHECKING:
@@ -58,6 +58,20 @@ def print_table(
 def print_line(text: str = "") -> None:
     """Print a line on stdout."""
     sys.stdout.write(f"{text}\n")
+
+
+def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
+    """Print how many findings each rule has and the statement that they violate, the most severe first."""
+    from share_state.rules.registry import SEVERITIES, registered  # noqa: PLC0415  only after a fold
+
+    if not findings:
+        print_line("no findings")
+        return
+    rules = registered()
+    for found in sorted(findings, key=lambda found: (SEVERITIES.index(found["severity"]), found["rule"])):
+        statement = rules[found["rule"]].statement
+        count = pluralize(found["count"], "finding")
+        print_line(f"{found['severity']}: {found['rule']}, {count}. What should hold: {statement}")
 
 
 def print_json(document: Any, lists: Mapping[str, Iterable[list[Any]]] | None = None) -> None:

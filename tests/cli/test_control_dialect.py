@@ -106,6 +106,10 @@ def test_the_share_snapshot_file_is_written_and_found_stale(capfd, tmp_path: Pat
     stale = say(capfd, "cutoff", broker, "--index", folder, "--json").json
     assert {found["rule"] for found in stale["findings"]} == {"STALE_INDEX"}
     assert stale["cutoff"][0]["cutoff_offset"] == 130
+    assert (
+        f"{folder}: the log contradicts 1 entry; --accept drops what it contradicts"
+        in say(capfd, "cutoff", broker, "--index", folder).lines
+    )
     assert file.read_text() == "0\n1\nG1 131 1 137\n"
     past = say(capfd, "cutoff", broker, "--index", folder, "--accept", "--as-of-offset", "orders-0=133", "--json").json
     assert (past["findings"], file.read_text()) == ([], "0\n1\nG1 131 1 137\n")

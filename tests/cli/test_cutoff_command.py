@@ -97,6 +97,7 @@ def test_what_is_not_safe_is_not_written(light: Command, damaged: Path, tmp_path
     target = tmp_path / "offsets.json"
     said = light("cutoff", damaged, "--delete-records", target)
     assert said.code == 1
+    assert "error: CRC_MISMATCH, 1 finding. What should hold: " in said.out
     assert json.loads(target.read_text())["partitions"] == []
     assert "no: " in said.out
 
