@@ -1,6 +1,6 @@
 """The Python API: `reconstruct`, `cutoff`, `timeline`, `explain`, `repair` and `read`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
@@ -40,17 +40,32 @@ class ReadOptions(TypedDict, total=False):
     as_of: AsOf | None
     topics: TopicsGiven
     groups: "Paths | DataFrame | None"
+    group_partitions: int | None
     dialect: str
     format: str
     columns: Mapping[str, str] | None
     kafka_properties: str | PathLike[str] | None
 
 
+_OPTION_NAMES = frozenset(ReadOptions.__annotations__)
+
+
+def _check_names(call: str, options: Iterable[str], known: Collection[str] = _OPTION_NAMES) -> None:
+    """Refuse unknown keyword arguments of a call, as Python does.
+
+    Raises:
+        TypeError: naming the call and the argument.
+    """
+    for name in options:
+        if name not in known:
+            raise TypeError(f"share_state.{call}() got an unexpected keyword argument {name!r}")
+
+
 def reconstruct(
-    paths: "Paths | DataFrame",
-    *,
+    input: "Paths | DataFrame",
     spark: "SparkSession | None" = None,
     warehouse: str | PathLike[str] | None = None,
+    *,
     as_of: AsOf | None = None,
     topics: TopicsGiven = None,
     groups: "Paths | DataFrame | None" = None,
@@ -65,7 +80,7 @@ def reconstruct(
     """The state that the share coordinator would hold after loading the logs, and what is wrong in them.
 
     Args:
-        paths: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns of Spark's
+        input: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns of Spark's
             Kafka source (key, value, partition, offset, optionally topic and timestamp).
         spark: a session; without one, or a DataFrame, the logs are folded in this process.
         warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them, or `catalog.schema` of a
@@ -76,7 +91,7 @@ def reconstruct(
             input or next to it; `()` for none.
         group_partitions: number of partitions of `__consumer_offsets`; by default inferred from the input.
         dialect: for segments: auto, share_group_state or control_records.
-        format: the format of `paths`: segments, table, dump-log, console-json or kafka; auto looks at the content.
+        format: the format of `input`: segments, table, dump-log, console-json or kafka; auto looks at the content.
         columns: for tables and DataFrames: key, value, partition, offset, topic or timestamp -> its name there.
         kafka_properties: for a cluster: the properties file that Kafka's own tools take with --command-config.
         rules: rule -> error, warning, info or off.
@@ -93,12 +108,12 @@ def reconstruct(
     Source: Kafka CoordinatorLoaderImpl, ShareCoordinatorShard.replay.
     """
     _check_types(warehouse=warehouse)
-    spark = _session(paths, spark)
+    spark = _session(input, spark)
     place, schema = "", None
     if warehouse is not None:
         place, schema = check_writable(spark, lower_scheme(fspath(warehouse)))
     plan = _plan(
-        paths,
+        input,
         spark=spark,
         as_of=as_of,
         topics=topics,
@@ -112,19 +127,19 @@ def reconstruct(
         judge=judge,
     )
     if warehouse is not None:
-        inputs = ["DataFrame"] if _is_frame(paths) else _listed(cast("Paths", paths))
+        inputs = ["DataFrame"] if _is_frame(input) else _listed(cast("Paths", input))
         return write_tables(spark, plan, place, inputs, as_of, rules, schema)
     side, plan = read_groups(plan)
     return Tables(**executor_of(spark).result_tables(plan, side))
 
 
 def cutoff(
-    paths: "Paths | DataFrame", *, spark: "SparkSession | None" = None, **options: Unpack[ReadOptions]
+    input: "Paths | DataFrame", spark: "SparkSession | None" = None, **options: Unpack[ReadOptions]
 ) -> "pa.Table | DataFrame":
     """The offset of each log below which every record is redundant, and whether it is safe.
 
     Args:
-        paths, spark, options: as for `reconstruct`, but neither `topics` nor `groups`.
+        input, spark, options: as for `reconstruct`, but neither `topics` nor `groups`.
     Returns:
         One row per log partition, columns of schemas/tables/cutoff.yaml: offsets of the log, counts in records,
         sizes in bytes. Delete only if `safe` is true; `share-state cutoff --verify` proves that the state is kept.
@@ -133,10 +148,9 @@ def cutoff(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset; KIP-932 draft, ESO.
     """
-    for name in {"topics", "groups"} & set(options):
-        raise TypeError(f"cutoff() got an unexpected keyword argument {name!r}")
-    spark = _session(paths, spark)
-    plan = _plan(paths, spark=spark, groups=(), **options)  # pyright: ignore[reportCallIssue]
+    _check_names("cutoff", options, _OPTION_NAMES - {"topics", "groups", "group_partitions"})
+    spark = _session(input, spark)
+    plan = _plan(input, spark=spark, groups=(), **options)  # pyright: ignore[reportCallIssue]
     executor = executor_of(spark)
     limits = executor.returned_tables(executor.fold(plan, OutputSpec(())), (CUTOFF,))[CUTOFF]
     return limits if spark is not None else limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
@@ -170,8 +184,7 @@ _EXPLAINED = arrow_type(
 
 
 def timeline(
-    paths: "Paths | DataFrame",
-    *,
+    input: "Paths | DataFrame",
     group: str | None = None,
     topic: str | None = None,
     partition: int | None = None,
@@ -181,7 +194,7 @@ def timeline(
     """The state of share-partitions after each of their records.
 
     Args:
-        paths: as for `reconstruct`.
+        input: as for `reconstruct`.
         group: only this share group.
         topic: only this topic, by name (if `topics` or the groups hold it) or id.
         partition: only this partition of the topic.
@@ -196,9 +209,10 @@ def timeline(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
+    _check_names("timeline", options)
     _check_types(group=group, topic=topic, partition=partition)
-    spark = _session(paths, spark)
-    plan = name_topics(_plan(paths, spark=spark, judge=JUDGE_NONE, names_only=True, **options))
+    spark = _session(input, spark)
+    plan = name_topics(_plan(input, spark=spark, judge=JUDGE_NONE, names_only=True, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
     if spark is not None:
         from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark
@@ -211,7 +225,7 @@ def timeline(
 
 
 def explain(
-    paths: "Paths | DataFrame",
+    input: "Paths | DataFrame",
     group: str,
     topic: str,
     partition: int,
@@ -240,14 +254,15 @@ def explain(
     """
     from share_state.report.explain import explain_offset  # noqa: PLC0415  only this call explains
 
+    _check_names("explain", options)
     _check_types(group=group, topic=topic, partition=partition, offset=offset, delivery_limit=delivery_limit)
-    plan = _plan(paths, spark=spark, **options)
+    plan = _plan(input, spark=spark, **options)
     found = explain_offset(plan, [], group, topic, partition, offset, delivery_limit)
     return Explained(found["sentence"], pa.Table.from_pylist(found["records"], pa.schema(list(_EXPLAINED))), found)
 
 
 def repair(
-    paths: Paths,
+    input: Paths,
     *,
     group: str | Sequence[str] = (),
     limits: Mapping[str, Any] | None = None,
@@ -258,7 +273,7 @@ def repair(
     """A plan for share-partitions in trouble: what is wrong, and options in order of harm. It changes nothing.
 
     Args:
-        paths: as for `reconstruct`, but no DataFrame; or the folder of a warehouse.
+        input: as for `reconstruct`, but no DataFrame; or the folder of a warehouse.
         group: only this group, or these.
         limits: cluster limits, keyed as in the audit's configuration (`{"delivery_count": 3}`); not for a warehouse.
         release: the release that wrote the log, "4.0" to "4.4"; by default inferred.
@@ -275,19 +290,20 @@ def repair(
     from share_state.report.repair.plan import check_release, make_plan  # noqa: PLC0415  imports the simulator
     from share_state.report.repair.status import audited, open_warehouse  # noqa: PLC0415
 
+    _check_names("repair", options)
     check_release(release)
-    if hasattr(paths, "columns"):
+    if hasattr(input, "columns"):
         raise ShareStateError(
-            f"paths is a {type(paths).__name__}: repair takes paths only; give an export, or the folder of a warehouse"
+            f"input is a {type(input).__name__}: repair takes paths only; give an export, or the folder of a warehouse"
         )
     if not isinstance(group, Iterable):
         raise ShareStateError(f"group={group!r}: give text, or several")
-    groups, named = [group] if isinstance(group, str) else group, _listed(paths)
+    groups, named = [group] if isinstance(group, str) else group, _listed(input)
     if (tables := open_warehouse(named)) is not None:
         if limits or options:
             raise ShareStateError(f"{named[0]}: is a warehouse, which keeps the options of its run; leave out others")
         return make_plan(tables, groups, release=release, most=most)
-    plan = _plan(paths, **options)
+    plan = _plan(input, **options)
     if limits is not None:
         own = input_spec(ARGUMENTS, limits=limits).limits.to_limits()
         # The plan of a live cluster holds the limits of its groups.
@@ -296,12 +312,12 @@ def repair(
         return make_plan(tables, groups, limits=plan.limits, release=release, most=most)
 
 
-def read(spark: "SparkSession", paths: "Paths | DataFrame", **options: Unpack[ReadOptions]) -> "DataFrame":
+def read(spark: "SparkSession", input: "Paths | DataFrame", **options: Unpack[ReadOptions]) -> "DataFrame":
     """The records of the logs, decoded and not yet folded.
 
     Args:
-        spark: a session; paths must be readable from its workers.
-        paths: as for `reconstruct`.
+        spark: a session; the input must be readable from its workers.
+        input: as for `reconstruct`.
         options: as for `reconstruct`.
     Returns:
         A lazy DataFrame, one row per record, columns of schemas/tables/decoded_records.yaml, times in UTC. One task per
@@ -311,7 +327,8 @@ def read(spark: "SparkSession", paths: "Paths | DataFrame", **options: Unpack[Re
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    plan = name_topics(_plan(paths, spark=spark, judge=JUDGE_NONE, names_only=True, **options))
+    _check_names("read", options)
+    plan = name_topics(_plan(input, spark=spark, judge=JUDGE_NONE, names_only=True, **options))
     return executor_of(spark).map_logs(plan, partial(decoded_batches, plan), table_schema("decoded_records"))
 
 
@@ -377,13 +394,15 @@ def _session(given: object, spark: "SparkSession | None") -> "SparkSession | Non
     return session
 
 
-def _listed(paths: Paths, name: str = "paths") -> list[str]:
+def _listed(paths: Paths, name: str = "input") -> list[str]:
     if hasattr(paths, "columns"):
         raise ShareStateError(f"{name} is a {type(paths).__name__}: pass spark.createDataFrame({name}), or a path")
     one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
     named = list(one_or_more)
     if not all(isinstance(path, str | PathLike) for path in named):
         raise ShareStateError(f"{name}={paths!r}: give a path, several paths, or a DataFrame")
+    if not named and name == "input":
+        raise InputError(f"{name}={paths!r}: give a path, several paths, or a DataFrame")
     return [lower_scheme(fspath(path)) for path in named]
 
 

@@ -55,7 +55,7 @@ def explain(
     group: Annotated[str, typer.Option(help="The share group.")],
     topic: Annotated[str, typer.Option(help="The topic (name or id).")],
     partition: Annotated[int, typer.Option(help="The partition of the topic.")],
-    offset: Annotated[int, typer.Option(help="The offset to explain.")],
+    offset: Annotated[int, typer.Option(min=0, help="The offset to explain.")],
     reading: Reading,
     folding: Folding,
     delivery_limit: DeliveryLimit = None,

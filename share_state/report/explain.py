@@ -69,7 +69,7 @@ def explain_offset(
         InputError: if there is no record of the share-partition.
     """
     if offset < 0:
-        raise InputError(f"--offset {offset}: give an offset from 0 on")
+        raise InputError(f"offset={offset}: give an offset from 0 on")
     group_logs = _group_logs(plan, inputs)
     if topic not in topic_names(plan.topics).values() and group_logs:
         names = [item for log in group_logs for item in read_topic_names(log).items()]

@@ -255,7 +255,7 @@ def test_what_cannot_be_used_is_said_in_one_line(call, told: str):
 
 def test_repair_takes_no_dataframe(spark: SparkSession):
     with pytest.raises(
-        ShareStateError, match="paths is a DataFrame: repair takes paths only; give an export, or the f"
+        ShareStateError, match="input is a DataFrame: repair takes paths only; give an export, or the f"
     ):
         share_state.repair(spark.range(1))
 

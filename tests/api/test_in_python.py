@@ -126,9 +126,14 @@ def test_an_offset_is_explained_in_a_sentence_and_a_row_a_record():
         (lambda: share_state.timeline(DLQ, group="dq-auto", partition=9), "partition 9 of group dq-auto: not found"),
         (lambda: share_state.explain(DLQ, "nobody", "t0", 0, 0), "group nobody: not found; the nearest"),
         (lambda: share_state.reconstruct(DLQ, topics="missing.json"), "missing.json: cannot be read .*a JSON file of"),
-        (lambda: share_state.reconstruct(5), "paths=5: give a path, several paths, or a DataFrame"),
-        (lambda: share_state.reconstruct(pa.table({"key": ["k"]})), r"paths is a Table: pass spark.createDataFrame\("),
-        (lambda: share_state.reconstruct([5]), r"paths=\[5\]: give a path"),
+        (lambda: share_state.reconstruct(5), "input=5: give a path, several paths, or a DataFrame"),
+        (
+            lambda: share_state.reconstruct(pa.table({"key": ["k"]})),
+            r"input is a Table: pass spark.createDataFrame\(input\)",
+        ),
+        (lambda: share_state.reconstruct([5]), r"input=\[5\]: give a path"),
+        (lambda: share_state.reconstruct([]), r"input=\[\]: give a path"),
+        (lambda: share_state.explain(DLQ, "dq-off", "t0", 0, -1), "^offset=-1: give an offset from 0 on"),
         (lambda: share_state.reconstruct(DLQ, groups=5), "groups=5: give a path"),
         (lambda: share_state.reconstruct(DLQ, rules=["x"]), r"rules=\['x'\]: give a dictionary as in"),
         (lambda: share_state.reconstruct(DLQ, columns={"key": 3}), "columns={'key': 3}: give a valid string"),
@@ -145,6 +150,21 @@ def test_what_cannot_be_used_is_said_in_one_line(call, told: str):
     with pytest.raises(ShareStateError, match=told) as raised:
         call()
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_calls_take_their_arguments_by_position_and_by_the_documented_name(spark: SparkSession):
+    assert share_state.cutoff(input=DLQ, spark=None).equals(share_state.cutoff(DLQ, None))
+    frames = share_state.reconstruct(DLQ, spark)
+    assert frames.cutoff.columns == share_state.reconstruct(input=DLQ).cutoff.column_names
+    assert share_state.timeline(DLQ, "dq-off", "t0", 0, topics=TOPICS).num_rows
+
+
+@pytest.mark.parametrize(
+    "call", [share_state.cutoff, share_state.timeline, share_state.reconstruct, share_state.repair]
+)
+def test_an_unknown_argument_names_the_call(call):
+    with pytest.raises(TypeError, match=rf"{call.__name__}\(\) got an unexpected keyword argument 'foo'"):
+        call(DLQ, foo=1)
 
 
 def test_an_input_without_a_record_batch_is_refused(tmp_path: Path):

@@ -149,7 +149,7 @@ def test_the_members_that_had_the_partition_are_told_where_their_log_is_there(li
         (("nobody", "t3", 1, 24), "group nobody: not found; the nearest of 6 are g5, g4, g3"),
         (("g0", "t9", 1, 24), "topic t9 of group g0: not found; the nearest of 4 are t3, t2, t1"),
         (("g0", "t3", 9, 24), "partition 9 of topic t3 of group g0: not found; there are 0, 1"),
-        (("g0", "t3", 1, -1), "--offset -1: give an offset from 0 on"),
+        (("g0", "t3", 1, -1), "--offset -1: give at least 0"),
     ],
 )
 def test_what_is_not_there_is_told_with_what_is(light: Command, wrong: tuple, said: str):
