@@ -172,6 +172,18 @@ def test_an_idle_cluster_in_order_needs_no_plan(share_state: Command) -> None:
     assert "there is nothing to do" in said.out
 
 
+def test_input_without_offsets_gets_no_command_that_needs_one(share_state: Command, tmp_path: Path) -> None:
+    plan = tmp_path / "rep.sh"
+    said = share_state(
+        "repair", DATA / "4.3.1/happy/console-consumer-formatter.txt", "--set", "limits.delivery_count=2", "--out", plan
+    )
+    assert said.code == 0
+    assert "# `bash rep.sh 1.2` carries out option 1.2" in plan.read_text()
+    assert "None" not in plan.read_text()
+    assert "check)" not in plan.read_text()
+    assert subprocess.run(["bash", "-n", plan], check=False).returncode == 0
+
+
 KEY: Key = ("app", "AAECAwQFBgcICQoLDA0ODw", 0)
 _SNAPSHOT, _UPDATE = snapshot(KEY, [(0, 4, 0, 4)]), update(KEY, [(5, 9, 0, 4)])
 _SOUND = [_SNAPSHOT, _UPDATE, _UPDATE]

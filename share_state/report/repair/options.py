@@ -63,7 +63,7 @@ class Repair:
         sentence: what is wrong.
         now: its state as a leader loads it; None if none can, or if it is suspect.
         options: in order of harm.
-        check: the command that shows what changed.
+        check: the command that shows what changed; empty if the input has no offsets.
     """
 
     status: SharePartitionStatus
@@ -107,7 +107,8 @@ class _Advisor:
     def repair(self) -> Repair:
         trouble = next(iter(self.status.troubles))
         if trouble == "STATE_SUSPECT":
-            log = f"__share_group_state-{self.status.row['state_partition']}"
+            number = self.status.row["state_partition"]
+            log = "the log" if number is None else f"__share_group_state-{number}"
             text = f"Do not act on this state; it cannot be trusted: {self.status.troubles[trouble]}."
             what = f"Export {log} again, from every replica, and create the plan from all copies."
             return self._repair(trouble, text, None, [Option("EXPORT_AGAIN", NOTHING, what), self.ask_broker()])
@@ -134,9 +135,11 @@ class _Advisor:
         return self._repair(trouble, self._sentence(), self.now, ordered)
 
     def _repair(self, trouble: str, text: str, now: Effect | None, options: list[Option]) -> Repair:
-        row, log_end = self.status.row, self.status.cutoff.get("log_end_offset") or 0
-        key = (self.group, row["topic_id"], self.partition)
-        check = diff_command(self.found.inputs, row["state_partition"], log_end, *key)
+        row, log_end = self.status.row, self.status.cutoff.get("log_end_offset")
+        key, check = (self.group, row["topic_id"], self.partition), ""
+        # Without offsets there is no earlier point to compare with.
+        if row["state_partition"] is not None and log_end is not None:
+            check = diff_command(self.found.inputs, row["state_partition"], log_end, *key)
         return Repair(self.status, trouble, text, now, tuple(map(self._with_name, options)), check)
 
     def _with_name(self, option: Option) -> Option:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,9 @@ class RepairPlan:
                 if option.command:
                     yield from ("", "```bash", option.command, "```")
                 yield ""
-            yield "Afterwards, export again and compare; the state at this plan is the earlier point:"
-            yield from ("", "```bash", one.check, "```", "")
+            if one.check:
+                yield "Afterwards, export again and compare; the state at this plan is the earlier point:"
+                yield from ("", "```bash", one.check, "```", "")
 
     def _head(self) -> Iterator[str]:
         first, last = self.survey.releases[0], self.survey.releases[-1]
@@ -102,9 +104,10 @@ class RepairPlan:
             yield f"Set these before you run a command: {named}."
             yield ""
 
-    def script(self) -> str:
-        """The plan as a script: it prints itself, or runs the option that its argument names."""
-        usage = "# `bash plan.sh 1.2` carries out option 1.2 and nothing else, `bash plan.sh 1.check` compares."
+    def script(self, name: str = "plan.sh") -> str:
+        """The plan as a script of this name: it prints itself, or runs the option that its argument names."""
+        run = f"bash {quote(name)}"
+        usage = f"# `{run} 1.2` carries out option 1.2 and nothing else, `{run} 1.check` compares."
         head = (f"# {line}".rstrip() for line in self._head())
         lines = ["#!/usr/bin/env bash", *head, usage, "set -eu", 'case "${1:-}" in']
         for number, one in enumerate(self.repairs, 1):
@@ -113,7 +116,7 @@ class RepairPlan:
                     used = _variables(option.command)
                     needs = [f': "${{{name}:?{_VARIABLES[name]}}}"; export {name}' for name in used]
                     lines += [f"{number}.{place})  # {option.action}", *needs, option.command, ";;"]
-            lines += [f"{number}.check)", one.check, ";;"]
+            lines += [f"{number}.check)", one.check, ";;"] if one.check else []
         lines += ["'')", *(f"printf '%s\\n' {quote(line)}" for line in self.markdown()[:-1].split("\n")), ";;"]
         lines += ['*) echo "no option $1 with a command" >&2; exit 2;;', "esac"]
         return "\n".join(lines) + "\n"
@@ -124,7 +127,7 @@ class RepairPlan:
         Raises:
             ReportError: if it cannot be written.
         """
-        formats = {".md": self.markdown, ".sh": self.script, ".json": self._json}
+        formats = {".md": self.markdown, ".sh": partial(self.script, Path(path).name), ".json": self._json}
         write_report(path, formats[Path(path).suffix]())
 
     def _json(self) -> str:
@@ -175,7 +178,7 @@ def _variables(command: str) -> list[str]:
 def _title(one: Repair) -> str:
     row = one.status.row
     key = f"group {format_name(row['group_id'])}, topic {format_name(one.status.name)}, partition {row['partition']}"
-    return f"{key} (in __share_group_state-{row['state_partition']})"
+    return key if row["state_partition"] is None else f"{key} (in __share_group_state-{row['state_partition']})"
 
 
 def _option_lines(option: Option) -> Iterator[str]:
