@@ -19,7 +19,7 @@ from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.task import CUTOFF, OutputSpec, decoded_batches, timeline_batches
 from share_state.schema.declarations import arrow_type, table_schema
 from share_state.sources.as_of import AsOf
-from share_state.sources.object_stores import lower_scheme
+from share_state.sources.object_stores import normalize_address
 from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def reconstruct(
     spark = _session(input, spark)
     place, schema = "", None
     if warehouse is not None:
-        place, schema = check_writable(spark, lower_scheme(fspath(warehouse)))
+        place, schema = check_writable(spark, normalize_address(fspath(warehouse)))
     plan = _plan(
         input,
         spark=spark,
@@ -399,11 +399,10 @@ def _listed(paths: Paths, name: str = "input") -> list[str]:
         raise ShareStateError(f"{name} is a {type(paths).__name__}: pass spark.createDataFrame({name}), or a path")
     one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
     named = list(one_or_more)
-    if not all(isinstance(path, str | PathLike) for path in named):
-        raise ShareStateError(f"{name}={paths!r}: give a path, several paths, or a DataFrame")
-    if not named and name == "input":
+    is_usable = all(isinstance(path, str | PathLike) and path != "" for path in named)
+    if not is_usable or (not named and name == "input"):
         raise InputError(f"{name}={paths!r}: give a path, several paths, or a DataFrame")
-    return [lower_scheme(fspath(path)) for path in named]
+    return [normalize_address(fspath(path)) for path in named]
 
 
 _PATH, _NUMBER, _TEXT = ((str, PathLike), "a path"), (int, "a whole number"), (str, "text")
@@ -431,7 +430,7 @@ def _check_types(**given: Any) -> None:
             is_right, fix = hasattr(value, "sparkContext"), "a SparkSession, not one of Spark Connect"
         else:
             types, fix = _TYPES[name]
-            is_right = isinstance(value, types) and not isinstance(value, bool)
+            is_right = isinstance(value, types) and not isinstance(value, bool) and (value != "" or types is str)
         if value is not None and not is_right:
             raise ShareStateError(f"{name}={value!r}: give {fix}")
 

@@ -22,6 +22,7 @@ from typing import Annotated, Any, TextIO, cast, get_type_hints
 
 import typer
 from typer.exceptions import Abort, Exit, TyperException
+from typer.models import ArgumentInfo
 
 from share_state import __version__
 from share_state.errors import DiskFullError, ShareStateError, disk_error
@@ -136,6 +137,7 @@ def _without_bundles(function: _Command, has_clock: bool) -> _Command:
 
     def run(**given: Any) -> int | None:
         quiet = given["quiet"]
+        given = {name: _check_text(name, value, hints.get(name)) for name, value in given.items()}
         for parameter in common:
             del given[parameter.name]
         for name, kind in bundles.items():
@@ -152,6 +154,28 @@ def _without_bundles(function: _Command, has_clock: bool) -> _Command:
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _check_text(name: str, value: Any, hint: Any = None) -> Any:
+    """A value of a parameter with paths in place of file:// addresses.
+
+    Raises:
+        ShareStateError: if it is empty, as an unset variable of a shell is; groups and topics may be.
+    """
+    if isinstance(value, list):
+        return [_check_text(name, one, hint) for one in value]
+    if value == "" and name not in {"group", "topic"}:
+        info = getattr(hint, "__metadata__", (None,))[0]
+        # In Annotated, typer keeps the name of an option as its default.
+        own = str(getattr(info, "default", ""))
+        option = own if own.startswith("--") else f"--{name.replace('_', '-')}"
+        label = (info.metavar or name).strip("[].") if isinstance(info, ArgumentInfo) else option
+        raise ShareStateError(f"{label} '': is empty; give a value (is a variable unset?)")
+    if isinstance(value, str) and value[:7].lower() == "file://":
+        from share_state.sources.object_stores import normalize_address  # noqa: PLC0415  few commands need it
+
+        return normalize_address(value)
+    return value
 
 
 @dataclass(frozen=True)
@@ -264,8 +288,10 @@ def _run(given: list[str]) -> int:
         left = _notes(stopped)
         return _fail("; ".join(["stopped", *left]) if left else _NOTHING_COMMITTED, stopped.code)
     except SystemExit as left:
-        # typer exits on any broken pipe; that of stdout does not arrive there.
-        return _fail(f"unexpected {left.__context__!r}", UNEXPECTED)
+        # typer exits after completing a word of a shell, and on a broken pipe that is not stdout.
+        if isinstance(left.__context__, BrokenPipeError):
+            return _fail(f"unexpected {left.__context__!r}", UNEXPECTED)
+        return DONE
     except Exception as error:  # noqa: BLE001  the last line of defence: one line, and the traceback on request
         if (known := _error_of_task(error)) is not None:
             return _fail(known, UNUSABLE)

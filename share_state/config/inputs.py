@@ -23,7 +23,7 @@ from share_state.kafka.releases import RELEASES
 from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import OFF, registered
 from share_state.sources.as_of import to_epoch_ms
-from share_state.sources.object_stores import lower_scheme
+from share_state.sources.object_stores import normalize_address
 from share_state.sources.topics import Topics
 
 HISTORY, LATEST = "history", "latest"
@@ -65,7 +65,7 @@ else:
     Release = Literal[tuple(RELEASES)]
 Severity = Annotated[Literal["error", "warning", "info", "off"], BeforeValidator(_off_if_false)]
 RuleCode = Annotated[str, AfterValidator(_is_registered)]
-PathText = Annotated[str, Field(min_length=1, json_schema_extra={"format": "path"}), AfterValidator(lower_scheme)]
+PathText = Annotated[str, Field(min_length=1, json_schema_extra={"format": "path"}), AfterValidator(normalize_address)]
 Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
 LogOffset = Annotated[int, Field(ge=0, strict=True)]
 _KAFKA, _GROUPS = Limits(), GroupLimits()

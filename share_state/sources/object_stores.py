@@ -503,9 +503,14 @@ def to_path(text: str) -> InputPath:
     Raises:
         InputError: if it is an invalid address.
     """
-    if "://" not in text:
-        return Path(text)
-    return Path(unquote(text.removeprefix(_LOCAL))) if text.startswith(_LOCAL) else StorePath.at(text)
+    path = normalize_address(text)
+    return Path(path) if "://" not in path else StorePath.at(path)
+
+
+def normalize_address(text: str) -> str:
+    """A path or address as the commands use it: the scheme in lower case, a file:// address as a path."""
+    text = lower_scheme(text)
+    return unquote(text.removeprefix(_LOCAL)) if text.startswith(_LOCAL) else text
 
 
 def lower_scheme(text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 import share_state
 from share_state.cli.main import run
-from share_state.errors import InputError
+from share_state.errors import InputError, ShareStateError
 from tests.cli.commands import Command, Said, contents
 from tests.truth import DATA
 
@@ -390,3 +390,46 @@ def test_text_that_stdout_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPat
         assert run(["decode", str(DATA / "4.3.1/fuzz")]) == 0
     groups = {json.loads(line)["group_id"] for line in (tmp_path / "out").read_text().splitlines()}
     assert "fz-3-é中" in groups
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (("reconstruct", HAPPY, "--out", ""), "--out ''"),
+        (("audit", HAPPY, "--out="), "--out ''"),
+        (("cutoff", ""), "INPUT ''"),
+        (("show", ""), "WAREHOUSE ''"),
+        (("audit", HAPPY, "--out", "w", "--set", ""), "--set ''"),
+    ],
+)
+def test_an_unset_variable_is_refused(
+    light: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[object, ...], named: str
+):
+    monkeypatch.chdir(tmp_path)
+    _refused(light(*call), f"{named}: is empty; give a value (is a variable unset?)")
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("given", [{"input": ""}, {"input": HAPPY, "warehouse": ""}, {"input": HAPPY, "topics": ""}])
+def test_an_empty_path_is_refused_in_python(given: dict[str, str]):
+    with pytest.raises(ShareStateError, match="='': give "):
+        share_state.reconstruct(**given)
+
+
+def test_paths_may_be_file_addresses(light: Command, tmp_path: Path):
+    address, lake = f"file://{tmp_path}", tmp_path / "a lake"
+    offsets = (f"{address}/offsets.json", tmp_path / "offsets.json")
+    assert light("reconstruct", f"file://{HAPPY}", "--out", f"{address}/a%20lake").code == 0
+    assert light("show", f"{address}/a%20lake").out == light("show", lake).out != ""
+    assert light("cutoff", HAPPY, "--delete-records", offsets[0]).code == 0
+    assert offsets[1].is_file()
+    assert light("audit", "--config", _audit_file(tmp_path, f"{address}/audited")).code == 0
+    share_state.reconstruct(HAPPY, warehouse=f"{address}/python")
+    assert (tmp_path / "audited/runs").is_dir()
+    assert (tmp_path / "python/runs").is_dir()
+
+
+def _audit_file(folder: Path, warehouse: str) -> Path:
+    target = folder / "audit.yaml"
+    target.write_text(f"sources: [{{path: {HAPPY}}}]\nwarehouse: {warehouse}\n")
+    return target
