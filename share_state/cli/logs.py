@@ -1,9 +1,9 @@
 """Commands that read logs and print: `explain`, `decode`, `diff`, `plot` and `cutoff`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +28,7 @@ from share_state.cli.options import (
 )
 from share_state.config.inputs import JUDGE_NONE
 from share_state.errors import ShareStateError, pluralize
+from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.across_logs import name_topics
 from share_state.pipeline.executor import Progress
@@ -211,12 +212,15 @@ def cutoff(
     Records before the cutoff of a log partition are redundant. Threads of this process fold the logs; with --master
     or --spark-conf, Spark tasks do.
     """
+    if accept and index is None:
+        raise ShareStateError("--accept: drops entries of share snapshot files; give --index too")
     control = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed, "index": index}
     # Without --topics, the groups of the export name the topics.
     names_only, choice = reading.topics is None, running.choice
     spec = spec_of(inputs, reading, names_only=names_only, folding=folding, judging=judging, **control)
     with open_plan(spec, choice) as found_plan:
         plan = replace(name_topics(found_plan), verify=verify)
+        _check_control_options(plan, control)
         if delete_records is not None:
             check_deletable(delete_records, plan.logs)
         progress = Progress(quiet=running.quiet)
@@ -249,3 +253,16 @@ def cutoff(
             fix = f"; run kafka-delete-records.sh --offset-json-file {delete_records}" if named else ""
             console.print_line(f"{written}{fix}")
     return FOUND if result.differing or fails(result.by_severity, judging.fail_on) else DONE
+
+
+def _check_control_options(plan: FoldPlan, control: Mapping[str, Any]) -> None:
+    """Refuse options of control records if the input has none.
+
+    Raises:
+        ShareStateError: naming the first.
+    """
+    if any(dialect_of(log) is CONTROL_DIALECT for log in plan.logs):
+        return
+    for name in filter(control.get, control):
+        option = f"--{name.replace('_', '-')}"
+        raise ShareStateError(f"{option}: is for control records, and the input has none (--dialect control_records)")

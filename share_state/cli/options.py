@@ -210,6 +210,8 @@ def pairs(given: Sequence[str] | None, option: str = "--spark-conf") -> dict[str
     for name, sign, _ in split:
         if not name or not sign:
             raise ShareStateError(f"{option} {name}: give {_FORMS.get(option, 'NAME=VALUE')}")
+        if option == "--as-of-offset" and [one for one, _, _ in split].count(name) > 1:
+            raise ShareStateError(f"{option} {name}: is given twice; give one offset per partition")
     return {name: value for name, _, value in split}
 
 

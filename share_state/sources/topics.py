@@ -50,14 +50,14 @@ def _join(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
 
 
 _Partition = Annotated[int, Field(ge=0, lt=2**31)]
-_Offset = Annotated[int, Field(ge=0, lt=2**63)]
+_Offset = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 
 
 class _Topic(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="forbid")
 
     name: str | None = None
-    partitions: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    partitions: Annotated[int, Field(ge=1, lt=2**31, strict=True)] | None = None
     end_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -79,7 +79,17 @@ class _Topic(BaseModel):
         return {**topic, "end_offsets": known, "partitions": max(ends) + 1 if ends else None}
 
 
-_FILE = TypeAdapter(dict[str, _Topic])
+_TopicId = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
+_FILE = TypeAdapter(dict[_TopicId, _Topic])
+_PROBLEMS = {
+    "extra_forbidden": "is an unknown key",
+    "string_pattern_mismatch": "is no topic id, which has 22 characters",
+    "dict_type": "must be an object",
+    "model_type": "must be an object or a name",
+    "int_type": "must be a whole number",
+    "string_type": "must be text",
+}
+"""Kind of a pydantic error -> the problem in words."""
 
 
 def read_topics(path: str) -> Topics:
@@ -95,12 +105,14 @@ def read_topics(path: str) -> Topics:
         with read_errors(path, "give a JSON file of topics"):
             document = from_json(regular_path(to_path(path)).read_bytes())
         if isinstance(document, list):
-            document = {entry.get("topicId", entry.get("topic_id")): entry for entry in document}
+            document = {entry.pop("topicId", None) or entry.pop("topic_id"): entry for entry in document}
         topics = _FILE.validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_EXPECTED}") from None
-    except (ValueError, AttributeError, TypeError) as error:
+        problem = _PROBLEMS.get(first["type"], first["msg"].replace("Input should be", "must be"))
+        place = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        raise InputError(f"{path}: {place}: {problem}; {_EXPECTED}") from None
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
         raise InputError(f"{path}: not a JSON file of topics ({error}); {_EXPECTED}") from None
     names = [{"topic_id": key, "topic": topic.name} for key, topic in topics.items() if topic.name is not None]
     ends = [

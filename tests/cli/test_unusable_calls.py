@@ -433,3 +433,38 @@ def _audit_file(folder: Path, warehouse: str) -> Path:
     target = folder / "audit.yaml"
     target.write_text(f"sources: [{{path: {HAPPY}}}]\nwarehouse: {warehouse}\n")
     return target
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("cutoff", HAPPY, "--accept"), "--accept: drops entries of share snapshot files; give --index too"),
+        (("cutoff", HAPPY, "--index", "idx"), "--index: is for control records, and the input has none"),
+        (("cutoff", HAPPY, "--ignore-uncheckpointed"), "--ignore-uncheckpointed: is for control records"),
+        (
+            ("reconstruct", HAPPY, "--out", "w", "--as-of-offset", "0=5", "--as-of-offset", "0=9"),
+            "--as-of-offset 0: is given twice",
+        ),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    light: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[object, ...], words: str
+):
+    monkeypatch.chdir(tmp_path)
+    _refused(light(*call), words)
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("topics", "place"),
+    [
+        ({"xx": {"name": "orders"}}, "xx: is no topic id, which has 22 characters"),
+        ({"p1B9sTCnRdWJ8VhuVCf7gQ": {"nam": "orders"}}, "p1B9sTCnRdWJ8VhuVCf7gQ.nam: is an unknown key"),
+        ({"p1B9sTCnRdWJ8VhuVCf7gQ": {"partitions": "3"}}, "p1B9sTCnRdWJ8VhuVCf7gQ.partitions: must be a whole number"),
+        ({"p1B9sTCnRdWJ8VhuVCf7gQ": {"end_offsets": [1]}}, "p1B9sTCnRdWJ8VhuVCf7gQ.end_offsets: must be an object"),
+    ],
+)
+def test_a_file_of_topics_is_refused_with_the_place(light: Command, tmp_path: Path, topics: object, place: str):
+    file = tmp_path / "topics.json"
+    file.write_text(json.dumps(topics))
+    _refused(light("cutoff", HAPPY, "--topics", file), f"{file}: {place}; give {{")
