@@ -82,7 +82,7 @@ def _nearest(value: str | int, column: pa.ChunkedArray) -> str:
     """The values of a column that are most similar to a value, in words."""
     values = sorted(column.drop_null().unique().to_pylist())
     if isinstance(value, int):
-        nearest = sorted(sorted(values, key=lambda number: abs(number - value))[:_MAX_NEAREST])
+        nearest = sorted(values, key=lambda number: abs(number - value))[:_MAX_NEAREST]
     else:
         nearest = get_close_matches(value, values, _MAX_NEAREST, cutoff=0)
     if len(values) <= _MAX_NEAREST:

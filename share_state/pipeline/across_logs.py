@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from share_state.config.inputs import HISTORY, JUDGE_NONE
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
-from share_state.errors import InputError
+from share_state.errors import InputError, pluralize
 from share_state.fold.archiving import RANGES, merge_ranges
 from share_state.fold.dead_letters import LETTERS, LOST, NEVER, MatchedLetters, ReadLetters, match_letters, read_letters
 from share_state.fold.groups import (
@@ -456,12 +456,13 @@ def _notes(letters: ReadLetters, matched: MatchedLetters) -> tuple[str, ...]:
     notes, unnamed = list[str](), matched.letters.filter(pc.field("topic_id").is_null())
     if len(unnamed):
         names = listed(sorted(pc.unique(unnamed["topic"]).to_pylist()), 3)
-        notes.append(f"the ids of {names} are unknown, so {len(unnamed):,} are not matched; give topics")
+        notes.append(f"the ids of {names} are unknown, so {len(unnamed):,} dead letters are not matched; give topics")
     if letters.read.others:
         notes.append(f"{letters.read.others:,} records without the headers of dead letters are skipped")
     for why, count in matched.unknown.items():
-        notes.append(f"it cannot be known whether those of {count:,} archived offsets were written: {why}")
+        offsets = pluralize(count, "archived offset")
+        notes.append(f"it cannot be known whether dead letters were written for {offsets}: {why}")
     if open_count := pc.sum(matched.letters["archived"].is_null()).as_py():
-        why = "the state log begins too late, has a loss, or ends too early"
-        notes.append(f"it cannot be known whether the offsets of {open_count:,} were archived: {why}")
+        dead, why = pluralize(open_count, "dead letter"), "the state log begins too late, has a loss, or ends too early"
+        notes.append(f"it cannot be known whether the offsets of {dead} were archived: {why}")
     return tuple(f"{DEAD_LETTERS_NOTE}: {note}" for note in notes)

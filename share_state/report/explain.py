@@ -201,7 +201,8 @@ def _summary(explanation: Explanation, limit: DeliveryLimit) -> str:
     since, place = explanation.since, explanation.offset_state.place
     if since is None:
         return "no record of the share-partition can be read"
-    when = f"{format_time(to_datetime(since.timestamp))} (record {since.offset})"
+    time = to_datetime(since.timestamp)
+    when = f"record {since.offset}" if time is None else f"{format_time(time)} (record {since.offset})"
     if place == Place.DELETED:
         return f"no state is kept for it; the state of the share-partition was deleted at {when}"
     if place == Place.UNINITIALISED:

@@ -118,7 +118,7 @@ def inverted_range(folded: FoldedLog) -> Breaches:
     Merging any other range hangs a broker up to 4.3 and fails the load of 4.4.
     """
     rows = _with_fault(folded, Fault.INVERTED_RANGE)
-    return _each(rows, "a range ends before it begins; a broker hangs or fails on it, so it was left out of the state")
+    return _each(rows, "a range ends before it begins, or at 2^63 - 1; brokers hang or fail on it, so it was left out")
 
 
 @rule("WRONG_PARTITION", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorService.partitionFor")

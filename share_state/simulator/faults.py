@@ -159,7 +159,7 @@ def check_names(names: Sequence[str]) -> None:
     """
     unknown = [name for name in names if name not in FAULTS and name != ALL]
     if unknown:
-        raise SimulationError(f"fault {unknown[0]!r} is not known; use one of {', '.join(sorted(FAULTS))}, or {ALL}")
+        raise SimulationError(f"--fault {unknown[0]}: give one of {', '.join(sorted(FAULTS))}, or {ALL}")
 
 
 def plant_faults(names: Sequence[str], cluster: SimulatedCluster, seed: int) -> list[PlantedFault]:

@@ -145,7 +145,7 @@ def simulate(
         ShareStateError: if an argument, an event or the folder cannot be used.
     """
     if dialect not in DIALECTS:
-        raise SimulationError(f"dialect {dialect!r} is not known; use one of {', '.join(DIALECTS)}")
+        raise SimulationError(f"--dialect {dialect}: give one of {', '.join(DIALECTS)}")
     # The brokers of a request log may allow more than the defaults.
     configs = WIDEST if requests else DraftConfigs.of(_DRAFT_CONFIGS) if dialect == CONTROL_RECORDS else BrokerConfigs()
     brokers = find_release(release)
@@ -155,11 +155,11 @@ def simulate(
     player = PlayerSettings(brokers, configs, defaults, dialect, checkpoint_every, traces)
     topic = StateTopicSettings(brokers, state_partitions, updates_per_snapshot, codec, segment_bytes)
     if events is not None and requests is not None:
-        raise SimulationError("both events and requests are set; set one of them")
+        raise SimulationError("--events and --requests: give one of them")
     if requests is not None and dialect != DIALECTS[0]:
-        raise SimulationError(f"dialect {dialect!r}: its control records would use the offsets of logged requests")
+        raise SimulationError(f"--dialect {dialect}: its control records would use the offsets of logged requests")
     if codec not in CODECS:
-        raise SimulationError(f"codec {codec!r} is not known; use one of {', '.join(CODECS)}")
+        raise SimulationError(f"--codec {codec}: give one of {', '.join(CODECS)}")
     check_names(faults)
     for name, value in {
         "groups": groups,
@@ -169,9 +169,9 @@ def simulate(
         "checkpoint_every": checkpoint_every,
     }.items():
         if value < 1:
-            raise SimulationError(f"{name}: {value}: must be 1 or more")
+            raise SimulationError(f"--{name.replace('_', '-')} {value}: give at least 1")
     if dialect == CONTROL_RECORDS and groups > _DRAFT_GROUPS:
-        raise SimulationError(f"groups: {groups}: the draft allows at most {_DRAFT_GROUPS} (group.share.max.groups)")
+        raise SimulationError(f"--groups {groups}: the draft allows at most {_DRAFT_GROUPS} (group.share.max.groups)")
     settings = ClusterSettings(
         player,
         topic,

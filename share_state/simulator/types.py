@@ -120,7 +120,7 @@ def find_release(version: str) -> Release:
     """
     line = ".".join(version.split(".")[:2])
     if line not in RELEASES:
-        raise SimulationError(f"release {version}: not supported by the simulator; use one of {', '.join(RELEASES)}")
+        raise SimulationError(f"--release {version}: give one of {', '.join(RELEASES)}")
     return RELEASES[line]
 
 

@@ -1,5 +1,6 @@
 """`share-state explain`: the records that touched an offset, and the sentence."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -169,3 +170,12 @@ def test_a_chart_of_an_unknown_share_partition_is_refused(light: Command, tmp_pa
     said = light(*arguments, "--topic", "t9", "--partition", 0)
     error = "topic t9 of group dq-auto: not found; there is t0"
     assert (said.code, said.out, said.err) == (2, "", f"share-state: {error}\n")
+
+
+def test_a_record_without_a_timestamp_is_named_alone(light: Command):
+    text = DATA / "4.3.1/happy/console-consumer-formatter.txt"
+    row = json.loads(next(line for line in light("decode", text).lines if '"state_batches": [{' in line))
+    key = f"--group={row['group_id']}", f"--topic={row['topic_id']}", f"--partition={row['partition']}"
+    said = light("explain", text, *key, f"--offset={row['state_batches'][0]['first_offset']}")
+    assert said.code == 0
+    assert re.search(r"(since|at) record \d+", said.lines[-1]), said.lines[-1]

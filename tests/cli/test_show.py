@@ -140,7 +140,7 @@ def test_group_topic_and_partition_choose_rows(light: Command, chaos: Path):
     [
         (["--group", "g11"], "group g11: not found; the nearest of 6 are g1, g5, g4"),
         (["--topic", "T1", "--group", "g1"], "topic T1 of group g1: not found; there are t0, t1, t2"),
-        (["--topic", "t1", "--partition", 40], "partition 40 of topic t1: not found; the nearest of 4 are 1, 2, 3"),
+        (["--topic", "t1", "--partition", 40], "partition 40 of topic t1: not found; the nearest of 4 are 3, 2, 1"),
         (["--group", "\x1b[31m"], "group '\\x1b[31m': not found; the nearest of 6 are g3, g1, g5"),
     ],
 )

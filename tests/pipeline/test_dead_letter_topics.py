@@ -143,7 +143,7 @@ def test_a_warehouse_from_before_these_tables_is_continued_and_what_it_did_not_n
     export.state(*noted, *later).letters(letter(13), letter(20, time=3.5))
     assert export.run("audit").lost == [(21, 21)]
     assert [(row["offset"], row["archived"]) for row in export.rows("dead_letters")] == [(13, None), (20, True)]
-    assert "whether the offsets of 1 were archived" in export.notes
+    assert "whether the offsets of 1 dead letter were archived" in export.notes
     # An audit in between is given no dead letters, and 31 waits in ARCHIVING at its end.
     waits, left = archived(31, 31)
     export.state(*noted, *later, *archived(30, 30), waits)
@@ -183,14 +183,14 @@ def test_whether_an_offset_was_archived_outside_of_the_state_log_is_not_guessed(
     export.state([snapshot(KEY)], *archived(10, 10), base_offset=base_offset)
     export.letters(letter(3, time=time), letter(10)).run()
     assert export.rules == {}
-    assert "cannot be known whether the offsets of 1 were archived" in export.notes
+    assert "cannot be known whether the offsets of 1 dead letter were archived" in export.notes
 
 
 def test_what_retention_may_have_deleted_is_not_lost(export: Export):
     export.state([snapshot(KEY)], *archived(10, 12), *archived(20, 22), *archived(30, 32))
     export.letters(letter(20, time=3), letter(21, time=3), letter(30, time=5), base_offset=40).run()
     assert export.lost == [(31, 32)]
-    assert "of 4 archived offsets were written" in export.notes
+    assert "were written for 4 archived offsets" in export.notes
 
 
 def test_what_retention_deleted_between_two_audits_is_not_lost(export: Export):
@@ -199,7 +199,7 @@ def test_what_retention_deleted_between_two_audits_is_not_lost(export: Export):
     late = (letter(21, time=3), letter(30, time=5))
     export.state(*states).letters(*late, base_offset=3).run("audit")
     assert export.lost == [(31, 31)]
-    assert "of 1 archived offsets were written: records of that time were deleted" in export.notes
+    assert "were written for 1 archived offset: records of that time were deleted" in export.notes
     export.state(*states, [update(KEY)]).letters(*late, base_offset=3).run("audit")
     assert export.lost == [(31, 31)]
 
@@ -208,7 +208,7 @@ def test_a_copy_that_may_be_older_than_the_state_log_proves_no_loss(export: Expo
     states = [[snapshot(KEY)], *archived(10, 11), *archived(20, 21), *archived(30, 31)]
     export.state(*states).letters(letter(10), letter(20, time=3)).run(copied_last=False)
     assert export.lost == [(11, 11)]
-    assert "of 3 archived offsets were written: the dead-letter topic may have been copied before" in export.notes
+    assert "were written for 3 archived offsets: the dead-letter topic may have been copied before" in export.notes
     # What the start offset passed may be written until a dead letter can take no longer.
     export.state(
         [snapshot(KEY)], [update(KEY, [(10, 10, ARCHIVING, 5)])], [update(KEY, start_offset=11)], *archived(20, 20)
@@ -221,7 +221,7 @@ def test_a_reset_while_an_offset_waits_keeps_its_archivings_apart(export: Export
     reset = [snapshot(KEY, snapshot_epoch=1, state_epoch=1)]
     export.state([snapshot(KEY)], [update(KEY, [(10, 10, ARCHIVING, 5)])], reset, *archived(10, 10))
     assert export.letters(letter(10, time=3.5)).run().lost == []
-    assert "of 1 archived offsets were written: they were reset" in export.notes
+    assert "were written for 1 archived offset: they were reset" in export.notes
     assert [row["left_by"] for row in export.rows("archiving_ranges")] == ["RESET", "ARCHIVED"]
     assert export.letters(letter(10)).run().lost == [(10, 10)]
 
@@ -230,7 +230,7 @@ def test_a_partition_that_was_not_copied_proves_no_loss(export: Export):
     export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10, partition=b"1"))
     (export.folder / "dlq.app-0").rename(export.folder / "dlq.app-1")
     assert export.run(dead_letters="dlq.app-1").lost == []
-    assert "of 1 archived offsets were written: their partition of the dead-letter topic" in export.notes
+    assert "were written for 1 archived offset: their partition of the dead-letter topic" in export.notes
 
 
 def test_audits_of_two_nights_have_the_tables_of_one_run(export: Export):

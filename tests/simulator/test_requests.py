@@ -102,8 +102,8 @@ def test_an_unusable_request_log_is_refused_in_one_line(capfd, tmp_path, old, ne
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--dialect", "control_records"), "'control_records': its control records would use the offsets of logged"),
-        (("--events", LOG), "both events and requests are set; set one of them"),
+        (("--dialect", "control_records"), "--dialect control_records: its control records would use"),
+        (("--events", LOG), "--events and --requests: give one of them"),
         (
             ("--group-config", "share.delivery.count.limit"),
             "--group-config share.delivery.count.limit: give NAME=VALUE",

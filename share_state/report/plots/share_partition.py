@@ -97,7 +97,7 @@ def read_history(timeline: Any, *more: str, until: datetime | None = None) -> Hi
     keys = rows.select(list(KEY_COLUMNS)).group_by(list(KEY_COLUMNS), use_threads=False).aggregate([]).to_pylist()
     if len(keys) != 1:
         found = f"{len(keys):,} share-partitions" if keys else "it has no rows"
-        raise ShareStateError(f"timeline: {found}; choose one by group, topic and partition")
+        raise ShareStateError(f"timeline: {found}; choose one by --group, --topic and --partition")
     stamps = rows["timestamp"].cast(pa.int64()).fill_null(0).to_numpy() / (_DAY * 1e6)
     # A record without a timestamp takes the previous record's, or the first one that there is.
     times = np.maximum.accumulate(np.maximum(stamps, stamps[stamps > 0].min(initial=stamps.max())))

@@ -146,7 +146,7 @@ def test_a_table_that_is_another_or_holds_several_is_refused(stuck: pa.Table, ta
         plots.window(tables.in_flight)
     with pytest.raises(ShareStateError, match="this is a list"):
         plots.cutoffs([])
-    with pytest.raises(ShareStateError, match="it has no rows; choose one by group"):
+    with pytest.raises(ShareStateError, match="it has no rows; choose one by --group, --topic and --partition"):
         plots.offsets(stuck.slice(0, 0))
     other = pa.Table.from_pylist([row | {"partition": 2} for row in stuck.to_pylist()], schema=stuck.schema)
     with pytest.raises(ShareStateError, match="timeline: 2 share-partitions; choose one"):

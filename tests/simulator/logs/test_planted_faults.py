@@ -135,7 +135,7 @@ def test_the_same_seed_plants_the_same_faults(tmp_path):
 
 
 def test_an_unknown_fault_is_named(tmp_path):
-    with pytest.raises(SimulationError, match="fault 'crc' is not known; use one of archiving-passed, "):
+    with pytest.raises(SimulationError, match="--fault crc: give one of archiving-passed, "):
         simulate(tmp_path, faults=["crc"], groups=1, minutes=1)
 
 
