@@ -262,7 +262,7 @@ def test_repair_takes_no_dataframe(spark: SparkSession):
 
 def test_a_streaming_dataframe_is_refused(spark: SparkSession):
     frame = spark.readStream.format("rate").load()
-    for given in ({"paths": frame}, {"paths": STATE, "groups": frame}):
+    for given in ({"input": frame}, {"input": STATE, "groups": frame}):
         with pytest.raises(InputError, match=r"^the DataFrame is streaming: .* run `share-state stream`$"):
             share_state.reconstruct(**given)
 
