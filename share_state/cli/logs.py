@@ -1,5 +1,6 @@
 """Commands that read logs and print: `explain`, `decode`, `diff`, `plot` and `cutoff`."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -250,7 +251,7 @@ def cutoff(
             written = (
                 f"{delete_records}: names {named} state partitions" if named is not None else "nothing was written"
             )
-            fix = f"; run kafka-delete-records.sh --offset-json-file {delete_records}" if named else ""
+            fix = f"; run kafka-delete-records.sh --offset-json-file {shlex.quote(delete_records)}" if named else ""
             console.print_line(f"{written}{fix}")
     return FOUND if result.differing or fails(result.by_severity, judging.fail_on) else DONE
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -97,10 +98,15 @@ def reconstruct(
                 )
     progress.close()
     found = result.plain() | {"warehouse": place, "judge": judge}
-    if as_json:
-        print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
-    else:
-        _print_result(found)
+    try:
+        if as_json:
+            print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
+        else:
+            _print_result(found)
+        sys.stdout.flush()
+    except ShareStateError as error:
+        error.add_note(f"run {result.run_id} is committed")
+        raise
     return FOUND if fails(result.by_severity, judging.fail_on) else DONE
 
 

@@ -56,6 +56,8 @@ def test_what_may_be_deleted_is_written_for_kafka_s_tool(light: Command, tmp_pat
     }
     assert contents(tmp_path).keys() == {"offsets.json"}
     assert "kafka-delete-records.sh --offset-json-file" in light("cutoff", CHAOS, "--delete-records", target).out
+    spaced = tmp_path / "of today.json"
+    assert f"--offset-json-file '{spaced}'" in light("cutoff", CHAOS, "--delete-records", spaced).out
 
 
 def test_kafka_s_tool_takes_the_file(spark: SparkSession, light: Command, tmp_path: Path):

@@ -1,7 +1,9 @@
 """`reconstruct` and `decode`: from the arguments to what is printed, written and returned."""
 
 import json
+import re
 import shutil
+import sys
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -297,3 +299,13 @@ def test_tables_in_a_schema_of_a_catalog_are_shown_by_their_folder(
     monkeypatch.setattr("share_state.cli.reconstruct.open_place", lambda *_: found)
     said = light("reconstruct", HAPPY, "--out", "spark_catalog.lake")
     assert said.out.endswith(f"`share-state show {tmp_path / 'w'}`\n")
+
+
+def test_a_result_that_cannot_be_printed_names_the_committed_run(
+    monkeypatch: pytest.MonkeyPatch, light: Command, tmp_path: Path
+):
+    with monkeypatch.context() as full, Path("/dev/full").open("w", encoding="utf-8") as stream:
+        full.setattr(sys, "stdout", stream)
+        said = light("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w")
+    assert said.code == 2
+    assert re.search(r"^share-state: stdout: cannot be written .*; run [0-9a-f]{16} is committed$", said.err)
