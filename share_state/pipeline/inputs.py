@@ -1,7 +1,6 @@
 """Finds the log partitions of an export: the format of its files, the logs in them, and the group side next to them."""
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,6 @@ import pyarrow as pa
 
 from share_state.delta.reader import list_foreign_files, scan_foreign
 from share_state.errors import InputError, ShareStateError
-from share_state.kafka.record_batches import CONTROL, HEADER_SIZE
 from share_state.sources.console_text import console_log, is_console_json
 from share_state.sources.discovery import (
     GROUP_TOPIC,
@@ -109,40 +107,7 @@ def _find_segments(given: ExportPaths) -> Export:
     folders = list(dict.fromkeys(left_out))
     more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
     note = "obsolete copies are left out, as they end before the log start of another copy"
-    notes = [f"{note}: {folders[0]}{more}"] if folders else []
-    if others := _control_logs(given, logs):
-        names = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        notes.append(f"control records are left out: {names}; --dialect control_records reads them")
-    return Export(logs, notes=tuple(notes))
-
-
-_FIRST_CONTROL_RECORD = re.compile(rb"[\x80-\xff]*[\0-\x7f]\0\0\0\x08\0[\0-\xff]\0[\5\6]")
-"""Length, attributes, two deltas, key length, and the key: version and type, 5 or 6 (`kafka.control_records`)."""
-_SNIFFED_LOGS, _SNIFFED_BYTES = 100, 1 << 16
-
-
-def _control_logs(given: ExportPaths, logs: Sequence[LogPartition]) -> list[str]:
-    """The topic-partitions next to local state logs that begin with control records of the draft, which are not read.
-
-    Ordinary logs are only sniffed: most hold user data.
-    """
-    if given.dialect != AUTO or logs[0].topic != STATE_TOPIC or any("://" in path for path in given.paths):
-        return []
-    try:
-        others = find_topic_logs(given.paths)[:_SNIFFED_LOGS]
-    except InputError:
-        return []
-    return [log.name for log in others if log.segments and _begins_with_control_records(log.segments[0].path)]
-
-
-def _begins_with_control_records(path: str) -> bool:
-    head, at = read_head(to_path(path), _SNIFFED_BYTES), 0
-    while at + HEADER_SIZE < len(head):
-        is_control = head[at + 22] & CONTROL  # the lower byte of the attributes
-        if is_control and _FIRST_CONTROL_RECORD.match(head, at + HEADER_SIZE):
-            return True
-        at += 12 + int.from_bytes(head[at + 8 : at + 12], "big")
-    return False
+    return Export(logs, notes=(f"{note}: {folders[0]}{more}",) if folders else ())
 
 
 def _find_by_topic(find: Callable[[ExportPaths, Sequence[str]], SortedLogs], what: str, given: ExportPaths) -> Export:

@@ -54,7 +54,7 @@ _Offset = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 
 
 class _Topic(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="ignore")
 
     name: str | None = None
     partitions: Annotated[int, Field(ge=1, lt=2**31, strict=True)] | None = None
@@ -82,7 +82,6 @@ class _Topic(BaseModel):
 _TopicId = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
 _FILE = TypeAdapter(dict[_TopicId, _Topic])
 _PROBLEMS = {
-    "extra_forbidden": "is an unknown key",
     "string_pattern_mismatch": "is no topic id, which has 22 characters",
     "dict_type": "must be an object",
     "model_type": "must be an object or a name",

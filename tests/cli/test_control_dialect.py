@@ -7,7 +7,6 @@ import pytest
 
 from tests.cli.commands import say
 from tests.fold.control_records.logs import at, checkpoint, delta, log_of, user_data
-from tests.truth import DATA
 
 WORKED_EXAMPLE = {
     130: checkpoint("G1", 1, 100, 100),
@@ -116,13 +115,6 @@ def test_the_share_snapshot_file_is_written_and_found_stale(capfd, tmp_path: Pat
     assert (past["findings"], file.read_text()) == ([], "0\n1\nG1 131 1 137\n")
     assert say(capfd, "cutoff", broker, "--index", folder, "--accept").code == 0
     assert file.read_text() == "0\n1\nG1 130 1 137\n"
-
-
-def test_control_records_next_to_state_logs_are_named(capfd, broker: Path):
-    state = "__share_group_state-0"
-    (broker / state).symlink_to(DATA / "4.3.1/happy" / state)
-    said = say(capfd, "decode", broker, "--as-of-offset", "0=1")
-    assert "control records are left out: orders-0; --dialect control_records reads them" in said.err
 
 
 def test_decode_leaves_user_data_out(capfd, broker: Path):

@@ -459,7 +459,6 @@ def test_an_option_without_effect_is_refused(
     ("topics", "place"),
     [
         ({"xx": {"name": "orders"}}, "xx: is no topic id, which has 22 characters"),
-        ({"p1B9sTCnRdWJ8VhuVCf7gQ": {"nam": "orders"}}, "p1B9sTCnRdWJ8VhuVCf7gQ.nam: is an unknown key"),
         ({"p1B9sTCnRdWJ8VhuVCf7gQ": {"partitions": "3"}}, "p1B9sTCnRdWJ8VhuVCf7gQ.partitions: must be a whole number"),
         ({"p1B9sTCnRdWJ8VhuVCf7gQ": {"end_offsets": [1]}}, "p1B9sTCnRdWJ8VhuVCf7gQ.end_offsets: must be an object"),
     ],
