@@ -218,7 +218,9 @@ def run_stream(
         finally:
             query.stop()
     except (PySparkException, Py4JError) as error:
-        raise (failures[0] if failures else _stopped(spark, spec, error)) from None
+        first = failures[0] if failures else error
+        is_of_spark = isinstance(first, PySparkException | Py4JError)
+        raise (_stopped(spark, spec, first) if is_of_spark else first) from None
 
 
 def _progress(latest: Any) -> StreamProgress:
@@ -265,9 +267,9 @@ def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures
     )
 
     def write(frame: DataFrame, batch: int) -> None:
-        with described(spark, f"share_state: fold micro-batch {batch}"):
-            rows = frame.toArrow()["changes"].to_pylist()
         try:
+            with described(spark, f"share_state: fold micro-batch {batch}"):
+                rows = frame.toArrow()["changes"].to_pylist()
             tables.write(batch, [LogChanges.of(row) for row in rows])
         except Exception as error:
             failures.append(error)

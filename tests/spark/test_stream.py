@@ -1,10 +1,13 @@
 """`share-state stream` with Structured Streaming: its tables are those of a reconstruct of the same records."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.classic.dataframe import DataFrame
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
@@ -14,7 +17,9 @@ from tests.truth import DATA
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_stream_that_commits_nothing_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_stream_that_commits_nothing_says_why(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "in").mkdir()
     places = ["--out", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "cp"), "--once"]
     for _ in range(2):
@@ -28,6 +33,11 @@ def test_a_stream_that_commits_nothing_says_why(tmp_path: Path, capfd: pytest.Ca
     assert 'INPUT or --checkpoint (No FileSystem for scheme "s3"); for S3, write s3a:// and give --spark-conf ' in err
     assert "spark.jars.packages=org.apache.hadoop:hadoop-aws:3." in err
     assert not [*(tmp_path / "cp").iterdir()]
+    # Spark's own error in place of that of the driver's function, which begins with "Traceback".
+    write(table_of(found(DATA / "4.3.1/happy")), tmp_path / "in/a.parquet")
+    monkeypatch.setattr(DataFrame, "toArrow", Mock(side_effect=PySparkException("Cannot write the state store")))
+    assert run(["stream", str(tmp_path / "in"), *places]) == 2
+    assert "the stream stopped (Cannot write the state store); the checkpoint is" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("spark")
