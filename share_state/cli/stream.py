@@ -166,6 +166,10 @@ def stream(
         known, limits = _cluster(source, kafka_properties, limits, once)
     elif "://" not in source and not Path(source).is_dir():
         raise InputError(f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns")
+    elif "://" not in source and not any(Path(source).rglob("*.parquet")) and any(Path(source).rglob("*.log")):
+        raise InputError(
+            f"{source}: segments of a log, which `share-state audit` reads; give a folder of Parquet files"
+        )
     else:
         given = read_topics(topics) if topics else Topics()
 

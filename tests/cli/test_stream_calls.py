@@ -14,6 +14,7 @@ from share_state.pipeline.stream_tables import StreamRun, StreamTables
     [
         (["in", "--trigger", "soon"], "--trigger soon: give a time as in 500ms, 10s or 1m"),
         (["nowhere"], "nowhere: no such folder; give a folder of Parquet files with Spark's Kafka columns"),
+        (["segments"], "segments: segments of a log, which `share-state audit` reads; give a folder of Parquet files"),
         (["in", "--checkpoint", "in"], "--checkpoint in: is in INPUT in; give a folder outside of it"),
         (["in", "--checkpoint", "lake/../lake/cp"], "--checkpoint lake/../lake/cp: is in --out lake; give a folder"),
         (["in", "--out", "in/lake"], "--out in/lake: is in INPUT in; give a folder outside of it"),
@@ -30,8 +31,9 @@ def test_an_unusable_call_is_one_line(
     options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
-    for name in ("in", "other", "taken", "cp/0123456789abcdef"):
+    for name in ("in", "other", "taken", "cp/0123456789abcdef", "segments/__share_group_state-0"):
         Path(name).mkdir(parents=True)
+    Path("segments/__share_group_state-0/00000000000000000000.log").write_bytes(b"")
     for name in ("in", "taken"):
         Path(name, "x.parquet").write_bytes(b"")
     with StreamTables("lake", StreamRun("0123456789abcdef", inputs=(f"{tmp_path}/in",))) as tables:
