@@ -252,7 +252,7 @@ class Warehouse:
     def __exit__(self, failed: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         with suppress(*((OSError, InputError, WarehouseError) if failed else ())):
             delete_folder(self.staging.folder)
-            if failed and "runs" not in self.versions and self._version("runs") is None:
+            if failed and "runs" not in self.versions and self._version("runs") == self._runs_version:
                 # No reader has seen tables that begin with this run.
                 for table in self._new:
                     # In an object store, which has no lock, another run may have written it.
