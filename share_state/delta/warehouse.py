@@ -340,7 +340,7 @@ class Warehouse:
         self.append("runs", [self.run_rows(row)], {row["run_id"], *expired})
 
     def mark_reported(self, runs: pa.Table) -> None:
-        """Set the status of all audits to reported: their reports are written and their exit code is decided.
+        """Set the status of all audits to reported: their reports are written and their summary is printed.
 
         Args:
             runs: the rows of `runs`.
