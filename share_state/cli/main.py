@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from itertools import pairwise
@@ -258,6 +258,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     finally:
+        # What an error left in the buffer; if it cannot be written, the exit code stays that of the error.
+        with suppress(ShareStateError):
+            sys.stdout.flush()
         sys.stderr.flush()
         sys.stdout, sys.stderr = streams
 
