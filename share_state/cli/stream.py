@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,13 +76,13 @@ def _check_places(source: str, out: str, checkpoint: str) -> None:
     """Refuse places within each other: the stream would take its own files for input, or for those of others.
 
     Raises:
-        InputError: if --checkpoint is within --out or INPUT, or --out is within INPUT.
+        InputError: if one of them is within another.
     """
-    places = {"INPUT": source, "--out": out, "--checkpoint": checkpoint}
+    places = {"--checkpoint": checkpoint, "--out": out, "INPUT": source}
     folders = {name: place for name, place in places.items() if not find_cluster_address([place])}
     paths = {name: f"{to_path(place).resolve()}/" for name, place in folders.items()}
-    for inner, outer in (("--checkpoint", "--out"), ("--checkpoint", "INPUT"), ("--out", "INPUT")):
-        if outer in paths and paths[inner].startswith(paths[outer]):
+    for inner, outer in permutations(paths, 2):
+        if paths[inner].startswith(paths[outer]):
             raise InputError(f"{inner} {places[inner]}: is in {outer} {places[outer]}; give a folder outside of it")
 
 
