@@ -92,7 +92,8 @@ def decode(
         with open_executor(running.choice, plan, progress) as executor, progress("write"):
             count = write_decoded(executor, plan, out)
     progress.close()
-    console.print_json({"records": count, "table": out}) if as_json else console.print_line(f"{out}: {count:,} records")
+    written = f"{out}: {pluralize(count, 'record')}"
+    console.print_json({"records": count, "table": out}) if as_json else console.print_line(written)
 
 
 @command("share-state diff /exports/broker-1 --as-of-time 2026-11-21T02Z --and-as-of-time 2026-11-21T03Z")
@@ -248,11 +249,11 @@ def cutoff(
         if verify:
             print_verification(result.compared, result.differing)
         if delete_records is not None:
-            written = (
-                f"{delete_records}: names {named} state partitions" if named is not None else "nothing was written"
-            )
+            text = "nothing was written"
+            if named is not None:
+                text = f"{delete_records}: names {pluralize(named, 'state partition')}"
             fix = f"; run kafka-delete-records.sh --offset-json-file {shlex.quote(delete_records)}" if named else ""
-            console.print_line(f"{written}{fix}")
+            console.print_line(f"{text}{fix}")
     return FOUND if result.differing or fails(result.by_severity, judging.fail_on) else DONE
 
 
