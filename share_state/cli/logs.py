@@ -25,7 +25,6 @@ from share_state.cli.options import (
     fails,
     open_plan,
     spec_of,
-    to_address,
 )
 from share_state.config.inputs import JUDGE_NONE
 from share_state.errors import ShareStateError, pluralize
@@ -73,9 +72,7 @@ def explain(
 @command("share-state decode /exports/broker-1/__share_group_state-7 | head")
 def decode(
     inputs: Inputs,
-    out: Annotated[
-        str | None, typer.Option(parser=to_address, metavar="DIR", help="Write a Delta table to this folder.")
-    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write a Delta table to this folder.")] = None,
     *,
     reading: Reading,
     running: Running,
@@ -99,10 +96,7 @@ def decode(
 @command("share-state diff /exports/broker-1 --as-of-time 2026-11-21T02Z --and-as-of-time 2026-11-21T03Z")
 def diff(
     inputs: Annotated[
-        list[str],
-        typer.Argument(
-            parser=to_address, metavar="A B | INPUT...", help="Two warehouses, or one export with as-of options."
-        ),
+        list[str], typer.Argument(metavar="A B | INPUT...", help="Two warehouses, or one export with as-of options.")
     ],
     reading: Reading,
     and_as_of_offset: Annotated[

@@ -30,7 +30,6 @@ from share_state.cli.options import (
     announce_compiling,
     fails,
     pairs,
-    to_address,
 )
 from share_state.cli.reconstruct import print_findings, print_size
 from share_state.config.inputs import OPTIONS, input_spec
@@ -59,9 +58,9 @@ _LOG = logging.getLogger("share_state")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 _INPUT = "kafka://HOST:PORT, or a growing folder of Parquet with Spark's Kafka columns."
-Input = Annotated[str, typer.Argument(parser=to_address, metavar="INPUT", help=_INPUT)]
+Input = Annotated[str, typer.Argument(metavar="INPUT", help=_INPUT)]
 Checkpoint = Annotated[
-    str, typer.Option(parser=to_address, metavar="DIR", help="Folder of the stream's state; each stream needs its own.")
+    str, typer.Option(metavar="DIR", help="Folder of the stream's state; each stream needs its own.")
 ]
 
 
