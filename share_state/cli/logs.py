@@ -25,7 +25,6 @@ from share_state.cli.options import (
     fails,
     open_plan,
     spec_of,
-    to_address,
 )
 from share_state.config.inputs import JUDGE_NONE
 from share_state.errors import ShareStateError, pluralize
@@ -73,9 +72,7 @@ def explain(
 @command("share-state decode /exports/broker-1/__share_group_state-7 | head")
 def decode(
     inputs: Inputs,
-    out: Annotated[
-        str | None, typer.Option(parser=to_address, metavar="DIR", help="Write a Delta table to this folder.")
-    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write a Delta table to this folder.")] = None,
     *,
     reading: Reading,
     running: Running,
@@ -92,16 +89,14 @@ def decode(
         with open_executor(running.choice, plan, progress) as executor, progress("write"):
             count = write_decoded(executor, plan, out)
     progress.close()
-    console.print_json({"records": count, "table": out}) if as_json else console.print_line(f"{out}: {count:,} records")
+    written = f"{out}: {pluralize(count, 'record')}"
+    console.print_json({"records": count, "table": out}) if as_json else console.print_line(written)
 
 
 @command("share-state diff /exports/broker-1 --as-of-time 2026-11-21T02Z --and-as-of-time 2026-11-21T03Z")
 def diff(
     inputs: Annotated[
-        list[str],
-        typer.Argument(
-            parser=to_address, metavar="A B | INPUT...", help="Two warehouses, or one export with as-of options."
-        ),
+        list[str], typer.Argument(metavar="A B | INPUT...", help="Two warehouses, or one export with as-of options.")
     ],
     reading: Reading,
     and_as_of_offset: Annotated[
@@ -248,11 +243,11 @@ def cutoff(
         if verify:
             print_verification(result.compared, result.differing)
         if delete_records is not None:
-            written = (
-                f"{delete_records}: names {named} state partitions" if named is not None else "nothing was written"
-            )
+            text = "nothing was written"
+            if named is not None:
+                text = f"{delete_records}: names {pluralize(named, 'state partition')}"
             fix = f"; run kafka-delete-records.sh --offset-json-file {shlex.quote(delete_records)}" if named else ""
-            console.print_line(f"{written}{fix}")
+            console.print_line(f"{text}{fix}")
     return FOUND if result.differing or fails(result.by_severity, judging.fail_on) else DONE
 
 

@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from itertools import pairwise
@@ -157,21 +157,23 @@ def _without_bundles(function: _Command, has_clock: bool) -> _Command:
 
 
 def _check_text(name: str, value: Any, hint: Any = None) -> Any:
-    """A value of a parameter with paths in place of file:// addresses.
+    """A value of a parameter, with addresses as commands use them. Groups and topics stay as they are.
 
     Raises:
-        ShareStateError: if it is empty, as an unset variable of a shell is; groups and topics may be.
+        ShareStateError: if it is empty, as an unset variable of a shell is.
     """
     if isinstance(value, list):
         return [_check_text(name, one, hint) for one in value]
-    if value == "" and name not in {"group", "topic"}:
+    if name in {"group", "topic"}:
+        return value
+    if value == "":
         info = getattr(hint, "__metadata__", (None,))[0]
         # In Annotated, typer keeps the name of an option as its default.
         own = str(getattr(info, "default", ""))
         option = own if own.startswith("--") else f"--{name.replace('_', '-')}"
         label = (info.metavar or name).strip("[].") if isinstance(info, ArgumentInfo) else option
         raise ShareStateError(f"{label} '': is empty; give a value (is a variable unset?)")
-    if isinstance(value, str) and value[:7].lower() == "file://":
+    if isinstance(value, str) and "://" in value:
         from share_state.sources.object_stores import normalize_address  # noqa: PLC0415  few commands need it
 
         return normalize_address(value)
@@ -258,6 +260,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     finally:
+        # What an error left in the buffer; if it cannot be written, the exit code stays that of the error.
+        with suppress(ShareStateError):
+            sys.stdout.flush()
         sys.stderr.flush()
         sys.stdout, sys.stderr = streams
 

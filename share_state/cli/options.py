@@ -21,18 +21,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("share_state")
 
-
-def to_address(text: str) -> str:
-    """A path or address as commands use it; the parser of the options that take one."""
-    from share_state.sources.object_stores import lower_scheme  # noqa: PLC0415
-
-    return lower_scheme(text)
-
-
 Inputs = Annotated[
     list[str],
     typer.Argument(
-        parser=to_address,
         metavar="INPUT...",
         help="Log folders, .log files, tables, texts or globs. Several form one export.",
     ),
@@ -40,14 +31,11 @@ Inputs = Annotated[
 Out = Annotated[
     str,
     typer.Option(
-        parser=to_address,
         metavar="WAREHOUSE",
         help="Where the Delta tables go: a folder, an address (s3://...) or, on Spark, catalog.schema.",
     ),
 ]
-Warehouse = Annotated[
-    str, typer.Argument(parser=to_address, metavar="[WAREHOUSE]", help="Folder or address of the Delta tables.")
-]
+Warehouse = Annotated[str, typer.Argument(metavar="[WAREHOUSE]", help="Folder or address of the Delta tables.")]
 Group = Annotated[str | None, typer.Option(help="Select this group.")]
 Topic = Annotated[str | None, typer.Option(help="Select this topic (name or id).")]
 Partition = Annotated[int | None, typer.Option(help="Select this partition.")]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from share_state.cli.main import Quiet, command
-from share_state.cli.options import DeadLetters, GroupSide, Json, Reading, open_plan, spec_of, to_address
+from share_state.cli.options import DeadLetters, GroupSide, Json, Reading, open_plan, spec_of
 from share_state.config.inputs import InputSpec
 from share_state.config.loading import settings_for
 from share_state.errors import ShareStateError, pluralize
@@ -24,11 +24,7 @@ from share_state.sources.kafka_client import bootstrap_servers
 def repair(
     inputs: Annotated[
         list[str],
-        typer.Argument(
-            parser=to_address,
-            metavar="INPUT...|WAREHOUSE",
-            help="Logs, as for other commands, or the warehouse of an audit.",
-        ),
+        typer.Argument(metavar="INPUT...|WAREHOUSE", help="Logs, as for other commands, or the warehouse of an audit."),
     ],
     group: Annotated[list[str] | None, typer.Option(help="Plan only for this group (repeatable).")] = None,
     out: Annotated[

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +30,6 @@ from share_state.cli.options import (
     announce_compiling,
     fails,
     pairs,
-    to_address,
 )
 from share_state.cli.reconstruct import print_findings, print_size
 from share_state.config.inputs import OPTIONS, input_spec
@@ -58,9 +58,9 @@ _LOG = logging.getLogger("share_state")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 _INPUT = "kafka://HOST:PORT, or a growing folder of Parquet with Spark's Kafka columns."
-Input = Annotated[str, typer.Argument(parser=to_address, metavar="INPUT", help=_INPUT)]
+Input = Annotated[str, typer.Argument(metavar="INPUT", help=_INPUT)]
 Checkpoint = Annotated[
-    str, typer.Option(parser=to_address, metavar="DIR", help="Folder of the stream's state; each stream needs its own.")
+    str, typer.Option(metavar="DIR", help="Folder of the stream's state; each stream needs its own.")
 ]
 
 
@@ -75,13 +75,13 @@ def _check_places(source: str, out: str, checkpoint: str) -> None:
     """Refuse places within each other: the stream would take its own files for input, or for those of others.
 
     Raises:
-        InputError: if --checkpoint is within --out or INPUT, or --out is within INPUT.
+        InputError: if one of them is within another.
     """
-    places = {"INPUT": source, "--out": out, "--checkpoint": checkpoint}
+    places = {"--checkpoint": checkpoint, "--out": out, "INPUT": source}
     folders = {name: place for name, place in places.items() if not find_cluster_address([place])}
     paths = {name: f"{to_path(place).resolve()}/" for name, place in folders.items()}
-    for inner, outer in (("--checkpoint", "--out"), ("--checkpoint", "INPUT"), ("--out", "INPUT")):
-        if outer in paths and paths[inner].startswith(paths[outer]):
+    for inner, outer in permutations(paths, 2):
+        if paths[inner].startswith(paths[outer]):
             raise InputError(f"{inner} {places[inner]}: is in {outer} {places[outer]}; give a folder outside of it")
 
 

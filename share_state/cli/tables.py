@@ -15,7 +15,6 @@ from share_state.cli.options import (
     Topic,
     Warehouse,
     fails,
-    to_address,
 )
 from share_state.fold.options import SharePartitionFilter
 from share_state.report import console
@@ -54,12 +53,8 @@ def groups(
 
 @command("share-state compare /lake/share_state kafka://broker-1:9092")
 def compare(
-    warehouse: Annotated[
-        str, typer.Argument(parser=to_address, metavar="WAREHOUSE", help="Folder of the Delta tables.")
-    ],
-    cluster: Annotated[
-        str, typer.Argument(parser=to_address, metavar="CLUSTER", help="kafka://HOST:PORT[,HOST:PORT...].")
-    ],
+    warehouse: Annotated[str, typer.Argument(metavar="WAREHOUSE", help="Folder of the Delta tables.")],
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="kafka://HOST:PORT[,HOST:PORT...].")],
     kafka_properties: KafkaProperties = None,
     fail_on: FailOn = "error",
     as_json: Json = False,

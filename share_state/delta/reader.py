@@ -30,7 +30,7 @@ _READ_FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpo
 _WRITES = ("WRITE", "CREATE TABLE", "CREATE OR REPLACE TABLE", "REPLACE TABLE", "RESTORE", "MERGE", "STREAMING UPDATE")
 
 COMMITTED, REPORTED = "committed", "reported"
-"""`runs.status` of an audit before and after its reports are written and its exit code is decided."""
+"""`runs.status` of an audit before and after its reports are written and its summary is printed."""
 
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 _SCAN = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}

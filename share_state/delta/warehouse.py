@@ -252,7 +252,7 @@ class Warehouse:
     def __exit__(self, failed: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         with suppress(*((OSError, InputError, WarehouseError) if failed else ())):
             delete_folder(self.staging.folder)
-            if failed and "runs" not in self.versions and self._version("runs") is None:
+            if failed and "runs" not in self.versions and self._version("runs") == self._runs_version:
                 # No reader has seen tables that begin with this run.
                 for table in self._new:
                     # In an object store, which has no lock, another run may have written it.
@@ -340,7 +340,7 @@ class Warehouse:
         self.append("runs", [self.run_rows(row)], {row["run_id"], *expired})
 
     def mark_reported(self, runs: pa.Table) -> None:
-        """Set the status of all audits to reported: their reports are written and their exit code is decided.
+        """Set the status of all audits to reported: their reports are written and their summary is printed.
 
         Args:
             runs: the rows of `runs`.

@@ -456,9 +456,10 @@ def _notes(letters: ReadLetters, matched: MatchedLetters) -> tuple[str, ...]:
     notes, unnamed = list[str](), matched.letters.filter(pc.field("topic_id").is_null())
     if len(unnamed):
         names = listed(sorted(pc.unique(unnamed["topic"]).to_pylist()), 3)
-        notes.append(f"the ids of {names} are unknown, so {len(unnamed):,} dead letters are not matched; give topics")
+        dead = pluralize(len(unnamed), "dead letter")
+        notes.append(f"no match for {dead}: the ids of {names} are unknown; give topics")
     if letters.read.others:
-        notes.append(f"{letters.read.others:,} records without the headers of dead letters are skipped")
+        notes.append(f"skipped {pluralize(letters.read.others, 'record')} without the headers of dead letters")
     for why, count in matched.unknown.items():
         offsets = pluralize(count, "archived offset")
         notes.append(f"it cannot be known whether dead letters were written for {offsets}: {why}")

@@ -23,7 +23,14 @@ from share_state.sources.discovery import (
 )
 from share_state.sources.dump_text import dump_logs, is_dump_text
 from share_state.sources.kafka_client import ADDRESS_HINT, KAFKA_FORM, SCHEME, bootstrap_servers
-from share_state.sources.object_stores import InputPath, expand_paths, lower_scheme, read_head, regular_path, to_path
+from share_state.sources.object_stores import (
+    InputPath,
+    expand_paths,
+    normalize_address,
+    read_head,
+    regular_path,
+    to_path,
+)
 from share_state.sources.segments import without_obsolete_copies
 from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, parquet_batches, plan_table
 from share_state.sources.tables import Columns
@@ -211,7 +218,7 @@ def find_cluster_address(inputs: Sequence[str], form: str = AUTO) -> str | None:
     Raises:
         InputError: if a cluster is combined with other inputs or another format, or its address is invalid.
     """
-    clusters = [given for given in map(lower_scheme, inputs) if given.startswith(SCHEME)]
+    clusters = [given for given in map(normalize_address, inputs) if given.startswith(SCHEME)]
     if not clusters:
         if form == KAFKA_FORM:
             raise InputError(f"{' '.join(inputs)}: not the address of a cluster; {ADDRESS_HINT}")

@@ -509,13 +509,8 @@ def to_path(text: str) -> InputPath:
 
 def normalize_address(text: str) -> str:
     """A path or address as the commands use it: the scheme in lower case, a file:// address as a path."""
-    text = lower_scheme(text)
+    text = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*://", lambda scheme: scheme[0].lower(), text)
     return unquote(text.removeprefix(_LOCAL)) if text.startswith(_LOCAL) else text
-
-
-def lower_scheme(text: str) -> str:
-    """A path or address as it was given, with the scheme of an address in lower case."""
-    return re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*://", lambda scheme: scheme[0].lower(), text)
 
 
 def absolute_address(text: str) -> str:

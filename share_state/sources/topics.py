@@ -104,7 +104,7 @@ def read_topics(path: str) -> Topics:
         with read_errors(path, "give a JSON file of topics"):
             document = from_json(regular_path(to_path(path)).read_bytes())
         if isinstance(document, list):
-            document = {entry.pop("topicId", None) or entry.pop("topic_id"): entry for entry in document}
+            document = {entry.get("topicId") or entry["topic_id"]: entry for entry in document}
         topics = _FILE.validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]

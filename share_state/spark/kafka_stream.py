@@ -24,7 +24,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.kafka_client import ClientProperties, read_client_properties
-from share_state.sources.object_stores import lower_scheme
+from share_state.sources.object_stores import normalize_address
 
 KAFKA_RECORDS = pa.schema(
     [
@@ -242,4 +242,4 @@ class PackedSource(DataSource):
 def reader_options(options: Mapping[str, str]) -> tuple[str, ClientProperties, int | None, str | None]:
     """The arguments of ClusterStreamReader: options path, kafka_properties, max_records and starting."""
     most, properties = options.get("max_records"), read_client_properties(options.get("kafka_properties"))
-    return lower_scheme(options["path"]), properties, int(most) if most else None, options.get("starting")
+    return normalize_address(options["path"]), properties, int(most) if most else None, options.get("starting")

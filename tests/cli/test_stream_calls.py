@@ -18,6 +18,8 @@ from share_state.pipeline.stream_tables import StreamRun, StreamTables
         (["in", "--checkpoint", "in"], "--checkpoint in: is in INPUT in; give a folder outside of it"),
         (["in", "--checkpoint", "lake/../lake/cp"], "--checkpoint lake/../lake/cp: is in --out lake; give a folder"),
         (["in", "--out", "in/lake"], "--out in/lake: is in INPUT in; give a folder outside of it"),
+        (["in", "--out", "cp/lake"], "--out cp/lake: is in --checkpoint cp; give a folder outside of it"),
+        (["lake/in"], "INPUT lake/in: is in --out lake; give a folder outside of it"),
         (["in", "--checkpoint", "taken"], "taken: holds something else (x.parquet); give an empty folder"),
         (["other"], "belongs to a stream of"),
         (

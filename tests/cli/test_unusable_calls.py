@@ -371,6 +371,18 @@ def test_without_stdout_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, light:
     assert not (tmp_path / "w").exists()
 
 
+def test_an_error_after_output_that_cannot_be_written_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch):
+    def fail_late(_: object) -> None:
+        sys.stdout.write("a record\n")
+        raise ShareStateError("a damaged page")
+
+    monkeypatch.setattr("share_state.cli.logs.print_records", fail_late)
+    # Closing the file writes what is left in its buffer.
+    with monkeypatch.context() as full, Path("/dev/full").open("w", encoding="utf-8") as stream:
+        full.setattr(sys, "stdout", stream)
+        assert run(["decode", str(HAPPY)]) == 2
+
+
 def test_without_stderr_the_exit_code_is_the_same(monkeypatch: pytest.MonkeyPatch, light: Command):
     monkeypatch.setattr(sys, "stderr", None)
     assert light("show", "nope").code == 2

@@ -15,7 +15,7 @@ from share_state.delta import reader, warehouse
 from share_state.delta.reader import CommittedTables, open_table
 from share_state.delta.staging import Staging
 from share_state.delta.warehouse import Warehouse
-from share_state.errors import DiskFullError, WarehouseError
+from share_state.errors import DiskFullError, InputError, WarehouseError
 from share_state.schema.declarations import table_schema
 
 
@@ -106,6 +106,17 @@ def test_a_run_that_fails_leaves_no_folder(tmp_path: Path, was_there: bool):
         tables.replace("findings", [_finding()])
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_later_run_that_fails_deletes_the_tables_that_it_created(tmp_path: Path):
+    first = Warehouse(str(tmp_path))
+    first.replace("findings", [])
+    first.commit_run(runs("a").to_pylist()[0])
+    with pytest.raises(InputError), Warehouse(str(tmp_path)) as second:
+        second.replace("findings", [_finding()])
+        second.replace("dead_letters", [])
+        raise InputError("broken")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["findings", "runs"]
 
 
 def test_of_two_first_runs_one_commits_and_its_tables_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from share_state.fold.state_log import decode_log, fold_log
+from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
 from tests.kafka.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.kafka.judged import Judged, judged, judged_bytes
@@ -100,6 +102,12 @@ def test_batches_of_an_earlier_leader_epoch_after_a_later_one_are_left_out(tmp_p
     assert found.folded.states.drop_columns("suspect") == alone.folded.states.drop_columns("suspect")
     assert found.suspects == {0, 1}
     assert not found.cutoff["safe"]
+
+
+def test_of_one_copy_all_is_read_whatever_its_leader_epochs_are(tmp_path: Path):
+    log = log_of(tmp_path, in_bytes([*LOG[:2], *_of_epoch(9, LOG[2]), *LOG[3:]]))
+    decoded = sum(len(records.rows) for records, _ in decode_log(log, Window()))
+    assert decoded == fold_log(log).record_count == fold_log(log_of(tmp_path / "whole", in_bytes(LOG))).record_count
 
 
 @pytest.mark.parametrize("number", range(len(LOG)))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.patches import Patch
 
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, pluralize
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE, to_datetime
 from share_state.pipeline.executor import LocalExecutor
@@ -151,7 +151,7 @@ def cutoffs(cutoff: Any) -> Chart:
         handles.append(Patch(**_UNSAFE, label="before the cutoff, but the log cannot be trusted"))
     chart.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False, fontsize=8)
     redundant = int(np.sum(rows["redundant_records"].fill_null(0).to_numpy(), dtype=np.int64))
-    logs = "1 log partition" if len(rows) == 1 else f"{len(rows):,} log partitions"
+    logs = pluralize(len(rows), "log partition")
     chart.says = f"{redundant:,} records lie before the cutoffs of {logs}."
     return chart
 
