@@ -113,10 +113,10 @@ class _Advisor:
             what = f"Export {log} again, from every replica, and create the plan from all copies."
             return self._repair(trouble, text, None, [Option("EXPORT_AGAIN", NOTHING, what), self.ask_broker()])
         try:
+            self.loaded = self._rehearse()
             # The rehearsal does not see batches before the start offset.
             if "UNLOADABLE" in self.status.troubles:
                 raise UnloadableStateError(self.status.troubles["UNLOADABLE"])
-            self.loaded = self._rehearse()
         except UnloadableStateError as error:
             text = f"No leader of {self.release.name} can load the state: {error}."
             ways = (self.ask_broker(), self.upgrade(), self.forget_batches())
