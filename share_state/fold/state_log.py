@@ -167,7 +167,7 @@ class _LogFold:
         counts = checkpoint.counts if checkpoint else LogCounts()
         self.observations = LogObservations(counts=counts, resume_status=options.resume_status)
         self.last: np.void | None = None
-        self.window_end = NO_OFFSET
+        self.window_end, self.undecided_losses = NO_OFFSET, list[int]()
         self.next_offset = self.observations.read_before = self.mark.next_offset if self.mark else NO_OFFSET
         self.newest_time = self.mark.newest_time if self.mark else NO_OFFSET
         self.folded_from = self.mark.folded_from if self.mark else self._first_offset()
@@ -269,8 +269,15 @@ class _LogFold:
         return decoded
 
     def _note_losses(self, offsets: np.ndarray | Sequence[int]) -> None:
-        """Note offsets from which records are missing or unreadable."""
-        if len(offsets):
+        """Note offsets from which records are missing or unreadable.
+
+        With a time, those count that may belong to the window: up to the offset after the last record that it selects.
+        """
+        if self.window.until_time_ms is not None:
+            undecided = [*self.undecided_losses, *np.asarray(offsets).tolist()]
+            self.undecided_losses = [offset for offset in undecided if offset > self.window_end]
+            offsets = [offset for offset in undecided if offset <= self.window_end]
+        if len(offsets) > 0:
             self.last_lost_offset = max(self.last_lost_offset, int(np.max(offsets)))
             self.losses.offsets += np.asarray(offsets).tolist()
 
@@ -331,6 +338,7 @@ class _LogFold:
             of_last_batch = part.records["batch"] == part.records["batch"][-1]
             self.newest_time = int(part.records["timestamp"][of_last_batch].max())
             self.window_end = int(part.records["offset"][-1]) + 1
+            self._note_losses(())
 
     def _mark(self) -> ResumePoint | None:
         """Where a later audit resumes; where this audit resumed if it found no valid batch."""
@@ -391,6 +399,9 @@ class _LogFold:
         first = self._first_offset()
         # A time selects records, so the batches after the last of them do not count.
         end = max(self.next_offset if self.window.until_time_ms is None else self.window_end, first)
+        seen = self.observations
+        seen.gaps = [gap for gap in seen.gaps if gap[0] <= end]
+        seen.compacted = [gap for gap in seen.compacted if gap[0] <= end]
         self.extent.forget_before(first)
         complete_since = self._complete_since()
         if self.last_lost_offset < first:

@@ -423,23 +423,21 @@ def merge_replicas(table: np.ndarray) -> np.ndarray:
     is_valid = table["status"] == BatchStatus.VALID
     order = np.lexsort((table["segment"], -table["leader_epoch"].astype("i8"), is_valid, table["base_offset"]))
     table = table[order]
-    valid = table[table["status"] == BatchStatus.VALID]
-    if not (valid["base_offset"][1:] <= valid["last_offset"][:-1]).any():
-        # Of one copy all is read: no checksum covers its leader epochs.
-        return table
-    keep = np.ones(len(table), np.bool_)
-    _mark_repeated(table, keep)
+    valid, keep = table[table["status"] == BatchStatus.VALID], np.ones(len(table), np.bool_)
+    # Of one copy all is read: no checksum covers its leader epochs.
+    overlaps = (valid["base_offset"][1:] <= valid["last_offset"][:-1]).any()
+    _mark_repeated(table, keep, bool(overlaps))
     return table[keep]
 
 
 @kernel
-def _mark_repeated(table, keep):
+def _mark_repeated(table, keep, overlaps):
     kept = -1
     for row in range(len(table)):
         if table[row].status != BatchStatus.VALID:
             continue
         is_after = kept < 0 or table[row].base_offset > table[kept].last_offset
-        if is_after and (kept < 0 or table[row].leader_epoch >= table[kept].leader_epoch):
+        if is_after and (not overlaps or kept < 0 or table[row].leader_epoch >= table[kept].leader_epoch):
             kept = row
         elif (
             table[row].base_offset == table[kept].base_offset

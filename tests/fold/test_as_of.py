@@ -7,6 +7,7 @@ import pytest
 
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
+from share_state.fold.timeline import timeline_tables
 from share_state.sources.as_of import Window, as_of_window, to_epoch_ms
 from share_state.sources.discovery import find_logs
 from tests.kafka.batches import NOW
@@ -56,6 +57,23 @@ def test_what_was_written_after_a_moment_does_not_count(tmp_path: Path):
         folded = fold_log(log, window)
         assert (folded.record_count, folded.newest_time, folded.next_offset) == (3, NOW + 1000, 3)
         assert folded.cutoff["log_end_offset"].to_pylist() == [3]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 4])
+def test_what_is_missing_after_a_moment_does_not_count(tmp_path: Path, lost: int):
+    key = ("g", "AAAAAAAAAAAAAAAAAAAAAA", 0)
+    records = [snapshot(key), *[update(key)] * 5]
+    batches = [batch([record], timestamp=NOW + 1000 * number) for number, record in enumerate(records)]
+    segments = write_log_folder(tmp_path, 0, batches, a_segment=1)
+    sorted(segments.iterdir())[lost].unlink()
+    (log,) = find_logs([str(segments)])
+    folded = fold_log(log, Window(until_time_ms=NOW + 2500))
+    # Record 3 may have been written before the moment; record 4 was not, as record 3 was not.
+    is_seen = lost < 4
+    assert (folded.suspect.tolist(), folded.cutoff["safe"].to_pylist()) == ([is_seen], [not is_seen])
+    assert bool(folded.observations.gaps) is is_seen
+    last = list(timeline_tables(log, Window(until_time_ms=NOW + 2500)))[-1]
+    assert last["suspect"].to_pylist()[-1] is (lost < 2)
 
 
 def test_a_moment_takes_every_record_up_to_it():
