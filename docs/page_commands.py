@@ -123,7 +123,7 @@ def parse(command: PageCommand) -> None:
     """
     name, *arguments = command.arguments
     import_module(f"share_state.cli.{COMMANDS[name]}")
-    typer.main.get_command(app).commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
+    typer.main.get_command(app).commands[name].make_context(name, arguments)
 
 
 def execute(command: PageCommand) -> tuple[int, list[str]]:

@@ -24,8 +24,7 @@ _LOG = logging.getLogger("share_state")
 Inputs = Annotated[
     list[str],
     typer.Argument(
-        metavar="INPUT...",
-        help="Log folders, .log files, tables, texts or globs. Several form one export.",
+        metavar="INPUT...", help="Log folders, .log files, tables, texts or globs. Several form one export."
     ),
 ]
 Out = Annotated[

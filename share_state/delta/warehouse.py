@@ -465,8 +465,6 @@ class Warehouse:
             existing, schema, doc = one.existing, stored_schema(table), declarations.table(table)[0]
             store = delta_storage_options(one.path)
             options: dict[str, Any] = {"storage_options": store, "description": doc, "configuration": PROPERTIES}
-            # Otherwise delta-rs would append to a table that another run has created meanwhile.
-            options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
             if existing is not None:
                 if one.missing:
                     added = (field for field in Schema.from_arrow(schema).fields if field.name in one.missing)
@@ -475,11 +473,12 @@ class Warehouse:
                     existing.alter.set_table_properties(PROPERTIES)
                 one.version = existing.version()
                 schema = pa.schema(existing.schema())
-                mode = "overwrite" if one.replaces_all or one.replaced_runs else "append"
-                options = {"mode": mode, "commit_properties": options["commit_properties"]}
+                options = {"mode": "overwrite" if one.replaces_all or one.replaced_runs else "append"}
                 if one.replaced_runs:
                     names = ", ".join(f"'{name}'" for name in one.replaced_runs)
                     options["predicate"] = f"run_id IN ({names})"
+            # With retries, delta-rs would append to a table that another run has created meanwhile.
+            options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
             stream = _RowStream(rows, schema)
             try:
                 write_deltalake(one.path if existing is None else existing, stream.reader, **options)

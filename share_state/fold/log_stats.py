@@ -118,7 +118,7 @@ class LogObservations:
         reasons: for each of `batches`, details that its row lacks ("" for none).
         followed: how many of `batches` precede the last valid batch; a later audit does not read those again.
         gaps: (first missing offset, first offset after the gap, whether the gap contains an invalid batch).
-        compacted: (first missing offset, first offset after the gap) inside a valid batch.
+        compacted: per chunk, int64 rows (first missing offset, first offset after the gap) of gaps in valid batches.
         records: STATE_RECORD rows with a fault that is not only counted. Their field `batches` is the number of records
             with the same fault that the row represents: 1 in the first FINDINGS_KEPT rows, all others in the last row.
         counts: irregularities that are reported once.
@@ -134,7 +134,7 @@ class LogObservations:
     reasons: list[str] = field(default_factory=list)
     followed: int = 0
     gaps: list[tuple[int, int, bool]] = field(default_factory=list)
-    compacted: list[tuple[int, int]] = field(default_factory=list)
+    compacted: list[np.ndarray] = field(default_factory=list)
     records: np.ndarray = field(default_factory=lambda: np.zeros(0, STATE_RECORD))
     counts: LogCounts = field(default_factory=LogCounts)
     repeated_batches: int = 0

@@ -236,7 +236,8 @@ class ContextFold:
             keys: the number of share-partitions so far.
             slices: parts that are folded in parallel.
             limit_rows: int64, `Limits.group_rows` of the groups of these share-partitions; by default 0 for each.
-            lost: offsets from which records are missing or unreadable, in any order.
+            lost: offsets from which records are missing or unreadable, in any order: those that were noted since the
+                chunk before, and the latest of all earlier ones.
         """
         if self.archiving[0] == NO_OFFSET:
             self.archiving = _first_archiving(records)

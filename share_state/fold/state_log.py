@@ -167,7 +167,7 @@ class _LogFold:
         counts = checkpoint.counts if checkpoint else LogCounts()
         self.observations = LogObservations(counts=counts, resume_status=options.resume_status)
         self.last: np.void | None = None
-        self.window_end, self.undecided_losses = NO_OFFSET, list[int]()
+        self.window_end, self.noted_losses = NO_OFFSET, list[int]()
         self.next_offset = self.observations.read_before = self.mark.next_offset if self.mark else NO_OFFSET
         self.newest_time = self.mark.newest_time if self.mark else NO_OFFSET
         self.folded_from = self.mark.folded_from if self.mark else self._first_offset()
@@ -198,6 +198,7 @@ class _LogFold:
         self.min_fold_size = chunk * CHUNKS_PER_FOLD
         self.fold_size = max(self.min_fold_size, self.chains.size)
         self.losses = Losses([] if self.last_lost_offset == NO_OFFSET else [self.last_lost_offset])
+        self.folded_losses, self.latest_folded_loss = 0, list[int]()
 
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
@@ -219,9 +220,10 @@ class _LogFold:
         if buffer.row_count:
             self.buffer, self.spare_buffer = self.spare_buffer, buffer
             # Copied here, because decoding adds keys and losses while the fold runs.
-            lost, limit_rows = (), None
+            lost, limit_rows = list[int](), None
             if self.context_fold is not None:
-                lost = tuple(self.losses.offsets)
+                lost = self.latest_folded_loss + self.losses.offsets[self.folded_losses :]
+                self.folded_losses, self.latest_folded_loss = len(self.losses.offsets), [max(lost)] if lost else []
                 limits = self.options.limits
                 limit_rows = limits.group_rows(self.keys.columns()[0]) if limits.groups else None
             if self.archiving_ranges is not None:
@@ -266,25 +268,30 @@ class _LogFold:
             lost = np.concatenate(([False], (rows["key"] < 0) & (rows["fault"] & losing != 0), [False]))
             # Note only the first and last record of each run of lost records.
             self._note_losses(rows["offset"][lost[1:-1] & ~(lost[:-2] & lost[2:])])
+        if len(part.records):
+            self._admit_losses()
         return decoded
 
     def _note_losses(self, offsets: np.ndarray | Sequence[int]) -> None:
-        """Note offsets from which records are missing or unreadable.
+        """Note offsets from which records are missing or unreadable."""
+        self.noted_losses += np.asarray(offsets).tolist()
+        if self.window.until_time_ms is None:
+            self._admit_losses()
 
-        With a time, those count that may belong to the window: up to the offset after the last record that it selects.
-        """
+    def _admit_losses(self) -> None:
+        """Count the losses noted so far; with a time, those up to the offset after the last record that it selects."""
+        admitted, self.noted_losses = self.noted_losses, []
         if self.window.until_time_ms is not None:
-            undecided = [*self.undecided_losses, *np.asarray(offsets).tolist()]
-            self.undecided_losses = [offset for offset in undecided if offset > self.window_end]
-            offsets = [offset for offset in undecided if offset <= self.window_end]
-        if len(offsets) > 0:
-            self.last_lost_offset = max(self.last_lost_offset, int(np.max(offsets)))
-            self.losses.offsets += np.asarray(offsets).tolist()
+            self.noted_losses = [offset for offset in admitted if offset > self.window_end]
+            admitted = [offset for offset in admitted if offset <= self.window_end]
+        self.last_lost_offset = max(self.last_lost_offset, max(admitted, default=NO_OFFSET))
+        self.losses.offsets += admitted
 
     def note_open_damage(self) -> None:
         """Note a loss at the end of the log if no valid batch follows a damaged one."""
         if self.broken_since:
             self._note_losses([max(self.next_offset, 0)])
+        self._admit_losses()
 
     def _note_gaps(self, batches: np.ndarray, summary: BatchSummary) -> None:
         until = self.window.until_offset
@@ -320,7 +327,7 @@ class _LogFold:
         until = self.next_offset if self.window.until_offset is None else self.window.until_offset
         missing = np.clip(missing_offsets(batches, records), self._first_offset(), until)
         missing = missing[missing[:, 0] < missing[:, 1]]
-        self.observations.compacted += map(tuple, missing.tolist())
+        self.observations.compacted.append(missing)
         self._note_losses(missing[:, 0])
 
     def _expected(self, batch: np.ndarray) -> int:
@@ -338,7 +345,6 @@ class _LogFold:
             of_last_batch = part.records["batch"] == part.records["batch"][-1]
             self.newest_time = int(part.records["timestamp"][of_last_batch].max())
             self.window_end = int(part.records["offset"][-1]) + 1
-            self._note_losses(())
 
     def _mark(self) -> ResumePoint | None:
         """Where a later audit resumes; where this audit resumed if it found no valid batch."""
@@ -401,7 +407,8 @@ class _LogFold:
         end = max(self.next_offset if self.window.until_time_ms is None else self.window_end, first)
         seen = self.observations
         seen.gaps = [gap for gap in seen.gaps if gap[0] <= end]
-        seen.compacted = [gap for gap in seen.compacted if gap[0] <= end]
+        seen.compacted = [gaps[gaps[:, 0] <= end] for gaps in seen.compacted]
+        self._admit_losses()
         self.extent.forget_before(first)
         complete_since = self._complete_since()
         if self.last_lost_offset < first:

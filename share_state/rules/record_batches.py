@@ -97,10 +97,10 @@ def offset_gap(folded: FoldedLog) -> Breaches:
     removed them.
     """
     seen = folded.observations
-    between = [(start, end) for start, end, explained in seen.gaps if not explained]
-    start, end = np.array(between + seen.compacted, np.int64).reshape(-1, 2).T
+    between = np.array([(start, end) for start, end, explained in seen.gaps if not explained], np.int64).reshape(-1, 2)
+    start, end = np.concatenate((between, *seen.compacted)).T
     fixes = ["; copy all segments of the folder", " in a batch that was compacted; set cleanup.policy=delete"]
-    fix = pa.array(fixes).take(pa.array([0] * len(between) + [1] * len(seen.compacted), pa.int64()))
+    fix = pa.array(fixes).take(pa.array(np.arange(len(start)) >= len(between)).cast(pa.int8()))
     return Breaches(
         start.copy(),
         ("offsets ", start, " to ", end - 1, " are missing", fix),
