@@ -392,7 +392,7 @@ class _ControlLogFold:
             suspects=suspects,
             without_base=0,
             lost_offset=min([*missing, *self.tracker.losses.offsets], default=NO_OFFSET),
-            uncommitted=count_uncommitted(chains, self.log.high_watermark),
+            uncommitted=count_uncommitted(chains, self.log.committed_end),
             blocked_by=earliest.blocked_by if earliest.offset is None else (),
         )
 

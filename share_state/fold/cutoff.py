@@ -28,7 +28,7 @@ class CutoffEvidence:
         without_base: number of live share-partitions whose snapshot is not in the input.
         lost_offset: an offset from which records are missing or unreadable, -1 for none.
         misplaced: number of share-partitions whose records belong to another state partition.
-        uncommitted: number of share-partitions whose latest snapshot or tombstone is at or above the high watermark.
+        uncommitted: number of share-partitions whose latest snapshot or tombstone is not before `committed_end`.
         blocked_by: groups that have a subscription but no checkpoint (control records).
     """
 
@@ -87,8 +87,8 @@ def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
     if evidence.uncommitted:
         newest = pluralize(evidence.uncommitted, "share-partition")
         reasons.append(
-            f"the latest {base} of {newest} is above the high watermark {log.high_watermark} recorded beside the copy,"
-            f" so another replica may not have it; give --as-of-offset {log.partition}={log.high_watermark}"
+            f"the latest {base} of {newest} is above the high watermark {log.committed_end} recorded beside the copy,"
+            f" so another replica may not have it; give --as-of-offset {log.partition}={log.committed_end}"
         )
     return reasons
 
@@ -129,18 +129,18 @@ def cutoff(chains: Chains) -> Cutoff:
     return Cutoff(offset if offset > 0 else None, limiting_row, following)
 
 
-def count_uncommitted(chains: np.ndarray, high_watermark: int | None) -> int:
+def count_uncommitted(chains: np.ndarray, committed_end: int | None) -> int:
     """Number of share-partitions whose latest snapshot, checkpoint or tombstone is not known to be replicated.
 
     Args:
         chains: CHAIN or CONTROL_CHAIN rows of all share-partitions of a log.
-        high_watermark: the greatest that is recorded beside a copy; None if there is none.
+        committed_end: as in LogPartition.
     """
-    if high_watermark is None:
+    if committed_end is None:
         return 0
     newest = "newest_offset" if "newest_offset" in (chains.dtype.names or ()) else "last_offset"
     replaced_at = np.where(chains["exists"], chains["snapshot_offset"], chains[newest])
-    return int((replaced_at >= high_watermark).sum())
+    return int((replaced_at >= committed_end).sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ from share_state.kafka.state_records import (
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
-from share_state.sources.resume_point import READ_FROM_START, ResumePoint
+from share_state.sources.resume_point import KEPT_STATE, READ_FROM_START, ResumePoint
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
@@ -311,7 +311,10 @@ class _LogFold:
         if last is None:
             start = self.log.log_start_offset
             point = self.mark
-            return point and replace(point, log_start_offset=start, is_sound=is_sound, topic_id=topic_id)
+            if point is None:
+                return None
+            point = replace(point, log_start_offset=start, is_sound=is_sound, topic_id=topic_id)
+            return replace(point, start_is_recorded=self._start_is_recorded(), committed_end=self._committed_end())
         if self.log.partition is None:
             return None
         is_segment = self.log.source is None
@@ -328,6 +331,8 @@ class _LogFold:
             newest_time=self.newest_time,
             is_sound=is_sound,
             topic_id=topic_id,
+            start_is_recorded=self._start_is_recorded(),
+            committed_end=self._committed_end(),
         )
 
     def _previous_starts_by_key(self) -> np.ndarray:
@@ -430,9 +435,19 @@ class _LogFold:
             record_breaches=self.record_breaches,
         )
 
+    def _keeps_state(self) -> bool:
+        """Whether the input shows nothing of the log that the last audit had not read."""
+        return self.mark is not None and self.observations.resume_status in KEPT_STATE
+
+    def _start_is_recorded(self) -> bool:
+        return self.mark.start_is_recorded if self.mark and self._keeps_state() else self.log.start_is_recorded
+
+    def _committed_end(self) -> int | None:
+        return self.mark.committed_end if self.mark and self._keeps_state() else self.log.committed_end
+
     def _start_is_shown(self) -> bool:
-        """Whether no record of the broker's own log, which it would load, precedes what was read, now or earlier."""
-        return self.log.has_offsets and (self.folded_from == 0 or self.log.shows_its_start)
+        """Whether no record of the broker's own log, which it would load, precedes the input."""
+        return self.log.has_offsets and (self._first_offset() == 0 or self._start_is_recorded())
 
     def _cutoff_row(
         self, chains: Chains, key: dict[str, pa.Array], suspect: np.ndarray, extent: tuple[int, int]
@@ -487,7 +502,7 @@ class _LogFold:
             without_base=int((~has_base).sum()),
             lost_offset=min(lost, default=NO_OFFSET),
             misplaced=self.observations.misplaced_count,
-            uncommitted=count_uncommitted(all_chains, self.log.high_watermark),
+            uncommitted=count_uncommitted(all_chains, self._committed_end()),
         )
 
 

@@ -134,6 +134,17 @@ class LogPartition:
         return self.has_offsets and (self.log_start_offset == 0 or self.start_is_recorded)
 
     @property
+    def committed_end(self) -> int | None:
+        """The offset before which every later leader has the records; None if the input does not show it.
+
+        The greatest high watermark that is recorded beside a copy, or the start of the latest leader epoch: that leader
+        has all records before it.
+        """
+        if self.high_watermark is None:
+            return None
+        return max([self.high_watermark, *(start for copy in self.copies for _, start in copy.leader_epochs)])
+
+    @property
     def high_watermark(self) -> int | None:
         """The greatest high watermark that is recorded beside a copy; None if there is none."""
         return max((copy.high_watermark for copy in self.copies if copy.high_watermark is not None), default=None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from share_state.kafka.primitives import partition_for
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition
+from share_state.sources.kafka_client import KAFKA_FORM
 
 _KEYS_THAT_CONTRADICT = 8
 """The numbers of 8 keys have a common divisor above 1 by chance in 0.4 % of all logs."""
@@ -53,6 +54,46 @@ class PartitionCount:
         is_larger = key_modulus > max(self.least, self.number or 0)
         is_shown = keys >= _KEYS_THAT_SHOW or self.is_contradicted(key_modulus, keys)
         return key_modulus if is_larger and is_shown else None
+
+
+@dataclass(frozen=True, slots=True)
+class StatePartitionCoverage:
+    """Which partitions of the state topic are not in the input.
+
+    Attributes:
+        missing: their numbers.
+        ground: how it is known that they exist.
+    """
+
+    missing: tuple[int, ...]
+    ground: str
+
+
+def state_partition_coverage(
+    logs: Sequence[LogPartition], count: PartitionCount, key_modulus: int, keys: int
+) -> StatePartitionCoverage:
+    """Compare the state partitions in the input with those that must exist.
+
+    Folders of segments and clusters show partitions without records, too. A table or a text does not, so nothing is
+    missing there for certain.
+
+    Args:
+        logs: the log partitions in the input.
+        count: how many state partitions there are.
+        key_modulus, keys: the greatest number of state partitions that all keys fit, and number of keys.
+    """
+    state_logs = [log for log in logs if log.topic == STATE_TOPIC]
+    numbers = {log.partition for log in state_logs if log.partition is not None}
+    is_listed = all(log.source is None or log.source.form == KAFKA_FORM for log in state_logs)
+    if not is_listed or not numbers or len(numbers) < len(state_logs):
+        return StatePartitionCoverage((), "")
+    if (shown := count.shown_by_keys(key_modulus, keys)) is not None:
+        number, ground = shown, f"the keys in the others show that there are {shown}"
+    elif count.number is not None and not count.is_inferred:
+        number, ground = count.number, f"the topic has {count.number} partitions"
+    else:
+        number, ground = count.least, f"partition {count.least - 1} is there"
+    return StatePartitionCoverage(tuple(sorted(set(range(number)) - numbers)), ground)
 
 
 def count_partitions(logs: Sequence[LogPartition], stated: int | None = None) -> PartitionCount:

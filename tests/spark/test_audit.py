@@ -244,7 +244,7 @@ def test_a_log_that_is_missing_keeps_its_state_and_is_told(run: Audit, tmp_path:
     whole = contents(tmp_path / "warehouse")
     shutil.move(tmp_path / "source/__share_group_state-1", tmp_path / "elsewhere")
     missing = run(tmp_path / "source")
-    assert missing.findings == {("warning", "LOG_MISSING"): 1}
+    assert missing.findings == {("error", "STATE_PARTITION_MISSING"): 1}
     found = contents(tmp_path / "warehouse")
     assert {name: found[name] for name in TABLES} == {name: whole[name] for name in TABLES}
     shutil.move(tmp_path / "elsewhere", tmp_path / "source/__share_group_state-1")
