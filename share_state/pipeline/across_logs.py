@@ -28,7 +28,7 @@ from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
-from share_state.pipeline.result import DEAD_LETTERS_NOTE, TAIL_NOTE, RunResult, mark_unsafe
+from share_state.pipeline.result import DEAD_LETTERS_NOTE, TAIL_NOTE, RunResult, keep_proven, mark_unsafe, summarize
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
 from share_state.rules.dead_letters import AuditedDeadLetters
@@ -107,9 +107,11 @@ def settle_tables(
     Args:
         side, plan: as for `judge_states`.
         rows: the result of `LocalExecutor.fold`.
-        tables: the tables of these rows.
+        tables: the tables of these rows; `findings` with the columns CONDITIONS.
     """
     split, found = judge_folded_states(side, plan, rows, tables[STATE])
+    result = summarize(rows, (), {}, newest_of_others=None if side is None else side.folded.newest_time)
+    tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
     tables = {**tables, CUTOFF: settle_cutoffs(plan, tables[CUTOFF], modulus_of(rows))}
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
@@ -205,6 +207,15 @@ class DriverSide:
     def staged(self) -> tuple[str, ...]:
         """Tables that the fold collects for the dead letters."""
         return () if self.letters is None else (RANGES,)
+
+    @property
+    def newest_time(self) -> int | None:
+        """Ms, timestamp of the newest record of the logs of groups and of the dead letters; None for none."""
+        times = [] if self.groups is None else [self.groups.folded.newest_time]
+        if self.letters is not None and len(self.letters.rows):
+            newest = pc.max(self.letters.rows["timestamp"].cast(pa.int64())).as_py()
+            times.append((newest or 0) // 1000)
+        return max(times, default=0) or None
 
 
 def read_driver_side(

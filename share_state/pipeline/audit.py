@@ -119,9 +119,9 @@ def run_audit(
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
-            result = summarize(
-                sink.fold(plan, _WRITTEN, (FINDINGS, HISTORY_TABLE, *side.staged)), inputs, fingerprint | previous
-            )
+            folded = sink.fold(plan, _WRITTEN, (FINDINGS, HISTORY_TABLE, *side.staged))
+            options_of_run = fingerprint | previous
+            result = summarize(folded, inputs, options_of_run, newest_of_others=side.newest_time)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, rows = judge_across_logs(side, plan, result, sink, now)
@@ -135,8 +135,6 @@ def run_audit(
                 run_id=result.run_id,
                 limits=plan.limits,
                 misplaced=result.misplaced,
-                clock=clock,
-                by_wall_clock=by_wall_clock,
             )
             sink.finish(HISTORY_TABLE, finish)
         with progress("commit"):

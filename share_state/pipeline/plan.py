@@ -232,10 +232,11 @@ class FoldPlan:
         return min(self.cores.get(log.name, 1), available_cores())
 
     def judge(self, folded: Folded) -> pa.Table:
-        """The findings of a folded log, including unproven ones (`drop_unproven`)."""
+        """The findings of a folded log, with the columns CONDITIONS if some may not count."""
         if self.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
-        return judge(folded, self.severities, self.topics, folded.record_breaches, with_unproven=True)
+        clock = self.judged_at
+        return judge(folded, self.severities, self.topics, folded.record_breaches, with_unproven=True, clock=clock)
 
     def prove(self, folded: Folded) -> CutoffVerification | None:
         """Fold again without the records before the cutoff, and compare."""

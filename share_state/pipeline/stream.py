@@ -275,7 +275,14 @@ class StreamFold:
         folded = fold_log(log, options=options)
         changes = LogChanges(log.name, _changed_rows(folded, before, status, is_by_clock=is_by_clock))
         changes.tables[CUTOFF] = folded.cutoff
-        changes.tables[FINDINGS] = judge(folded, self.severities, Topics(), folded.record_breaches, with_unproven=True)
+        changes.tables[FINDINGS] = judge(
+            folded,
+            self.severities,
+            Topics(),
+            folded.record_breaches,
+            with_unproven=True,
+            clock=folded.judged_at,
+        )
         if folded.archiving_ranges is not None and len(folded.archiving_ranges):
             changes.tables[RANGES] = folded.archiving_ranges
         changes.summary = {

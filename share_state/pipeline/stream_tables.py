@@ -366,7 +366,7 @@ class StreamTables:
             lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
             given = rows.drop_columns([COMPLETE, DELETED]).set_column(rows.schema.get_field_index("lag"), "lag", lag)
             until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
-            judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._fold.limits, clock=clock)
+            judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._fold.limits)
             own.append(judged.cast(table_schema(HISTORY_TABLE)).append_column(DELETED, rows[DELETED]))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])

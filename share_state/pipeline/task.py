@@ -22,7 +22,14 @@ from share_state.fold.log_stats import Folded
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
-from share_state.rules.findings import WRITTEN, count_findings, drop_unproven
+from share_state.rules.findings import (
+    CONDITIONS,
+    DUE,
+    WRITTEN,
+    complete_durations,
+    count_findings,
+    drop_unproven,
+)
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 
@@ -63,6 +70,7 @@ SUMMARIES = pa.schema(
         ("whole_batches", pa.bool_()),
         ("findings", pa.list_(pa.struct(_COUNT))),
         ("unproven", pa.list_(pa.struct([*_COUNT, ("second", pa.int64())]))),
+        ("pending", pa.list_(pa.struct([*_COUNT, ("due", pa.int64())]))),
         ("archiving", pa.list_(pa.int64())),
         ("key_modulus", pa.int64()),
         ("digest", pa.string()),
@@ -79,7 +87,7 @@ SUMMARIES = pa.schema(
 """Schema of the summary of a log partition."""
 
 _COLUMNS_TO_FINISH = {
-    FINDINGS: [pa.field(WRITTEN, pa.int64())],
+    FINDINGS: [pa.field(name, pa.int64()) for name in CONDITIONS],
     HISTORY_TABLE: [
         pa.field(PREVIOUS_START, pa.int64()),
         pa.field(FIRST_DELIVERY_AT, pa.timestamp("us", "UTC")),
@@ -139,7 +147,7 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     made: dict[str, Iterable[pa.Table]] = {
         STATE: digest.of_each(folded.state_pieces),
         IN_FLIGHT: folded.in_flight_pieces,
-        FINDINGS: [findings if FINDINGS in output.incomplete else drop_unproven(findings)],
+        FINDINGS: [findings if FINDINGS in output.incomplete else _complete(findings, folded)],
         TIMELINE: plan.states_of(log),
     }
     if isinstance(folded, FoldedLog) and folded.archiving_ranges is not None:
@@ -180,14 +188,15 @@ def _to_batches(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.RecordBatc
     return (batch for table in tables for batch in table.combine_chunks().to_batches(max_chunksize=rows))
 
 
-def returned_table(rows: pa.Table, table: str) -> pa.Table:
+def returned_table(rows: pa.Table, table: str, output: OutputSpec | None = None) -> pa.Table:
     """One of the tables that tasks returned.
 
     Args:
         rows: rows of `OutputSpec.schema`.
         table: one of `OutputSpec.tables`, or CUTOFF.
+        output: what the tasks made, if the rows of the table are incomplete.
     """
-    schema = table_schema(table)
+    schema = table_schema(table) if output is None else output.schema_of(table)
     structs = (chunk.drop_null() for chunk in rows[table].chunks)
     batches = [pa.RecordBatch.from_struct_array(chunk).cast(schema) for chunk in structs if len(chunk)]
     return pa.Table.from_batches(batches, schema=schema)
@@ -241,12 +250,28 @@ class Digest:
             yield table
 
 
+def _certain(findings: pa.Table) -> pa.Table:
+    """The findings that count whatever the other logs show."""
+    for name in (WRITTEN, DUE):
+        if name in findings.schema.names:
+            findings = findings.filter(pc.field(name) < 0)
+    return findings
+
+
+def _complete(findings: pa.Table, folded: Folded) -> pa.Table:
+    """The findings as far as this log shows that they count."""
+    return drop_unproven(complete_durations(findings, folded.judged_at))
+
+
 def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, Any]:
     unproven: list[dict[str, Any]] = []
+    pending: list[dict[str, Any]] = []
     if WRITTEN in findings.schema.names:
         rows = findings.filter(pc.field(WRITTEN) >= 0)
         seconds = rows[WRITTEN].to_numpy() // 1000
         unproven = _counted(rows.append_column("second", pa.array(seconds)), ["severity", "rule", "second"])
+    if DUE in findings.schema.names:
+        pending = _counted(findings.filter(pc.field(DUE) >= 0), ["severity", "rule", DUE])
     # Folding the input again shows nothing about records that are not in it.
     is_provable = folded.cutoff["safe"][0].as_py()
     proof = plan.prove(folded) if plan.verify and is_provable else None
@@ -255,8 +280,9 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "records": folded.record_count,
         "next_offset": folded.next_offset if folded.log.has_offsets else None,
         "whole_batches": folded.has_valid_batches or folded.log.size == 0,
-        "findings": _counted(drop_unproven(findings), ["severity", "rule"]),
+        "findings": _counted(_certain(findings), ["severity", "rule"]),
         "unproven": unproven,
+        "pending": pending,
         "key_modulus": folded.observations.key_modulus,
         "archiving": folded.archiving if isinstance(folded, FoldedLog) and folded.archiving[1] >= 0 else None,
         "index": [asdict(entry) for entry in folded.index_entries],

@@ -17,6 +17,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from share_state.errors import ShareStateError, pluralize
+from share_state.fold.durations import duration_text
 from share_state.kafka.buffers import column_bytes
 
 if TYPE_CHECKING:
@@ -186,15 +187,7 @@ def format_duration(begin: datetime | None, end: datetime | None) -> str:
     """The time between two times in its two largest units, as "3 d 4 h"."""
     if begin is None or end is None:
         return UNKNOWN
-    seconds = (end - begin).total_seconds()
-    if 0 < seconds < 10:
-        return f"{seconds:.1f} s"
-    left, parts = abs(round(seconds)), []
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        if left >= length:
-            parts.append(f"{left // length} {unit}")
-            left %= length
-    return ("-" if seconds < 0 else "") + (" ".join(parts[:2]) or "0 s")
+    return duration_text(round((end - begin).total_seconds() * 1000))
 
 
 def format_size(octets: int | None) -> str:

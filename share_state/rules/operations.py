@@ -1,6 +1,7 @@
 """Rules over the folded state: share-partitions that make no progress or keep old records from being deleted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,18 @@ from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, is_poison
-from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, at_share_partitions, rule
+from share_state.rules.registry import (
+    INFO,
+    NOTHING,
+    PLACE,
+    WAITED,
+    WARNING,
+    Breaches,
+    Column,
+    Scope,
+    at_share_partitions,
+    rule,
+)
 
 _MAX_RANGES = 5
 _MINUTE_MS = 60_000
@@ -25,18 +37,15 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     chains = folded.chains.chains
     # A fold without rules over records does not know the time; the last record is an upper limit for it.
     since = np.where(chains["archiving_at"] == NO_OFFSET, chains["last_timestamp"], chains["archiving_at"])
-    newest = max(folded.judged_at, int(chains["last_timestamp"].max(initial=NO_OFFSET)))
-    waited = newest - since
-    owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
-    is_late = (waited >= folded.limits.archiving_seconds * 1000) | (newest < 0)
-    rows = np.flatnonzero((folded.chains.batches["state"] == ARCHIVING) & is_late[owner])
+    rows = np.flatnonzero(folded.chains.batches["state"] == ARCHIVING)
     why = ": the start offset cannot pass them until their dead-letter write is done"
-
-    def text(owners: np.ndarray) -> tuple[Column, ...]:
-        since = () if newest < 0 else (", the first for ", waited[owners] // 1000, " s")
-        return ("in ARCHIVING", *since, why)
-
-    return _with_ranges(folded, rows, text, milliseconds=waited)
+    if (since < 0).any():
+        # The format has no timestamps.
+        return _with_ranges(folded, rows, lambda _: (f"in ARCHIVING{why}",))
+    text = ("in ARCHIVING, the first for ", WAITED, why)
+    breaches = _with_ranges(folded, rows, lambda _: text, milliseconds=since, since=since)
+    due = np.asarray(breaches.evidence["since"]) + folded.limits.archiving_seconds * 1000
+    return replace(breaches, since=np.asarray(breaches.evidence["since"]), due=due)
 
 
 @rule("POISON_RECORDS", Scope.LOG, WARNING, "Kafka group.share.delivery.count.limit")
@@ -97,7 +106,10 @@ def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.n
 
 @rule("SPSO_STALL", Scope.LOG, WARNING, "KIP-1222; KIP-932, share-partition start offset")
 def spso_stall(folded: Folded) -> Breaches:
-    """The start offset advances while later offsets finish (limits.stall_minutes)."""
+    """The start offset advances while later offsets finish (limits.stall_minutes).
+
+    Offsets after it finished until at least `limits.stall_minutes` after the first delivery since it moved.
+    """
     chains, batches = folded.chains.chains, folded.chains.batches
     start = chains["start_offset"].copy()
     stuck = folded.leader_starts() == start
@@ -107,9 +119,9 @@ def spso_stall(folded: Folded) -> Breaches:
         chains["first_delivery_at"] < 0, 0, chains["last_consumed_at"] - chains["first_delivery_at"]
     )
     rows = np.flatnonzero(stuck & finished & (start >= 0) & (milliseconds >= folded.limits.stall_minutes * _MINUTE_MS))
-    minutes = milliseconds[rows] // _MINUTE_MS
-    text = ("the start offset ", start[rows], " has not moved for ", minutes, " minutes while later offsets finished")
-    return at_share_partitions(folded, rows, *text, start_offset=start[rows], milliseconds=milliseconds[rows])
+    text = ("the start offset ", start[rows], " has not moved for ", WAITED, ", and later offsets finished since")
+    breaches = at_share_partitions(folded, rows, *text, start_offset=start[rows], milliseconds=milliseconds[rows])
+    return replace(breaches, since=chains["first_delivery_at"][rows])
 
 
 @rule(
