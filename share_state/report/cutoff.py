@@ -62,8 +62,8 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
 
 _INTERVAL = "share.coordinator.state.topic.prune.interval.ms"
 _FREED_BY = (
-    "held back until the share-partition has a new snapshot: its group consumes, the broker writes a cold snapshot "
-    "(4.1 or later, after 5 minutes), or kafka-share-groups.sh deletes it (--delete-offsets, or --delete for the group)"
+    "to free what is held back: let the group consume, wait for a cold snapshot (4.1 or later, after 5 minutes), or "
+    "kafka-share-groups.sh --delete-offsets (--delete for the group)"
 )
 
 
@@ -74,8 +74,8 @@ def print_pruning(rows: Sequence[Mapping[str, Any]]) -> None:
     if due:
         records = pluralize(sum(row["redundant_records"] or 0 for row in due), "record")
         print_line(
-            f"due for the broker's own pruning: {records} of {pluralize(len(due), 'state partition')}, every "
-            f"{_INTERVAL} (5 minutes by default)"
+            f"due for the broker's own pruning: {records} of {pluralize(len(due), 'state partition')} "
+            f"({_INTERVAL}, by default 5 minutes)"
         )
     if any(row["pinned_records"] for row in own):
         print_line(_FREED_BY)

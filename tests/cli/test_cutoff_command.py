@@ -88,8 +88,8 @@ def test_what_the_broker_prunes_and_what_holds_it_back_is_printed(light: Command
     rows = light("cutoff", CHAOS, "--json").json["cutoff"]
     due = sum(row["redundant_records"] for row in rows)
     assert f"due for the broker's own pruning: {due} records of 3 state partitions" in said
-    assert "share.coordinator.state.topic.prune.interval.ms (5 minutes by default)" in said
-    assert "held back until the share-partition has a new snapshot" in said
+    assert "(share.coordinator.state.topic.prune.interval.ms, by default 5 minutes)" in said
+    assert "to free what is held back: let the group consume" in said
     assert "due for" not in light("cutoff", DATA / "4.3.1/prune").out
     assert "due for" not in light("cutoff", CHAOS, "--as-of-time", "2026-11-21T03:07Z").out
 
