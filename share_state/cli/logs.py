@@ -215,7 +215,7 @@ def cutoff(
     running: Running,
     as_json: Json = False,
 ) -> int:
-    """Print which records are redundant, whether deleting them is safe, and what keeps the broker from pruning more.
+    """Print which records can be deleted, and whether it is safe.
 
     Records before the cutoff of a log partition are redundant. The broker prunes __share_group_state itself, up to the
     cutoff. Threads of this process fold the logs; with --master or --spark-conf, Spark tasks do.

@@ -191,7 +191,7 @@ class FoldPlan:
 
     def fold(self, log: LogPartition) -> Folded:
         """Fold one of the logs; where the broker deletes records before they are read, up to a later end."""
-        return read_whole(log, self._fold)
+        return self._fold(log) if log.source is None else read_whole(log, self._fold)
 
     def _fold(self, log: LogPartition) -> Folded:
         return dialect_of(log).fold(log, self.window_of(log), self.fold_options(log))

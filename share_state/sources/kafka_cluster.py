@@ -21,8 +21,7 @@ from share_state.kafka.codec import uuid_text
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
-from share_state.sources.pruned_logs import RECORDS
-from share_state.sources.tables import rows_of_batches, rows_to_chunk
+from share_state.sources.tables import CONSUMED, rows_of_batches, rows_to_chunk
 from share_state.sources.topics import Topics
 
 try:
@@ -429,7 +428,7 @@ def _batch(messages: list[Any]) -> pa.RecordBatch:
         "offset": [message.offset() for message in messages],
         "timestamp": [message.timestamp()[1] for message in messages],
     }
-    return pa.RecordBatch.from_pydict(columns, schema=RECORDS)
+    return pa.RecordBatch.from_pydict(columns, schema=CONSUMED)
 
 
 def read_cluster(address: str, properties: str | None = None) -> Export:

@@ -16,7 +16,7 @@ from share_state.errors import InputError, PrunedError
 from share_state.kafka.record_batches import Chunk
 from share_state.sources.discovery import LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.tables import rows_in_chunks, rows_of_batches
+from share_state.sources.tables import CONSUMED, rows_in_chunks, rows_of_batches
 from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 MOST_PASSES = 50
 """Passes after which a reader gives up that the log start passes each time."""
-
-RECORDS = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())])
-"""Columns of the records that a consumer returns; timestamps are in ms."""
 
 _ROWS_A_PART = 1 << 16
 _Result = TypeVar("_Result")
@@ -78,7 +75,7 @@ class CopiedRecords:
     """The records of a log partition of a cluster, in a file that is deleted with this object; a `RecordSource`.
 
     Attributes:
-        rows: columns of RECORDS, in offset order.
+        rows: columns of CONSUMED, in offset order.
         origin: the source that they were read from.
     """
 
@@ -124,7 +121,7 @@ def copy_log(log: LogPartition) -> LogPartition:
 def _copy(log: LogPartition) -> LogPartition:
     source = cast("KafkaSource", log.source)
     with NamedTemporaryFile(prefix="share-state-") as file:
-        with pa.ipc.new_file(file, RECORDS) as writer:
+        with pa.ipc.new_file(file, CONSUMED) as writer:
             for batch in source.batches(log):
                 writer.write_batch(batch)
         file.flush()

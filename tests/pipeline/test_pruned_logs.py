@@ -105,7 +105,7 @@ class GrowingLog:
     """A log that its broker extends and prunes, step by step, while it is read.
 
     Attributes:
-        records: all records that are ever written, columns of RECORDS.
+        records: all records that are ever written, columns of CONSUMED.
         ends, starts: the end of the log at each step, and the cutoff that the coordinator prunes to then.
         step: the present step; the last one lasts.
     """
