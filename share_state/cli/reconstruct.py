@@ -31,6 +31,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import warehouse_lock
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.options import SharePartitionFilter
+from share_state.pipeline.across_logs import EXTENDED
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.pipeline.result import WRITER
@@ -135,6 +136,9 @@ def _timeline_filter(
 def _print_result(found: Mapping[str, Any]) -> None:
     """Print the result of `reconstruct`."""
     print_size(found)
+    for note in found["notes"]:
+        if EXTENDED.removeprefix("{}") in note:
+            print_line(note)
     redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
     print_line(f"{redundant:,} of the records lie before the cutoff: see `share-state cutoff`")
     if found["judge"] != JUDGE_NONE:

@@ -258,6 +258,8 @@ class StreamFold:
         rows = rows.sort_by("offset").combine_chunks()
         if start is None:
             start = rows["offset"][0].as_py() if len(rows) else 0
+        # The broker may have deleted what was read first, and records after it that were not.
+        rows = rows.filter(pc.field("offset") >= start).combine_chunks()
         has_moved = mark is None or mark.log_start_offset != start
         if not (len(rows) or has_moved or is_by_clock):
             return None, None

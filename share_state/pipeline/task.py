@@ -141,6 +141,7 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
         InputError: if a segment cannot be read.
     """
     schema, returned = output.schema, Counter[str]()
+    log = plan.copied(log)
     folded = plan.fold(log)
     findings, digest = plan.judge(folded), Digest()
     summary = _summary(plan, folded, findings)

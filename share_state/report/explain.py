@@ -23,6 +23,7 @@ from share_state.kafka.primitives import partition_for
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, escape_unprintable, format_time, print_line, print_table
 from share_state.sources.discovery import LogPartition, find_group_logs
+from share_state.sources.pruned_logs import read_whole
 
 _EPOCHS = ("snapshot_epoch", "state_epoch", "leader_epoch")
 _PLACES = {
@@ -78,7 +79,11 @@ def explain_offset(
     found: list[Explanation] = []
     for logs in _likely_first(plan, selection):
         found = found or [
-            one for log in logs for one in explain(log, plan.window_of(log), selection, offset, plan.fold_options(log))
+            one
+            for log in logs
+            for one in read_whole(
+                log, lambda part: explain(part, plan.window_of(part), selection, offset, plan.fold_options(part))
+            )
         ]
     if not found:
         plan.check(selection)

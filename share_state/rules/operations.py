@@ -1,7 +1,7 @@
 """Rules over the folded state: share-partitions that make no progress or keep old records from being deleted."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from share_state.rules.registry import (
     WARNING,
     Breaches,
     Column,
+    GroupBreach,
     Scope,
     at_share_partitions,
     rule,
@@ -29,6 +30,9 @@ from share_state.rules.registry import (
 
 _MAX_RANGES = 5
 _MINUTE_MS = 60_000
+
+PRUNING_DUE_MS = 30 * _MINUTE_MS
+"""Age of a cutoff up to which the broker has pruned: six times the default of the interval at which it does."""
 
 
 @rule("ARCHIVING_STUCK", Scope.STATE_LOG, WARNING, "KIP-1191")
@@ -180,3 +184,37 @@ def cutoff_pinned(folded: FoldedLog) -> Breaches:
     text = (f"its snapshot at {PLACE} ", at, f"{why}; without it the cutoff would be {row['next_cutoff_offset']}")
     evidence = {"pinned_records": np.array([pinned]), "pinned_bytes": np.array([size])}
     return at_share_partitions(folded, limiting_row, *text, offset=at, **evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCutoff:
+    """A state partition whose broker records where its log starts.
+
+    Attributes:
+        state_partition: its number.
+        log_start_offset: its log start offset now.
+        cutoff_offset: its cutoff PRUNING_DUE_MS ago.
+    """
+
+    state_partition: int
+    log_start_offset: int
+    cutoff_offset: int
+
+
+@rule("PRUNING_BEHIND", Scope.PRUNING, WARNING, "Kafka ShareCoordinatorService.performRecordPruning")
+def pruning_behind(earlier: Sequence[EarlierCutoff]) -> Iterator[GroupBreach]:
+    """The log starts at or after the cutoff of 30 minutes ago.
+
+    The coordinator prunes up to its cutoff every share.coordinator.state.topic.prune.interval.ms, 5 minutes by default.
+    `cutoff` checks it where the input records the log start.
+    """
+    minutes = PRUNING_DUE_MS // _MINUTE_MS
+    for one in earlier:
+        if one.log_start_offset < one.cutoff_offset:
+            yield GroupBreach(
+                f"the log starts at offset {one.log_start_offset}, but the broker could have pruned it up to "
+                f"{one.cutoff_offset} for {minutes} minutes",
+                state_partition=one.state_partition,
+                offset=one.log_start_offset,
+                evidence={"log_start_offset": one.log_start_offset, "cutoff_offset": one.cutoff_offset},
+            )

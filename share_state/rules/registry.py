@@ -59,6 +59,7 @@ class Scope(StrEnum):
     CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
     INPUT = "input"  # the state partitions that are in the input
     STATES = "states"  # rows of share_partition_state of several state partitions
+    PRUNING = "pruning"  # log starts of state partitions, and their cutoffs some time ago
     GROUPS = "groups"  # share groups and the state of their share-partitions
     CLAIMS = "claims"  # claims and assignments of classic consumer groups
     DEAD_LETTERS = "dead letters"  # dead letters, and the offsets that the state logs show in ARCHIVING

@@ -16,6 +16,7 @@ from share_state.kafka.dead_letters import DEAD_LETTERS, HEADER_PREFIX, HEADERS,
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.object_stores import InputPath
+from share_state.sources.pruned_logs import read_pieces
 from share_state.sources.resume_point import digest_of_logs
 from share_state.sources.segments import index_records, read_chunks
 from share_state.sources.tables import timestamp_ms
@@ -162,10 +163,13 @@ class ClusterLetters:
     def read(self, so_far: ReadSoFar) -> DeadLetters:
         """Read the dead letters from where an earlier audit stopped."""
         logs, topics = self._find()
-        parts = list[_Part]()
-        for log in logs:
-            source: Any = log.source
+        parts, starts = list[_Part](), {_place(log): log.log_start_offset for log in logs}
+
+        def read_log(log: LogPartition) -> Iterator[_Part]:
             begin = max(so_far.get(_place(log), 0), log.log_start_offset)
+            # Retention may delete records before they are read.
+            starts[_place(log)] = max(starts[_place(log)], log.log_start_offset)
+            source: Any = log.source
             messages = source.messages(replace(log, log_start_offset=begin))
             while part := list(islice(messages, _MESSAGES)):
                 columns = {
@@ -175,8 +179,10 @@ class ClusterLetters:
                     "offset": pa.array([message.offset() for message in part]),
                     "timestamp": pa.array([message.timestamp()[1] for message in part], pa.timestamp("ms", "UTC")),
                 }
-                parts.append(_of_table(pa.RecordBatch.from_pydict(columns)))
-        starts = {_place(log): log.log_start_offset for log in logs}
+                yield _of_table(pa.RecordBatch.from_pydict(columns))
+
+        for log in logs:
+            parts += read_pieces(log, read_log)
         return DeadLetters(*_joined(parts), starts, topics.topics, topics.unusable, is_live=True)
 
     def digest(self) -> str:

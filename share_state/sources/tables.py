@@ -24,6 +24,9 @@ from share_state.sources.object_stores import parquet_source
 NO_TIME = -1
 """A missing timestamp. Source: Kafka RecordBatch.NO_TIMESTAMP."""
 
+CONSUMED = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())])
+"""Columns of the records of a log partition that a consumer returns; timestamps are in ms."""
+
 _PADDING = ord("=")
 _TO_STANDARD_BASE64 = bytes.maketrans(b"-_=", b"+/A")
 """Maps the URL-safe alphabet to the standard one, and padding to A, which is cut off after decoding."""

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
 from share_state.fold.timeline import TIMELINE
-from share_state.pipeline.across_logs import GroupSide, judge_states, settle_cutoffs
+from share_state.pipeline.across_logs import GroupSide, extended_logs, judge_states, settle_cutoffs
 from share_state.pipeline.executor import DeltalakeSink
 from share_state.pipeline.plan import FoldPlan, cores_per_log
 from share_state.pipeline.result import keep_proven, summarize
@@ -189,13 +189,18 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
     schema = pa.schema([(_SPLIT, pa.struct(list(_SPLIT_KEYS))), (FINDINGS, pa.struct(list(findings)))])
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        states, newest, modulus = [empty], 0, 0
+        states, newest, modulus, progress = [empty], 0, 0, dict[str, int | None]()
         for batch in batches:
             newest = max([newest, *batch["newest_time"].drop_null().to_pylist()])
             modulus = gcd(modulus, *batch["key_modulus"].drop_null().to_pylist())
+            is_summary = batch["key_modulus"].is_valid()
+            ends = (batch[name].filter(is_summary).to_pylist() for name in (LOG, "next_offset"))
+            progress |= dict(zip(*ends, strict=True))
             own = pa.Table.from_batches([batch.filter(batch["dialect"].is_valid())])
             states.append(own.select(names).cast(empty.schema))
-        split, found = judge_states(side, plan, pa.concat_tables(states), modulus, newest)
+        split, found = judge_states(
+            side, plan, pa.concat_tables(states), modulus, newest, extended_logs(plan, progress)
+        )
         is_misplaced = pc.fill_null(pc.not_equal(split["owner"], split["state_partition"]), False)
         split = split.append_column("is_misplaced", is_misplaced).append_column(
             "is_ambiguous", split["owner"].is_null()
@@ -207,7 +212,9 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     chosen = rows.where(sql.col(STATE).isNotNull() | sql.col(SUMMARY).isNotNull()).select(
-        LOG, *(f"{STATE}.{name}" for name in STATE_COLUMNS), f"{SUMMARY}.newest_time", f"{SUMMARY}.key_modulus"
+        LOG,
+        *(f"{STATE}.{name}" for name in STATE_COLUMNS),
+        *(f"{SUMMARY}.{name}" for name in ("newest_time", "key_modulus", "next_offset")),
     )
     return chosen.repartition(1).mapInArrow(judge, from_arrow_schema(schema))
 
