@@ -140,6 +140,9 @@ def stream(
     prometheus_port: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=65535, help="Serve Prometheus metrics on this port.")
     ] = None,
+    prometheus_address: Annotated[
+        str, typer.Option(metavar="HOST", help="Serve them on this address only; 0.0.0.0 for every network interface.")
+    ] = "127.0.0.1",
     prometheus_share_partitions: Annotated[
         int,
         typer.Option(metavar="N", min=0, help="Maximum number of share-partitions with their own series, worst first."),
@@ -229,7 +232,7 @@ def stream(
                         limits=limits,
                         most=prometheus_share_partitions,
                     )
-                    opened.callback(serve_metrics(prometheus_port, metrics))
+                    opened.callback(serve_metrics(prometheus_address, prometheus_port, metrics))
                 spark = opened.enter_context(
                     session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, progress=progress)
                 )
