@@ -236,13 +236,8 @@ def stream(
                 spark = opened.enter_context(
                     session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, progress=progress)
                 )
-                try:
-                    run_stream(spark, what, tables, latest.append)
-                    tables.match_letters()
-                except BaseException as error:
-                    if tables.run.batch >= 0:
-                        error.add_note(f"{out} holds the stream up to micro-batch {tables.run.batch}")
-                    raise
+                run_stream(spark, what, tables, latest.append)
+                tables.match_letters()
             result = tables.result()
     if tables.run.batch >= 0:
         result = replace(result, cutoff=CommittedTables(out).read("cutoff"))
