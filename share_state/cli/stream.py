@@ -195,7 +195,7 @@ def stream(
     except ModuleNotFoundError:
         raise SetupError("streams need protobuf: run `pip install 'share-state[stream]'`") from None
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
-    from share_state.spark.stream import StreamSpec, run_stream  # noqa: PLC0415
+    from share_state.spark.stream import StreamSpec, check_readable, run_stream  # noqa: PLC0415
 
     inputs = (absolute_address(source),)
     announce_compiling()
@@ -222,6 +222,8 @@ def stream(
                 files_per_trigger=most_files,
                 verbose=running.choice.verbose,
             )
+            if run.batch < 0 and "://" not in source:
+                check_readable(source, inputs[0])
             choice, latest = running.choice, deque[StreamProgress](maxlen=1)
             with ExitStack() as opened:
                 if prometheus_port is not None:

@@ -245,13 +245,14 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
         if strangers := [info.base_name for info in listed if info.base_name not in known]:
             raise WarehouseError(f"{checkpoint}: holds something else ({strangers[0]}); give an empty folder")
         if run is not None and run.query in known:
-            if run.inputs != inputs:
+            if tuple(absolute_address(one) for one in run.inputs) != inputs:
                 raise WarehouseError(
                     f"{checkpoint}: belongs to a stream of {' '.join(run.inputs)}; give another --checkpoint and --out"
                 )
             return run, f"{checkpoint.rstrip('/')}/{run.query}"
         for name in known:
-            if (other := _warehouse_of(filesystem, f"{folder}/{name}")) not in (None, place):
+            other = _warehouse_of(filesystem, f"{folder}/{name}")
+            if other is not None and absolute_address(other) != place:
                 raise WarehouseError(f"{checkpoint}: belongs to the stream that writes {other}; give another folder")
         if run is not None:
             _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts over", checkpoint, warehouse)

@@ -9,14 +9,11 @@ import json
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-import share_state.cli.audit
-import share_state.cli.logs
-import share_state.cli.reconstruct
-import share_state.cli.repair
-from share_state.cli.main import main
+from share_state.cli.main import COMMANDS, main
 
 COMMITS = ("commit_run", "write_decoded", "write_report")
 
@@ -64,5 +61,7 @@ def _all(folder: Path, number: int, moments: int, command: list[str]) -> list[tu
 
 
 if __name__ == "__main__":
+    for module in COMMANDS.values():
+        import_module(f"share_state.cli.{module}")
     runs = _all(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
     sys.stdout.write(json.dumps(runs))
