@@ -35,6 +35,7 @@ from share_state.delta.reader import (
     needs_scan,
     open_filesystem,
     open_table,
+    refuse_link,
     run_ids,
     version_to_read,
     warehouse_errors,
@@ -111,6 +112,9 @@ def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
         entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")] if path.exists() else []
     except OSError as error:
         raise WarehouseError(f"{root}: cannot be read ({error.strerror}); give a folder for the tables") from None
+    for entry in entries:
+        if entry.name in tables:
+            refuse_link(str(entry))
     # A killed run leaves its lock file, and may leave a table that has no commit yet.
     was_locked = (path / _LOCK).exists()
     known = {
@@ -542,6 +546,8 @@ class Warehouse:
         if known is not None and has_entry(place, known.version()):
             known.update_incremental()
         else:
+            if place != self.root:
+                refuse_link(place)
             known = open_table(place)
         if known is not None:
             self._opened[table] = known
