@@ -200,7 +200,7 @@ def session(
         spark = start(master, conf, verbose=verbose, delta=delta)
     if not verbose:
         # It prints a traceback when the JVM ends, which is an error of one line.
-        AccumulatorTCPServer.handle_error = lambda *_: None
+        AccumulatorTCPServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     if interrupt is not signal.default_int_handler and current_thread() is main_thread():
         # pyspark has replaced the program's own.
         signal.signal(signal.SIGINT, interrupt)

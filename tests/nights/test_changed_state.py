@@ -42,6 +42,14 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder / "w", once(WHOLE, folder)
 
 
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The tables of a fresh audit by the command, which knows the names of the topics."""
+    lake = tmp_path_factory.mktemp("named")
+    assert run(["audit", str(WHOLE), "--out", str(lake), "--quiet"]) == 0
+    return tables(lake)
+
+
 def rewrite(warehouse: Path, table: str, change: Callable[[list[Row]], None]) -> None:
     """Change the rows of a table in its file, and its size in the log: all that a reader sees is valid."""
     (add,) = CommittedTables(str(warehouse)).files(table)
@@ -110,14 +118,13 @@ def test_a_changed_state_is_found_and_not_believed(
 
 @pytest.mark.parametrize("afresh", [[], ["--afresh"]])
 def test_a_damaged_row_is_a_note(
-    night: tuple[Path, Any], tmp_path: Path, afresh: list[str], capfd: pytest.CaptureFixture[str]
+    night: tuple[Path, Any], named: Any, tmp_path: Path, afresh: list[str], capfd: pytest.CaptureFixture[str]
 ):
-    warehouse, expected = night
-    shutil.copytree(warehouse, tmp_path / "w")
+    shutil.copytree(night[0], tmp_path / "w")
     rewrite(tmp_path / "w", LOGS, with_broken_json)
     assert run(["audit", str(WHOLE), "--out", str(tmp_path / "w"), *afresh]) == 0
     assert capfd.readouterr().err.count(DAMAGED) == 1
-    assert tables(tmp_path / "w") == expected
+    assert tables(tmp_path / "w") == named
     assert "RESUME_STATE_CHANGED" not in rules_found(tmp_path / "w")
 
 
@@ -206,14 +213,16 @@ def _changes(draw: st.DrawFn) -> tuple[str, Callable[[list[Row]], None]]:
 @example(change=(LOGS, lambda rows: rows[1].update(carried=None)))
 @example(change=(STATES, lambda rows: rows.clear()))
 def test_no_change_of_a_row_leads_to_another_state(
-    night: tuple[Path, Any], tmp_path_factory: pytest.TempPathFactory, change: tuple[str, Callable[[list[Row]], None]]
+    night: tuple[Path, Any],
+    named: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    change: tuple[str, Callable[[list[Row]], None]],
 ):
-    warehouse, expected = night
     lake = tmp_path_factory.mktemp("changed") / "w"
-    shutil.copytree(warehouse, lake)
+    shutil.copytree(night[0], lake)
     rewrite(lake, *change)
     assert run(["audit", str(WHOLE), "--out", str(lake), "--quiet"]) in (0, 1)
-    assert tables(lake) == expected
+    assert tables(lake) == named
     shutil.rmtree(lake)
 
 
