@@ -45,6 +45,10 @@ class DeclarationError(ShareStateError):
     """Raised when the declaration of a table, a record or a rule is invalid."""
 
 
+class SparkEndedError(Exception):
+    """Raised when Spark's JVM ends, or is out of memory, while a command needs it: exit code 3."""
+
+
 class DiskFullError(ShareStateError):
     """Raised when a disk is full or a quota is exceeded."""
 

@@ -1,5 +1,6 @@
 """`share-state`: imports the module of the command, runs it, and converts errors to one line and an exit code."""
 
+import atexit
 import codecs
 import ctypes
 import gc
@@ -14,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -25,13 +27,14 @@ from typer.exceptions import Abort, Exit, TyperException
 from typer.models import ArgumentInfo
 
 from share_state import __version__
-from share_state.errors import DiskFullError, ShareStateError, disk_error
+from share_state.delta import commits
+from share_state.errors import DiskFullError, ShareStateError, SparkEndedError, disk_error
 
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 """Exit codes: done; done, with findings at or above --fail-on; unusable call or input; unexpected failure."""
 
-_INTERRUPTED, _TERMINATED = 130, 143
-"""Exit codes after SIGINT and SIGTERM, as in a shell: 128 plus the number of the signal."""
+_INTERRUPTED = 128 + signal.SIGINT
+"""Exit code after an interrupt, as in a shell: 128 plus the number of the signal."""
 
 _NOTHING_COMMITTED = "stopped; nothing was committed"
 
@@ -117,11 +120,22 @@ def _notes_on_stderr(*, quiet: bool, has_clock: bool) -> Iterator[None]:
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    # When Spark's JVM ends, py4j logs tracebacks as the root logger, to which logging then adds a handler.
+    root, unheard = logging.getLogger(), logging.NullHandler()
+    root.addHandler(unheard)
+    root.addFilter(_is_of_others)
     try:
         yield
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
+        root.removeHandler(unheard)
+        root.removeFilter(_is_of_others)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is not of py4j's module java_gateway."""
+    return record.module != "java_gateway"
 
 
 def _without_bundles(function: _Command, has_clock: bool) -> _Command:
@@ -257,6 +271,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail("stdout is closed; redirect it, such as >/dev/null", UNUSABLE)
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast("TextIO", _Output(*one)) for one in zip(streams, ("stdout", "stderr"), strict=True))
+    commits.standing.clear()
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     finally:
@@ -282,32 +297,51 @@ def _run(given: list[str]) -> int:
         except Exit as left:
             code = left.exit_code
         sys.stdout.flush()
-        return _fail(_NOTHING_COMMITTED, code) if code == _INTERRUPTED else code
+        return _fail_stopped(code) if code == _INTERRUPTED else code
     except ShareStateError as error:
-        return _fail("; ".join([_as_written(str(error), given), *_notes(error)]), UNUSABLE)
+        return _fail(_with_standing(_as_written(str(error), given), error), UNUSABLE)
     except TyperException as error:
         return _fail(_describe_usage_error(error, given), UNUSABLE)
-    except Abort:
-        return _fail(_NOTHING_COMMITTED, _INTERRUPTED)
+    except (Abort, KeyboardInterrupt):
+        return _fail_stopped(_INTERRUPTED)
     except Stopped as stopped:
-        left = _notes(stopped)
-        return _fail("; ".join(["stopped", *left]) if left else _NOTHING_COMMITTED, stopped.code)
+        return _fail_stopped(stopped.code)
     except SystemExit as left:
         # typer exits after completing a word of a shell, and on a broken pipe that is not stdout.
         if isinstance(left.__context__, BrokenPipeError):
             return _fail(f"unexpected {left.__context__!r}", UNEXPECTED)
         return DONE
     except Exception as error:  # noqa: BLE001  the last line of defence: one line, and the traceback on request
+        if isinstance(error, SparkEndedError):
+            _print_traceback(given)
+            return _fail(_with_standing(str(error), error), UNEXPECTED)
         if (known := _error_of_task(error)) is not None:
-            return _fail(known, UNUSABLE)
+            return _fail(_with_standing(known, error), UNUSABLE)
         if isinstance(full := disk_error("the folder of scratch files or of compiled kernels", error), DiskFullError):
-            return _fail(str(full), UNUSABLE)
+            return _fail(_with_standing(str(full), error), UNUSABLE)
         if isinstance(error, FileNotFoundError) and _is_working_directory_gone():
             return _fail("the working directory is deleted; change to another one", UNUSABLE)
-        if "-v" in given or "--verbose" in given:
-            traceback.print_exc()
-        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        return _fail(f"unexpected {type(error).__name__}: {first} (-v shows more)", UNEXPECTED)
+        _print_traceback(given)
+        try:
+            text = str(error).strip()
+        except Exception:  # noqa: BLE001
+            text = ""
+        first = text.partition("\n")[0]
+        return _fail(_with_standing(f"unexpected {type(error).__name__}: {first} (-v shows more)", error), UNEXPECTED)
+
+
+def _print_traceback(given: Sequence[str]) -> None:
+    if "-v" in given or "--verbose" in given:
+        traceback.print_exc()
+
+
+def _with_standing(message: str, error: BaseException | None = None) -> str:
+    """A message with what is committed in spite of what it says."""
+    return "; ".join(dict.fromkeys([message, *getattr(error, "__notes__", ()), *commits.standing.values()]))
+
+
+def _fail_stopped(code: int) -> int:
+    return _fail(_with_standing("stopped") if commits.standing else _NOTHING_COMMITTED, code)
 
 
 def _is_working_directory_gone() -> bool:
@@ -360,7 +394,11 @@ def _name_logs_afresh(given: Sequence[str]) -> list[str]:
 
 def _error_of_task(error: Exception) -> str | None:
     """The message of a ShareStateError from a Spark task, which Spark returns as text in its own error."""
-    for line in reversed(str(error).splitlines()):
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  that of a Java error is asked of the JVM, which may have ended
+        return None
+    for line in reversed(text.splitlines()):
         for name in ("InputError", "PrunedError", "WarehouseError"):
             marker = f"share_state.errors.{name}: "
             if marker in line:
@@ -368,25 +406,16 @@ def _error_of_task(error: Exception) -> str | None:
     return None
 
 
-def _notes(error: BaseException) -> list[str]:
-    """The notes of an error: what is committed in spite of it."""
-    return list(getattr(error, "__notes__", ()))
-
-
 def _find_stop(error: BaseException) -> Stopped | None:
-    """The signal that ended a command, with the notes of the errors that followed it; None for none.
+    """The signal that ended a command, whatever errors followed it; None for none.
 
-    A signal to the process group ends the JVM of Spark as well, which then does not answer. typer would turn an
-    interrupt into an exit code, and drop its notes.
+    A signal to the process group ends the JVM of Spark as well, which then does not answer.
     """
-    chain = [error]
-    while (earlier := chain[-1].__context__) is not None:
-        chain.append(earlier)
-    for number, one in enumerate(chain):
-        if isinstance(one, Stopped | KeyboardInterrupt):
-            stopped = Stopped(one.code if isinstance(one, Stopped) else _INTERRUPTED)
-            stopped.__notes__ = list(dict.fromkeys(note for part in chain[number::-1] for note in _notes(part)))
-            return stopped
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, Stopped | KeyboardInterrupt):
+            return Stopped(chain.code if isinstance(chain, Stopped) else _INTERRUPTED)
+        chain = chain.__context__
     return None
 
 
@@ -440,21 +469,58 @@ def keep_pandas_out() -> None:
         sys.meta_path.remove(_NoPandas)
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _on_signal(number: int, _frame: FrameType | None = None) -> None:
+    """Stop the command; a commit that is under way is completed first."""
+    if commits.hold(partial(_on_signal, number)):
+        return
+    if number == signal.SIGTERM:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # If the JVM has ended as well, py4j logs tracebacks, and pyspark's server of accumulators prints them.
     logging.disable(logging.ERROR)
     if (loaded := sys.modules.get("socketserver")) is not None:
         loaded.BaseServer.handle_error = lambda *_: None
-    raise Stopped(_TERMINATED)
+    raise Stopped(128 + number)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with its code: 0 done, 1 findings, 2 unusable, 3 unexpected."""
+def _run_until_signal(arguments: Sequence[str] | None) -> int:
+    """Run a command as the only one of its process; a signal after its exit code is decided changes nothing."""
     keep_freed_memory()
     keep_pandas_out()
-    signal.signal(signal.SIGTERM, _terminate)
-    code = run(arguments)
+    signals = [signal.SIGTERM]
+    # Who starts a command in the background of a script lets it ignore interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signals.append(signal.SIGINT)
+    try:
+        for number in signals:
+            signal.signal(number, _on_signal)
+        code = run(arguments)
+        for number in signals:
+            signal.signal(number, signal.SIG_IGN)
+    except Stopped as stopped:
+        for number in signals:
+            signal.signal(number, signal.SIG_IGN)
+        code = _fail_stopped(stopped.code)
+    return code
+
+
+def run_job(arguments: Sequence[str] | None = None) -> None:
+    """Run a command in an interpreter that others started, as spark-submit does, and raise its exit code."""
+    code = _run_until_signal(arguments)
     # The process ends now: scanning all objects for garbage would take half a second.
     gc.freeze()
     sys.exit(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and end the process with its code: 0 done, 1 findings, 2 unusable, 3 unexpected.
+
+    The interpreter is not shut down: threads of pyarrow and deltalake that wait for it then abort the process, after
+    its work is done (apache/arrow issue 34314).
+    """
+    code = _run_until_signal(arguments)
+    # Scratch folders are deleted, and coverage is written.
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -105,15 +104,10 @@ def reconstruct(
         if not note.startswith(WRITER):
             _LOG.info("%s", note)
     found = result.plain() | {"warehouse": place, "judge": judge}
-    try:
-        if as_json:
-            print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
-        else:
-            _print_result(found)
-        sys.stdout.flush()
-    except ShareStateError as error:
-        error.add_note(f"run {result.run_id} is committed")
-        raise
+    if as_json:
+        print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
+    else:
+        _print_result(found)
     return FOUND if fails(result.by_severity, judging.fail_on) else DONE
 
 

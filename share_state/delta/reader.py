@@ -105,6 +105,18 @@ def _refusal(error: Exception, fix: str) -> str:
     return f"({_LACKING} {names}); remove them in Spark with ALTER TABLE ... DROP FEATURE"
 
 
+def refuse_link(place: str) -> None:
+    """Refuse a symbolic link in place of the folder of a table: a run would write, vacuum and delete in its target.
+
+    Raises:
+        WarehouseError: if one is there.
+    """
+    if "://" not in place and Path(place).is_symlink():
+        raise WarehouseError(
+            f"{place}: a symbolic link is in place of the folder of a table; put the folder itself there"
+        )
+
+
 def open_table(place: str) -> "DeltaTable | None":
     """Open the latest version of the Delta table in a folder, given by its path or address; None if there is none.
 
@@ -447,7 +459,8 @@ class CommittedTables:
         return self._opened[table, wanted]
 
     def _open_version(self, table: str, wanted: int | None) -> "DeltaTable | None":
-        with _read_errors(place := f"{self.root}/{table}", self._fix, WarehouseError):
+        refuse_link(place := f"{self.root}/{table}")
+        with _read_errors(place, self._fix, WarehouseError):
             opened = open_table(place)
             if opened is not None and wanted is not None and opened.version() != wanted:
                 opened.load_as_version(version_to_read(opened, wanted))

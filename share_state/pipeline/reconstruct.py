@@ -11,7 +11,7 @@ from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
 from share_state.errors import NothingCommittedError
-from share_state.fold.checkpoint import CHECKPOINT_TABLE, with_input
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, sealed, with_input
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
@@ -88,7 +88,7 @@ def carried_logs(result: RunResult, plan: FoldPlan) -> pa.Table:
     for name, row in result.carried.items():
         found = plan.resumed[name].found if plan.resumed else None
         carried = row if found is None else with_input(row, partial(digest_of_logs, [found]))
-        rows.append({"log": name, "next_offset": result.progress[name], "carried": carried})
+        rows.append({"log": name, "next_offset": result.progress[name], "carried": sealed(name, carried)})
     return pa.Table.from_pylist(rows, schema=table_schema("carried_logs"))
 
 

@@ -16,7 +16,13 @@ import pyarrow.compute as pc
 
 from share_state.delta.staging import STAGED_SCHEMA, StagedFile, Staging
 from share_state.fold.archiving import RANGES
-from share_state.fold.checkpoint import CHECKPOINT_TABLE, checkpoint_row, checkpoint_share_partitions
+from share_state.fold.checkpoint import (
+    CHECKPOINT_TABLE,
+    RowDigest,
+    checkpoint_row,
+    checkpoint_share_partitions,
+    with_digest,
+)
 from share_state.fold.history import FIRST_DELIVERY_AT, HISTORY_TABLE, LOG_TIME, PREVIOUS_START, history_pieces
 from share_state.fold.log_stats import Folded
 from share_state.fold.state_log import FoldedLog
@@ -156,8 +162,9 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     if plan.resumed is not None:
         made[HISTORY_TABLE] = history_pieces(folded)
     checkpoint = folded.checkpoint if isinstance(folded, FoldedLog) else None
+    carried_rows = RowDigest()
     if checkpoint is not None and CHECKPOINT_TABLE in output.tables:
-        made[CHECKPOINT_TABLE] = checkpoint_share_partitions(log.name, checkpoint)
+        made[CHECKPOINT_TABLE] = carried_rows.of_each(checkpoint_share_partitions(log.name, checkpoint))
         summary |= {"carried": checkpoint_row(log.name, checkpoint)["carried"]}
     pieces = {name: made[name] for name in output.tables if name in made}
     staged = [] if output.staging is None else _stage(pieces, output.staging, plan.cores_of(log))
@@ -165,6 +172,8 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
         for batch in _to_batches(tables, ROWS_A_BATCH):
             returned[name] += batch.num_rows
             yield _row_of(schema, log.name, {name: batch.to_struct_array()})
+    if CHECKPOINT_TABLE in pieces:
+        summary["carried"] = with_digest(summary["carried"], carried_rows.text)
     if STATE not in pieces:
         deque(made[STATE], maxlen=0)
     digest.take(folded.cutoff)

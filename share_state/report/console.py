@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
+from share_state.delta.commits import held_signals, note_file
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.durations import duration_text
 from share_state.kafka.buffers import column_bytes
@@ -254,7 +255,9 @@ def write_report(path: str, content: str | bytes) -> None:
     try:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         if temporary != target:
-            temporary.replace(target)
+            with held_signals():
+                temporary.replace(target)
+                note_file(path)
     except OSError as error:
         if temporary != target:
             temporary.unlink(missing_ok=True)

@@ -177,3 +177,13 @@ def log_diverged(folded: FoldedLog) -> Breaches:
     """
     text = "has other bytes where the previous audit stopped; it was read from its start again"
     return _since_last_audit(folded, ResumeStatus.DIVERGED, text, settled=True)
+
+
+@rule("RESUME_STATE_CHANGED", Scope.STATE_LOG, ERROR, "docs/tables/carried_logs.md: digest")
+def resume_state_changed(folded: FoldedLog) -> Breaches:
+    """What an audit leaves to resume from stays as it was written.
+
+    The state of a log partition that another program changed is not believed; the log is read from its start.
+    """
+    text = "another program changed what the previous audit left to resume from; the log was read from its start"
+    return _since_last_audit(folded, ResumeStatus.CHANGED, text, settled=True)
