@@ -17,6 +17,7 @@ from share_state.sources.discovery import (
     STATE_TOPIC,
     Export,
     LogPartition,
+    Segment,
     find_group_logs,
     find_logs_of_dialect,
     find_topic_logs,
@@ -108,13 +109,19 @@ def _find_segments(given: ExportPaths) -> Export:
     left_out = [
         str(to_path(segment.path).parent)
         for log, kept in zip(found, logs, strict=True)
-        for segment in log.segments
-        if segment not in kept.segments
+        if kept is not log
+        for segment in _segments_without(log, kept)
     ]
     folders = list(dict.fromkeys(left_out))
     more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
     note = "obsolete copies are left out, as they end before the log start of another copy"
     return Export(logs, notes=(f"{note}: {folders[0]}{more}",) if folders else ())
+
+
+def _segments_without(log: LogPartition, kept: LogPartition) -> list[Segment]:
+    """The segments of a log that another form of it lacks."""
+    remaining = set(kept.segments)
+    return [segment for segment in log.segments if segment not in remaining]
 
 
 def _find_by_topic(find: Callable[[ExportPaths, Sequence[str]], SortedLogs], what: str, given: ExportPaths) -> Export:
