@@ -269,7 +269,12 @@ def _counted(findings: pa.Table, by: list[str]) -> list[dict[str, Any]]:
     if not len(findings):
         return []
     counted = findings.append_column("count", count_findings(findings))
-    return counted.group_by(by, use_threads=False).aggregate([("count", "sum")]).rename_columns({"count_sum": "count"}).to_pylist()
+    return (
+        counted.group_by(by, use_threads=False)
+        .aggregate([("count", "sum")])
+        .rename_columns({"count_sum": "count"})
+        .to_pylist()
+    )
 
 
 def _row_of(schema: pa.Schema, log: str, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

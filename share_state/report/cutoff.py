@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from share_state.errors import InputError
 from share_state.report.console import (
-    escape_unprintable,
     format_time,
     print_line,
     print_table,
@@ -48,7 +47,7 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
         log = f"{row['topic']}-{row['partition']}"
         if row["ignored"]:
             names = [f"{one['group_id']} (would lose {one['lost_records']:,} records)" for one in row["ignored"]]
-            print_line(escape_unprintable(f"{log}: ignored, without a subscription: {listed(names)}"))
+            print_line(f"{log}: ignored, without a subscription: {listed(names)}")
         if row["skipped_records"] or row["unflagged_records"]:
             print_line(
                 f"{log}: skipped {row['skipped_records']:,} control records of other types, and "
