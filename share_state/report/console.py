@@ -27,8 +27,8 @@ UNKNOWN = "-"
 """Printed for a value that is not known, as kafka-share-groups.sh does."""
 
 _COLUMN_GAP = "  "
-_LONGEST_CELL = 160
-"""Characters of a cell that are printed: one long group id must not pad every row."""
+_LONGEST_WORD, _LONGEST_CELL = 100, 160
+"""Characters of a word in a cell, and of a cell, that are printed: one long group id must not pad every row."""
 _PIECE_ROWS = 10_000
 """Rows that become Python objects at a time."""
 
@@ -42,10 +42,7 @@ def print_table(
     only the header.
     """
     # rich.table takes half a millisecond per row.
-    cells = [
-        [UNKNOWN if cell is None else elide(escape_unprintable(str(cell)), _LONGEST_CELL) for cell in row]
-        for row in rows
-    ]
+    cells = [list(map(_cell, row)) for row in rows]
     if not cells and otherwise is not None:
         print_line(otherwise)
         return
@@ -62,6 +59,10 @@ def print_table(
         line(columns), style="bold", soft_wrap=True
     )
     sys.stdout.writelines(f"{line(row)}\n" for row in cells)
+
+
+def _cell(value: Any) -> str:
+    return UNKNOWN if value is None else elide(one_line(str(value), _LONGEST_WORD), _LONGEST_CELL)
 
 
 def print_line(text: str = "") -> None:
