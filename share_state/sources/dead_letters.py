@@ -18,7 +18,7 @@ from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.object_stores import InputPath
 from share_state.sources.resume_point import digest_of_logs
 from share_state.sources.segments import index_records, read_chunks
-from share_state.sources.tables import timestamp_ms
+from share_state.sources.tables import check_distinct, timestamp_ms
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_admin import DeadLetterTopics
@@ -195,6 +195,8 @@ def check_columns(path: str, names: Sequence[str]) -> None:
     if missing := [name for name in COLUMNS if name not in names]:
         fix = "write it with Spark's option includeHeaders" if "headers" in missing else "give a table that has it"
         raise InputError(f"{path}: no column {missing[0]}, which dead letters need; {fix}")
+    for name in COLUMNS:
+        check_distinct(path, name, names)
 
 
 _Part = tuple[pa.Table, int]
