@@ -248,11 +248,10 @@ def find_dead_letters(paths: Sequence[str], properties: str | None) -> "DeadLett
         InputError: if a path cannot be used.
     """
     from share_state.sources.dead_letters import (  # noqa: PLC0415  compiles a kernel that few commands need
-        COLUMNS,
         ClusterLetters,
         SegmentLetters,
         TableLetters,
-        check_columns,
+        checked_batches,
     )
 
     if (address := find_cluster_address(paths)) is not None:
@@ -262,11 +261,11 @@ def find_dead_letters(paths: Sequence[str], properties: str | None) -> "DeadLett
     tables, files = list[Callable[[], Iterator[pa.RecordBatch]]](), list[InputPath]()
     for path in (one for text in paths for one in expand_paths(text)):
         if (log := path / "_delta_log").is_dir():
-            tables.append(partial(scan_foreign, str(path), COLUMNS, check_columns))
+            tables.append(partial(checked_batches, scan_foreign, str(path)))
             files += sorted(log.glob("*.json"), key=str)
         else:
             data = data_files(path)
-            tables += [partial(parquet_batches, str(file), COLUMNS, check_columns) for file in data]
+            tables += [partial(checked_batches, parquet_batches, str(file)) for file in data]
             files += data
     return TableLetters(tables, files)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from share_state.cli.main import COMMANDS, app, run
@@ -73,7 +73,7 @@ FORMS = {
     "--rule": "TORN_TAIL={}",
     "--group-config": "share.delivery.count.limit={}",
 }
-SETTINGS = ["limits.delivery_count", "limits.stall_minutes", "groups.retry_seconds", "topics", "retention.runs_days"]
+SETTINGS = ["limits.delivery_count", "limits.stall_minutes", "groups.retry_seconds", "topics", "retention.history_days"]
 SETTINGS += ["sources.0.path", "limits.groups.g.record_locks", "sources", "warehouse", "report.html"]
 
 
@@ -95,6 +95,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place")
     assert run(["reconstruct", str(STATE), "--out", str(folder / "lake"), "--topics", str(TOPICS)]) == 0
     return folder
+
+
+def _is_endless(name: str, value: str) -> bool:
+    """Whether a simulation is asked for more than ends within a test."""
+    digits = value.strip().replace("_", "")
+    return name == "simulate" and len(digits) > 2 and digits.isdecimal()
 
 
 def _written(option: str, value: str, setting: str) -> str:
@@ -123,6 +129,7 @@ def test_an_odd_value_is_refused_in_one_line_or_answered(
 ):
     name, option = named
     written = value if is_bare else _written(option, value, setting)
+    assume(not _is_endless(name, value))
     said = _called(capfd, place, name, option, written)
     call = (name, option, written[:80], said.code, said.err[:300])
     assert said.code in (0, 1, 2), call
