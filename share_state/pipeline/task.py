@@ -20,6 +20,7 @@ from share_state.fold.checkpoint import CHECKPOINT_TABLE, checkpoint_row, checkp
 from share_state.fold.history import FIRST_DELIVERY_AT, HISTORY_TABLE, LOG_TIME, PREVIOUS_START, history_pieces
 from share_state.fold.log_stats import Folded
 from share_state.fold.state_log import FoldedLog
+from share_state.fold.states import as_type
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
 from share_state.rules.findings import WRITTEN, count_findings, drop_unproven
@@ -281,6 +282,7 @@ def _row_of(schema: pa.Schema, log: str, columns: Mapping[str, pa.Array]) -> pa.
     count = len(next(iter(columns.values())))
     given = {LOG: pa.repeat(log, count), **columns}
     arrays = [
-        given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type) for field in schema
+        as_type(given[field.name], field.type) if field.name in given else pa.nulls(count, field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
