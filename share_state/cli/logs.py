@@ -177,7 +177,7 @@ def plot(
         chart = draw_plot(what, plan, SharePartitionFilter(group, topic, partition), delivery_limit)
     save(chart, out)
     found = {"picture": what, "of": chart.heading, "file": out, "says": chart.says}
-    console.print_json(found) if as_json else console.print_line(f"{out}: {console.escape_unprintable(chart.says)}")
+    console.print_json(found) if as_json else console.print_line(f"{out}: {chart.says}")
 
 
 @command("share-state cutoff /exports/broker-1 --verify --delete-records offsets.json")

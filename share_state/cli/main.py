@@ -1,18 +1,17 @@
 """`share-state`: imports the module of the command, runs it, and converts errors to one line and an exit code."""
 
 import atexit
-import codecs
 import ctypes
+import errno
 import gc
 import inspect
-import io
 import logging
 import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
@@ -29,12 +28,15 @@ from typer.models import ArgumentInfo
 from share_state import __version__
 from share_state.delta import commits
 from share_state.errors import DiskFullError, ShareStateError, SparkEndedError, disk_error
+from share_state.terminal import CommandStream, elide, one_line
 
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 """Exit codes: done; done, with findings at or above --fail-on; unusable call or input; unexpected failure."""
 
 _INTERRUPTED = 128 + signal.SIGINT
 """Exit code after an interrupt, as in a shell: 128 plus the number of the signal."""
+
+_UNUSABLE_PATHS = {errno.ENAMETOOLONG, errno.ELOOP}
 
 _NOTHING_COMMITTED = "stopped; nothing was committed"
 
@@ -111,11 +113,18 @@ def command(example: str, *, has_clock: bool = False) -> Callable[[_Command], _C
     return register
 
 
+class _OneLine(logging.Formatter):
+    """Formats a note as one line of a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(super().format(record))
+
+
 @contextmanager
 def _notes_on_stderr(*, quiet: bool, has_clock: bool) -> Iterator[None]:
     """Print what the library logs, one line each."""
     log, handler = logging.getLogger("share_state"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"{'%(asctime)s ' * has_clock}share-state: %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_OneLine(f"{'%(asctime)s ' * has_clock}share-state: %(message)s", "%H:%M:%S"))
     handler.setLevel(logging.ERROR if quiet else logging.INFO)
     level = log.level
     log.addHandler(handler)
@@ -174,24 +183,35 @@ def _check_text(name: str, value: Any, hint: Any = None) -> Any:
     """A value of a parameter, with addresses as commands use them. Groups and topics stay as they are.
 
     Raises:
-        ShareStateError: if it is empty, as an unset variable of a shell is.
+        ShareStateError: if it is empty, as an unset variable of a shell is, holds a NUL, or no int64 holds the number.
     """
     if isinstance(value, list):
         return [_check_text(name, one, hint) for one in value]
+    if isinstance(value, int) and not -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:
+        raise ShareStateError(f"{_label(name, hint)}: no log holds a number beyond {_LARGEST_NUMBER}; give another")
     if name in {"group", "topic"}:
         return value
     if value == "":
-        info = getattr(hint, "__metadata__", (None,))[0]
-        # In Annotated, typer keeps the name of an option as its default.
-        own = str(getattr(info, "default", ""))
-        option = own if own.startswith("--") else f"--{name.replace('_', '-')}"
-        label = (info.metavar or name).strip("[].") if isinstance(info, ArgumentInfo) else option
-        raise ShareStateError(f"{label} '': is empty; give a value (is a variable unset?)")
+        raise ShareStateError(f"{_label(name, hint)} '': is empty; give a value (is a variable unset?)")
+    if isinstance(value, str) and "\0" in value:
+        raise ShareStateError(f"{_label(name, hint)} {value}: holds a NUL character; remove it")
     if isinstance(value, str) and "://" in value:
         from share_state.sources.object_stores import normalize_address  # noqa: PLC0415  few commands need it
 
         return normalize_address(value)
     return value
+
+
+_LARGEST_NUMBER = 2**63 - 1
+
+
+def _label(name: str, hint: Any) -> str:
+    """The option or argument of a parameter, as --help names it."""
+    info = getattr(hint, "__metadata__", (None,))[0]
+    # In Annotated, typer keeps the name of an option as its default.
+    own = str(getattr(info, "default", ""))
+    option = own if own.startswith("--") else f"--{name.replace('_', '-')}"
+    return (info.metavar or name).strip("[].") if isinstance(info, ArgumentInfo) else option
 
 
 @dataclass(frozen=True)
@@ -208,61 +228,6 @@ def _fields(bundle: type[Bundle]) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(field.name, kind, default=default, annotation=types[field.name])
 
 
-class _Output:
-    """Stdout or stderr: once its reader is gone, text is dropped, and the command keeps its exit code.
-
-    Stderr drops text after any error.
-    """
-
-    def __init__(self, stream: TextIO, name: str) -> None:
-        self._stream, self._name, self.closed = stream, name, False
-        self._reason: str | None = None
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_JSON_ESCAPES)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write text, unless the reader is gone."""
-        self._attempt(self._stream.write, text)
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write lines, unless the reader is gone."""
-        self._attempt(self._stream.writelines, lines)
-
-    def flush(self) -> None:
-        """Write what is buffered, unless the reader is gone."""
-        self._attempt(self._stream.flush)
-
-    def _attempt(self, call: Callable[..., object], *given: object) -> None:
-        try:
-            if not self.closed:
-                call(*given)
-        except OSError as error:
-            self.closed = True
-            # What is buffered would fail again when the process ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            if self._name == "stdout" and not isinstance(error, BrokenPipeError):
-                self._reason = error.strerror
-        if self._reason is not None:
-            raise ShareStateError(f"stdout: cannot be written ({self._reason}); print to another place")
-
-
-_JSON_ESCAPES = "share_state.json_escapes"
-
-
-def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
-    r"""Characters that the encoding of a stream lacks, as \uXXXX: JSON stays JSON."""
-    encoded = cast("UnicodeEncodeError", error)
-    lacking = encoded.object[encoded.start : encoded.end].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{lacking[at : at + 2].hex()}" for at in range(0, len(lacking), 2)), encoded.end
-
-
-codecs.register_error(_JSON_ESCAPES, _escape_as_json)
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     if sys.stderr is None:  # closed, as by `2>&-`
@@ -270,7 +235,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         return _fail("stdout is closed; redirect it, such as >/dev/null", UNUSABLE)
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast("TextIO", _Output(*one)) for one in zip(streams, ("stdout", "stderr"), strict=True))
+    sys.stdout, sys.stderr = (
+        cast("TextIO", CommandStream(*one)) for one in zip(streams, ("stdout", "stderr"), strict=True)
+    )
     commits.standing.clear()
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -319,6 +286,9 @@ def _run(given: list[str]) -> int:
             return _fail(_with_standing(known, error), UNUSABLE)
         if isinstance(full := disk_error("the folder of scratch files or of compiled kernels", error), DiskFullError):
             return _fail(_with_standing(str(full), error), UNUSABLE)
+        if isinstance(error, OSError) and error.errno in _UNUSABLE_PATHS:
+            reason = f"{error.filename}: cannot be used ({error.strerror}); give another path"
+            return _fail(_with_standing(reason, error), UNUSABLE)
         if isinstance(error, FileNotFoundError) and _is_working_directory_gone():
             return _fail("the working directory is deleted; change to another one", UNUSABLE)
         _print_traceback(given)
@@ -419,8 +389,12 @@ def _find_stop(error: BaseException) -> Stopped | None:
     return None
 
 
+_LONGEST_ERROR = 900
+
+
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"share-state: {' '.join(message.splitlines())}\n")
+    line = one_line(" ".join(message.splitlines()), _LONGEST_ERROR // 4)
+    sys.stderr.write(f"share-state: {elide(line, _LONGEST_ERROR)}\n")
     return code
 
 

@@ -56,6 +56,7 @@ from share_state.spark.choice import names_schema
 _TOPICS_SECONDS = 10.0
 _LOG = logging.getLogger("share_state")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_LONGEST_TRIGGER = 24 * _UNITS["h"]
 
 _INPUT = "kafka://HOST:PORT, or a growing folder of Parquet with Spark's Kafka columns."
 Input = Annotated[str, typer.Argument(metavar="INPUT", help=_INPUT)]
@@ -66,9 +67,10 @@ Checkpoint = Annotated[
 
 def _milliseconds(trigger: str) -> int:
     found = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})", trigger.strip())
-    if found is None:
-        raise ShareStateError(f"--trigger {trigger}: give a time as in 500ms, 10s or 1m")
-    return int(float(found[1]) * _UNITS[found[2]])
+    milliseconds = 0.0 if found is None else float(found[1]) * _UNITS[found[2]]
+    if found is None or milliseconds > _LONGEST_TRIGGER:
+        raise ShareStateError(f"--trigger {trigger}: give a time as in 500ms, 10s or 1m, of at most 24h")
+    return int(milliseconds)
 
 
 def _check_places(source: str, out: str, checkpoint: str) -> None:

@@ -15,7 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
-from share_state.errors import InputError, NothingCommittedError, ShareStateError, WarehouseError, disk_error
+from share_state.errors import (
+    InputError,
+    NothingCommittedError,
+    ShareStateError,
+    WarehouseError,
+    disk_error,
+    has_no_inodes,
+    inodes_error,
+)
 from share_state.schema.declarations import table_schema
 from share_state.sources.object_stores import StoreUnavailableError, delta_storage_options, parse_address, store_error
 
@@ -76,6 +84,8 @@ def commit_errors(place: str, fix: str) -> Iterator[None]:
         with warehouse_errors(place):
             yield
     except DeltaError as error:
+        if has_no_inodes(place):
+            raise inodes_error(place) from None
         raise WarehouseError(f"{place}: cannot be written as a Delta table {_refusal(error, fix)}") from None
 
 
@@ -117,6 +127,20 @@ def refuse_link(place: str) -> None:
         )
 
 
+_UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]\\^|\x00-\x1f\x7f]")
+
+
+def check_delta_path(place: str, kind: type[ShareStateError] = WarehouseError) -> None:
+    """Refuse a local path that deltalake cannot turn into a URL: it reads another folder, or panics.
+
+    Raises:
+        kind: naming the character.
+    """
+    if "://" not in place and (match := _UNUSABLE.search(str(Path(place).absolute()))) is not None:
+        what = "an escape in URLs" if len(match[0]) > 1 else "which it cannot write in a URL"
+        raise kind(f"{place}: deltalake cannot read {match[0]} in a path, {what}; give another folder")
+
+
 def open_table(place: str) -> "DeltaTable | None":
     """Open the latest version of the Delta table in a folder, given by its path or address; None if there is none.
 
@@ -127,6 +151,7 @@ def open_table(place: str) -> "DeltaTable | None":
     from deltalake import DeltaTable  # noqa: PLC0415  slow to import
     from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
+    check_delta_path(place)
     with warehouse_errors(place), suppress(TableNotFoundError):
         return DeltaTable(place, storage_options=delta_storage_options(place))
     return None
@@ -242,6 +267,7 @@ def scan_foreign(
 def _opened_foreign(place: str) -> "Iterator[DeltaTable]":
     from deltalake import DeltaTable  # noqa: PLC0415  slow to import
 
+    check_delta_path(place, InputError)
     with _read_errors(place, "write it again", InputError):
         yield DeltaTable(place, storage_options=delta_storage_options(place))
 

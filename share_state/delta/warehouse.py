@@ -8,7 +8,6 @@ refuses to commit if another run has committed since it began.
 import fcntl
 import json
 import os
-import re
 import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +26,7 @@ from share_state.delta.merge import lost_table, merge_errors, merged_rows, overt
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
+    check_delta_path,
     commit_errors,
     damaged_files,
     delete_folder,
@@ -41,7 +41,7 @@ from share_state.delta.reader import (
     warehouse_errors,
 )
 from share_state.delta.staging import STAGING_PREFIX, Staging
-from share_state.errors import InputError, WarehouseError
+from share_state.errors import InputError, WarehouseError, reason_of
 from share_state.schema import declarations
 from share_state.schema.declarations import stored_schema, table_schema
 from share_state.sources.object_stores import StorePath, absolute_address, delta_storage_options
@@ -99,10 +99,7 @@ def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
     if "://" in root:
         _check_address(root, tables)
         return
-    if escaped := re.search("%[0-9A-Fa-f]{2}", str(Path(root).absolute())):
-        raise WarehouseError(
-            f"{root}: deltalake cannot read {escaped[0]} in a path, an escape in URLs; give another folder"
-        )
+    check_delta_path(root)
     path = Path(root)
     try:
         if path.is_symlink() and not path.exists():
@@ -167,7 +164,9 @@ def warehouse_lock(root: str, command: str) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
         lock = (path / _LOCK).open("a", encoding="utf-8")
     except OSError as error:
-        raise WarehouseError(f"{root}: cannot be written ({error.strerror}); give a folder for the tables") from None
+        raise WarehouseError(
+            f"{root}: cannot be written ({reason_of(root, error)}); give a folder for the tables"
+        ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

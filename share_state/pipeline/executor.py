@@ -44,6 +44,7 @@ from share_state.pipeline.task import (
 )
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
+from share_state.terminal import styled
 
 _LOG = logging.getLogger("share_state")
 
@@ -287,7 +288,7 @@ class Progress:
     def __init__(self, *, quiet: bool = True) -> None:
         self.seconds: dict[str, float] = {}
         self._begun = time.monotonic()
-        self._console = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
+        self._console = Console(file=styled(sys.stderr), quiet=quiet or not sys.stderr.isatty())
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:

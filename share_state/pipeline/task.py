@@ -26,6 +26,7 @@ from share_state.fold.checkpoint import (
 from share_state.fold.history import FIRST_DELIVERY_AT, HISTORY_TABLE, LOG_TIME, PREVIOUS_START, history_pieces
 from share_state.fold.log_stats import Folded
 from share_state.fold.state_log import FoldedLog
+from share_state.fold.states import as_type
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
 from share_state.rules.findings import (
@@ -304,14 +305,22 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
 
 
 def _counted(findings: pa.Table, by: list[str]) -> list[dict[str, Any]]:
+    if not len(findings):
+        return []
     counted = findings.append_column("count", count_findings(findings))
-    return counted.group_by(by).aggregate([("count", "sum")]).rename_columns({"count_sum": "count"}).to_pylist()
+    return (
+        counted.group_by(by, use_threads=False)
+        .aggregate([("count", "sum")])
+        .rename_columns({"count_sum": "count"})
+        .to_pylist()
+    )
 
 
 def _row_of(schema: pa.Schema, log: str, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     count = len(next(iter(columns.values())))
     given = {LOG: pa.repeat(log, count), **columns}
     arrays = [
-        given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type) for field in schema
+        as_type(given[field.name], field.type) if field.name in given else pa.nulls(count, field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from share_state.errors import InputError, ShareStateError, pluralize
 from share_state.report.console import (
-    escape_unprintable,
     format_time,
     print_line,
     print_table,
@@ -53,7 +52,7 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
         log = f"{row['topic']}-{row['partition']}"
         if row["ignored"]:
             names = [f"{one['group_id']} (would lose {one['lost_records']:,} records)" for one in row["ignored"]]
-            print_line(escape_unprintable(f"{log}: ignored, without a subscription: {listed(names)}"))
+            print_line(f"{log}: ignored, without a subscription: {listed(names)}")
         if row["skipped_records"] or row["unflagged_records"]:
             print_line(
                 f"{log}: skipped {row['skipped_records']:,} control records of other types, and "
@@ -68,7 +67,7 @@ def _print_reasons(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in explained[:_REASONS_SHOWN]:
         label = "" if row["safe"] else "not safe: "
         log = row["topic"] if row["partition"] is None else f"{row['topic']}-{row['partition']}"
-        print_line(escape_unprintable(f"{label}{log}: {row['reason']}"))
+        print_line(f"{label}{log}: {row['reason']}")
     if len(explained) > _REASONS_SHOWN:
         more = pluralize(len(explained) - _REASONS_SHOWN, "more log partition")
         print_line(f"and {more}: --json lists them")

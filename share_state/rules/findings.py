@@ -15,7 +15,7 @@ from share_state.fold.durations import duration_texts
 from share_state.fold.log_stats import FINDINGS_KEPT, Folded
 from share_state.fold.record_context import ContextChunk
 from share_state.fold.state_chains import NO_OFFSET
-from share_state.fold.states import KEY, row_texts
+from share_state.fold.states import KEY, as_type, row_texts
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import take_rows
 from share_state.rules.registry import (
@@ -421,7 +421,7 @@ def findings_table(
             "run_id": pa.nulls(count, pa.string()),
             **identity_columns,
         }
-        arrays = [columns[name].cast(schema.field(name).type) for name in schema.names]
+        arrays = [as_type(columns[name], schema.field(name).type) for name in schema.names]
         tables.append(pa.table(arrays, schema=schema))
     return pa.concat_tables(tables)
 

@@ -78,6 +78,8 @@ def _with_ranges(
         text: returns the end of the message for rows of share-partitions.
         evidence: additional evidence, one value per live share-partition.
     """
+    if not len(rows):
+        return NOTHING
     chains = folded.chains
     owner = np.searchsorted(chains.ends, rows, "right") - 1
     starts, last = chains.chains["start_offset"][owner], chains.batches["last"][rows]

@@ -97,6 +97,8 @@ def offset_gap(folded: FoldedLog) -> Breaches:
     removed them.
     """
     seen = folded.observations
+    if not seen.gaps and not seen.compacted:
+        return NOTHING
     between = np.array([(start, end) for start, end, explained in seen.gaps if not explained], np.int64).reshape(-1, 2)
     start, end = np.concatenate((between, *seen.compacted)).T
     fixes = ["; copy all segments of the folder", " in a batch that was compacted; set cleanup.policy=delete"]
@@ -124,6 +126,8 @@ def transactional_batch(folded: FoldedLog) -> Breaches:
 
 def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus) -> Breaches:
     numbers = np.flatnonzero(folded.observations.batches["status"] == status)
+    if not len(numbers):
+        return NOTHING
     rows = folded.observations.batches[numbers]
     files = pa.array([folded.log.segments[segment].path for segment in rows["segment"]])
     why = pa.array([folded.observations.reasons[row] and f" ({folded.observations.reasons[row]})" for row in numbers])

@@ -504,6 +504,8 @@ def to_path(text: str) -> InputPath:
         InputError: if it is an invalid address.
     """
     path = normalize_address(text)
+    if "\0" in path:
+        raise InputError(f"{text}: a path holds no NUL character; remove it")
     return Path(path) if "://" not in path else StorePath.at(path)
 
 

@@ -5,7 +5,7 @@ and `TableRows` reads the row groups that `table_plan` selected.
 """
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -282,6 +282,16 @@ class Columns:
     partition: str = "partition"
     offset: str = "offset"
     timestamp: str = "timestamp"
+
+
+def check_distinct(path: str, name: str, names: Sequence[str]) -> None:
+    """Refuse a table with two columns of a name that is read: which of them holds the records is unknown.
+
+    Raises:
+        InputError: naming the column.
+    """
+    if (count := list(names).count(name)) > 1:
+        raise InputError(f"{path}: has {count} columns {name}; write it with one, or rename the others")
 
 
 @dataclass(frozen=True, slots=True)
