@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.log_stats import LogCounts, LogExtent, piece_bounds
-from share_state.fold.state_chains import CHAIN, Chains
+from share_state.fold.state_chains import CHAIN, NO_OFFSET, Chains
 from share_state.fold.states import batch_lists, read_batch_lists, sizes_before, slice_chains
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
@@ -21,7 +21,9 @@ _VERSION = 2
 
 CHECKPOINT_TABLE = "carried_share_partitions"
 """A table of audits, and of a reconstruct that a stream may continue."""
-_COLUMNS = dict(zip(CHAIN.names or (), table_schema(CHECKPOINT_TABLE).names[2:-1], strict=True))
+_NOT_CARRIED = ("break_offset", "begins_here")
+_COLUMNS = dict(zip([name for name in CHAIN.names or () if name not in _NOT_CARRIED],
+                    table_schema(CHECKPOINT_TABLE).names[2:-1], strict=True))  # fmt: skip
 """Field of CHAIN -> column; the columns keep the names of the first release."""
 
 
@@ -33,6 +35,7 @@ class FoldCheckpoint:
         mark: the last valid batch.
         keys, chains: every share-partition with records in the log, and their folded state.
         last_lost_offset: latest offset from which records of any share-partition may be missing, -1 for none.
+        last_break: as in Chains, -1 for none.
         archiving_since, archiving_time: offset and timestamp (ms) of the first record with a batch in state ARCHIVING,
             -1 for none.
     """
@@ -43,6 +46,7 @@ class FoldCheckpoint:
     extent: LogExtent
     counts: LogCounts
     last_lost_offset: int
+    last_break: int
     archiving_since: int
     archiving_time: int
 
@@ -59,7 +63,9 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
         "transactional": counts.transactional,
         "unknown_types": list(counts.unknown_types.items()),
         "unknown_tags": counts.unknown_tags,
+        "foreign": counts.foreign,
         "lost_at": checkpoint.last_lost_offset,
+        "break_at": checkpoint.last_break,
         "archiving_since": checkpoint.archiving_since,
         "archiving_time": checkpoint.archiving_time,
         "last_snapshot_record": checkpoint.chains.last_snapshot_record,
@@ -122,6 +128,9 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
         read_batch_lists(ranges, batches[at:batch_end])
         ends[row + 1 : end + 1] = at + np.cumsum(ranges.value_lengths().to_numpy(zero_copy_only=False))
         row, at = end, batch_end
+    mark = ResumePoint(**log["mark"])
+    chains["break_offset"] = NO_OFFSET
+    chains["begins_here"] = chains["was_deleted"] | (mark.folded_from == 0)
     extent = LogExtent()
     extent.runs = np.array([tuple(run) for run in log["runs"]], extent.runs.dtype)
     extent.cells = np.array([tuple(cell) for cell in log["cells"]], extent.cells.dtype)
@@ -130,14 +139,16 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
         transactional=tuple(log["transactional"]),
         unknown_types={kind: tuple(seen) for kind, seen in log["unknown_types"]},
         unknown_tags=tuple(log["unknown_tags"]),
+        foreign=tuple(log.get("foreign", (NO_OFFSET, 0))),
     )
     return FoldCheckpoint(
-        mark=ResumePoint(**log["mark"]),
+        mark=mark,
         keys=KeyTable.of(share_partitions["key"]),
-        chains=Chains(chains, ends, batches, log["last_snapshot_record"]),
+        chains=Chains(chains, ends, batches, log["last_snapshot_record"], mark.folded_from == 0),
         extent=extent,
         counts=counts,
         last_lost_offset=log["lost_at"],
+        last_break=log.get("break_at", NO_OFFSET),
         archiving_since=log["archiving_since"],
         archiving_time=log["archiving_time"],
     )
