@@ -34,7 +34,7 @@ from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.across_logs import judge_input, name_topics
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.result import TAIL_NOTE, summarize
+from share_state.pipeline.result import EXTENT_NOTES, summarize
 from share_state.pipeline.task import OutputSpec
 from share_state.report import console
 from share_state.report.console import print_records
@@ -229,7 +229,7 @@ def cutoff(
             result = summarize(executor.collect(executor.fold(plan, OutputSpec(()))), tuple(inputs), {})
         result = judge_input(plan, result)
         for note in result.notes:
-            if note.startswith(TAIL_NOTE):
+            if note.startswith(EXTENT_NOTES):
                 _LOG.info("%s", note)
         progress.close()
     if index is not None and not spec.has_as_of:

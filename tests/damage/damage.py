@@ -144,9 +144,10 @@ def batches_swapped_and_renumbered(export: Export, name: str, rng: Random) -> No
     """A batch lies behind the one that follows it, with its offsets."""
     log = export.logs[name]
     several = _all_batches(log)
+    first = base_offset(several[0])
     number = rng.randrange(len(several) - 1)
     several[number : number + 2] = [several[number + 1], several[number]]
-    _write_again(log, several, base_offset(several[0]))
+    _write_again(log, several, first)
 
 
 def bytes_flipped(export: Export, name: str, rng: Random) -> None:
@@ -419,4 +420,3 @@ KINDS: dict[str, Damage] = {
     )
 }
 """Name of each kind of damage -> what does it."""
-

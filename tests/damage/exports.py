@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import google_crc32c
 
 from share_state.simulator.simulation import simulate
+from tests.truth import DATA
 
 _LENGTH_AT, _HEADER_SIZE = 8, 12
 _EPOCH = slice(12, 16)
@@ -142,26 +143,45 @@ def with_right_crc(batch: bytes) -> bytes:
 
 DRAFT = "control_records"
 RELEASES = ("4.0", "4.1", "4.2", "4.3", "4.4")
-HISTORIES = (*((release, is_pruned) for release in RELEASES for is_pruned in (False, True)), (DRAFT, False))
-"""(release of the brokers, or the draft; whether they deleted redundant records)."""
+PRUNED = "pruned"
+FIXTURES = ("4.0.2/happy", "4.1.2/chaos", "4.2.1/chaos", "4.3.1/chaos", "4.3.1/prune", "4.3.1/pruneraw", "4.4.0/dlq")
+HISTORIES = (*RELEASES, *(f"{release} {PRUNED}" for release in RELEASES), DRAFT, *FIXTURES)
+"""Releases of simulated brokers, some of which deleted redundant records; the draft; folders of real brokers."""
+
+
+def dialect_of(history: str) -> str:
+    """The dialect of a history, as `--dialect` takes it."""
+    return DRAFT if history == DRAFT else "share_group_state"
 
 
 @cache
-def whole_export(release: str, seed: int, *, is_pruned: bool) -> Export:
-    """What a simulated broker leaves, with each of its checkpoint files."""
+def whole_export(history: str, seed: int) -> Export:
+    """What a broker leaves, with each of its checkpoint files.
+
+    Args:
+        history: one of HISTORIES.
+        seed: of a simulated broker.
+    """
+    if history in FIXTURES:
+        return read_export(DATA / history)
+    release, _, is_pruned = history.partition(" ")
     with TemporaryDirectory() as folder:
         place = Path(folder) / "made"
         is_draft = release == DRAFT
         more = {"dialect": DRAFT, "checkpoint_every": 4} if is_draft else {"release": release}
         simulate(place, seed=seed, groups=3 + seed % 3, minutes=1 + seed % 2, state_partitions=2 + seed % 3,
-                 updates_per_snapshot=3 + seed % 4, segment_bytes=3000, prunes=is_pruned, **more)  # fmt: skip
-        export = Export(log_starts={}, high_watermarks={})
+                 updates_per_snapshot=3 + seed % 4, segment_bytes=3000, prunes=bool(is_pruned), **more)  # fmt: skip
+        export = Export(log_starts={})
         for log_folder in sorted(path for path in place.iterdir() if path.is_dir()):
             segments = {int(file.stem): file.read_bytes() for file in sorted(log_folder.glob("*.log"))}
             log = Log(segments, log_start=min(segments))
             _lead_by_several(log)
             export.logs[log_folder.name] = log
-            export.high_watermarks[log_folder.name] = log.end
+    return _with_high_watermarks(export)
+
+
+def _with_high_watermarks(export: Export) -> Export:
+    export.high_watermarks = {name: log.end for name, log in export.logs.items()}
     return export
 
 
@@ -195,7 +215,7 @@ def read_export(place: Path) -> Export:
             lines = [line.split() for line in epochs.read_text().splitlines()[2:]]
             log.leader_epochs = [(int(epoch), int(start)) for epoch, start in lines]
         export.logs[folder.name] = log
-    return export
+    return _with_high_watermarks(export)
 
 
 def positions(log: Log) -> Iterator[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """An export as the product reads it, and what it would say of a damaged copy that differs from the whole one."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -108,7 +109,9 @@ def losses_by_cutoffs(whole: Judged, damaged: Judged) -> list[str]:
 def unnamed_differences(whole: Judged, damaged: Judged) -> list[str]:
     """The share-partitions whose state differs and that nothing names."""
     named = {place for (rule, place), count in damaged.findings.items() if count > whole.findings[rule, place]}
-    noted = {log for log in {*whole.cutoffs, *damaged.cutoffs} if any(f"{log}:" in note for note in damaged.notes)}
+    noted = {
+        log for log in {*whole.cutoffs, *damaged.cutoffs} if any(re.search(rf"{log}\b", note) for note in damaged.notes)
+    }
     silent = list[str]()
     for key in sorted({*whole.states, *damaged.states}, key=str):
         rows = damaged.states.get(key, [])

@@ -95,9 +95,7 @@ def test_a_redundant_update_without_a_snapshot_before_it_is_no_danger(tmp_path: 
         ((S0, D0, replace(S0, epoch=1), replace(S0, epoch=2)), 2),
     ],
 )
-def test_no_cutoff_is_safe_if_snapshot_epochs_do_not_follow(
-    tmp_path: Path, records: tuple[Written, ...], at: int
-):
+def test_no_cutoff_is_safe_if_snapshot_epochs_do_not_follow(tmp_path: Path, records: tuple[Written, ...], at: int):
     folded = fold_log(folder_of([[record] for record in (S1, *records, replace(S1, epoch=1))], tmp_path))
     (row,) = folded.cutoff.to_pylist()
     assert not row["safe"]
