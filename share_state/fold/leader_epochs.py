@@ -26,7 +26,7 @@ class LeaderEpochs:
         self._recorded = {
             number: np.array(sorted(copy.leader_epochs, key=lambda entry: entry[1]), np.int64)
             for number, copy in enumerate(log.copies)
-            if copy.leader_epochs
+            if copy.leader_epochs and log.source is None
         }
 
     def take(self, batches: np.ndarray) -> np.ndarray:

@@ -106,13 +106,13 @@ def losses_by_cutoffs(whole: Judged, damaged: Judged) -> list[str]:
     return changed
 
 
-def unnamed_differences(whole: Judged, damaged: Judged) -> list[str]:
-    """The share-partitions whose state differs and that nothing names."""
+def unnamed_differences(whole: Judged, damaged: Judged) -> dict[str, set[str]]:
+    """The share-partitions whose state differs and that nothing names: a text each -> names of their log partitions."""
     named = {place for (rule, place), count in damaged.findings.items() if count > whole.findings[rule, place]}
     noted = {
         log for log in {*whole.cutoffs, *damaged.cutoffs} if any(re.search(rf"{log}\b", note) for note in damaged.notes)
     }
-    silent = list[str]()
+    silent = dict[str, set[str]]()
     for key in sorted({*whole.states, *damaged.states}, key=str):
         rows = damaged.states.get(key, [])
         (truth,) = whole.states.get(key, [None])
@@ -121,7 +121,7 @@ def unnamed_differences(whole: Judged, damaged: Judged) -> list[str]:
         logs = {log_of(key, row) for row in (*rows, *([truth] if truth else []))}
         if key in named or logs & (named | noted) or (rows and all(row["suspect"] for row in rows)):
             continue
-        silent.append(f"{key} of {sorted(logs)}: {_changes(truth, rows[0]) if truth and rows else (truth, rows)}")
+        silent[f"{key}: {_changes(truth, rows[0]) if truth and rows else (truth, rows)}"] = logs
     return silent
 
 
