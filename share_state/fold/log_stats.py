@@ -59,12 +59,18 @@ class LogCounts:
         transactional: offset of the first batch with the transactional or control flag, and number of such batches.
         unknown_types: unknown record type -> offset of the first such record, and number of such records.
         unknown_tags: offset of the first record with an unknown tagged field, and number of such records.
+        foreign: offset of the first batch whose leader epoch is not that of the log, and number of such batches.
     """
 
     layouts: dict[int, int] = field(default_factory=dict)
     transactional: tuple[int, int] = (NO_OFFSET, 0)
     unknown_types: dict[int, tuple[int, int]] = field(default_factory=dict)
     unknown_tags: tuple[int, int] = (NO_OFFSET, 0)
+    foreign: tuple[int, int] = (NO_OFFSET, 0)
+
+    def note_foreign(self, offsets: np.ndarray) -> None:
+        """Count batches by their base offsets."""
+        self.foreign = _add_occurrences(self.foreign, offsets)
 
     def take(self, batches: np.ndarray, summary: BatchSummary, records: StateRecords) -> None:
         """Count the irregularities of a chunk.

@@ -204,7 +204,16 @@ DEAD_LETTERS_NOTE = "dead letters"
 TAIL_NOTE = "tail of "
 """Begins the notes on copies that end before their high watermark."""
 
-KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, TAIL_NOTE)
+START_NOTE = "start of "
+"""Begins the notes on logs whose beginning is not in the input."""
+
+ABSENT_NOTE = "partitions of "
+"""Begins the notes on topics of which not all partitions are in the input."""
+
+EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE)
+"""How notes begin that say what is not in the input."""
+
+KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, *EXTENT_NOTES)
 """Notes that stay while nothing is new."""
 
 
