@@ -48,7 +48,9 @@ def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
 
 def default_of(field: WireField) -> Any:
     """The value of a field that is absent."""
-    return {_NULL: None, "[]": []}.get(field.default, field.default) if isinstance(field.default, str) else field.default
+    return (
+        {_NULL: None, "[]": []}.get(field.default, field.default) if isinstance(field.default, str) else field.default
+    )
 
 
 def encode(layout: WireLayout, value: dict[str, Any]) -> bytes:

@@ -113,7 +113,7 @@ def _newest_versions() -> np.ndarray:
     versions = np.full(_HIGHEST_TYPE + 1, _UNKNOWN, np.int64)
     versions[list(IGNORED_TYPES)] = _IGNORED
     for record_type in MetadataRecordType:
-        versions[record_type] = record(record_type.declared).layouts[-1].version
+        versions[record_type] = max(one.version or 0 for one in record(record_type.declared).layouts)
     return versions
 
 
@@ -335,8 +335,8 @@ def read_message(value: bytes) -> Message:
     """
     data = np.frombuffer(value, np.uint8)
     frame, at = uvarint(data, 0, len(data))
-    record_type, at = uvarint(data, at, len(data)) if at >= 0 else (0, -1)
-    version, at = uvarint(data, at, len(data)) if at >= 0 else (0, -1)
+    record_type, at = _uvarint_after(data, at, len(data))
+    version, at = _uvarint_after(data, at, len(data))
     if at < 0 or frame != FRAME_VERSION:
         raise MetadataRecordError(f"{METADATA_TOPIC}: a record with frame version {frame}, or too short for a frame")
     if record_type not in _DECODED_TYPES:
@@ -349,4 +349,4 @@ def read_message(value: bytes) -> Message:
         fields, _ = decode(layout(name, versions[version]), value[at:])
     except CodecError as error:
         raise MetadataRecordError(str(error)) from None
-    return Message(MetadataRecordType(record_type), int(version), fields)
+    return Message(MetadataRecordType(record_type), version, fields)

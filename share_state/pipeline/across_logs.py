@@ -108,6 +108,7 @@ def settle_tables(
         tables: the tables of these rows.
     """
     split, found = judge_folded_states(side, plan, rows, tables[STATE])
+    found = [*found, judge_facts(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
@@ -257,6 +258,8 @@ def judge_across_logs(
         The result with these findings counted, and a run_id of all sides; the rows of the driver.
     """
     result, found = _settle_across_logs(side.groups, plan, result, sink, now_ms)
+    of_facts = judge_facts(plan)
+    result, found = result.with_driver_rows([of_facts], {}) if len(of_facts) else result, [*found, of_facts]
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
         return result, DriverRows(found, tables)
@@ -277,6 +280,12 @@ def judge_across_logs(
     result = result.with_driver_rows([judged.findings], judged.tables)
     result = replace(result, notes=(*result.notes, *judged.notes))
     return result, DriverRows([*found, judged.findings], tables | judged.tables)
+
+
+def judge_facts(plan: FoldPlan) -> pa.Table:
+    """The findings about facts for which two sources disagree."""
+    conflicts = () if plan.judging == JUDGE_NONE else plan.fact_conflicts
+    return findings(Scope.CLUSTER_FACTS, conflicts, plan.severities)
 
 
 @dataclass(frozen=True, slots=True)

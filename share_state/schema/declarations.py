@@ -285,7 +285,7 @@ class WireLayout:
     """A layout with its structs resolved, as the codec needs it.
 
     Attributes:
-        prefix: the int16 in front: record type of a key, version of a value; None for a message and for data without one.
+        prefix: the int16 in front: record type of a key, version of a value; None for messages, and data without one.
     """
 
     record: str
