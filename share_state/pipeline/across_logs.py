@@ -108,7 +108,8 @@ def settle_tables(
         tables: the tables of these rows.
     """
     split, found = judge_folded_states(side, plan, rows, tables[STATE])
-    found = [*found, judge_facts(plan)]
+    if plan.fact_conflicts:
+        found = [*found, judge_facts(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
@@ -258,8 +259,9 @@ def judge_across_logs(
         The result with these findings counted, and a run_id of all sides; the rows of the driver.
     """
     result, found = _settle_across_logs(side.groups, plan, result, sink, now_ms)
-    of_facts = judge_facts(plan)
-    result, found = result.with_driver_rows([of_facts], {}) if len(of_facts) else result, [*found, of_facts]
+    if plan.fact_conflicts:
+        found = [*found, judge_facts(plan)]
+        result = result.with_driver_rows(found[-1:], {})
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
         return result, DriverRows(found, tables)

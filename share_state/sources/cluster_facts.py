@@ -18,7 +18,6 @@ from share_state.sources.metadata_log import KEPT_CONFIGS, METADATA_FOLDER, Clus
 from share_state.sources.object_stores import InputPath, read_errors, to_path
 from share_state.sources.topic_extents import (
     HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_CHECKPOINT,
     TopicExtent,
     latest_extents,
     read_extents,
@@ -26,7 +25,7 @@ from share_state.sources.topic_extents import (
 from share_state.sources.topics import Topics, topics_of
 
 SERVER_PROPERTIES = "server.properties"
-_MARKERS = (METADATA_FOLDER, HIGH_WATERMARK_CHECKPOINT, LOG_START_CHECKPOINT)
+_MARKERS = (METADATA_FOLDER, HIGH_WATERMARK_CHECKPOINT)
 _CLUSTER_DEFAULT = ""
 """Name of the resource with the dynamic configs of all brokers."""
 
@@ -80,14 +79,14 @@ class ClusterFacts:
 def find_data_folders(log_folders: Iterable[str | InputPath]) -> list[InputPath]:
     """The data folders of brokers that hold these log folders, such as `__share_group_state-0`.
 
-    A data folder has a metadata log or the checkpoint files of a broker.
+    A data folder has a metadata log or the broker's checkpoint of high watermarks.
     """
     parents = {str(parent): parent for parent in (to_path(str(folder)).parent for folder in log_folders)}
     return [parent for _, parent in sorted(parents.items()) if is_data_folder(parent)]
 
 
 def is_data_folder(folder: InputPath) -> bool:
-    """Whether a folder has a metadata log or the checkpoint files of a broker."""
+    """Whether a folder has a metadata log or a broker's checkpoint of high watermarks."""
     return any((folder / name).exists() for name in _MARKERS)
 
 

@@ -1,8 +1,7 @@
 """Where the logs of topics begin and end, from a broker's data folder: checkpoint files, and batch headers only.
 
-A broker notes log starts in `log-start-offset-checkpoint` and high watermarks in `replication-offset-checkpoint`. The
-end of a log is that of its last complete batch; the offset index leads close to it, so that few headers are read. Records
-are never read.
+A broker notes log starts in `log-start-offset-checkpoint` and high watermarks in `replication-offset-checkpoint`. A log
+ends after its last complete batch; its offset index leads close to it, so that few headers are read, and no records.
 """
 
 import re

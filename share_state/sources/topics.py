@@ -87,6 +87,7 @@ class _Topic(BaseModel):
     name: str | None = None
     partitions: Annotated[int, Field(ge=1, lt=2**31, strict=True)] | None = None
     end_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
+    start_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -147,8 +148,18 @@ def read_topics(path: str) -> Topics:
         for key, topic in topics.items()
         for number, end in topic.end_offsets.items()
     ]
+    starts = [
+        {"topic_id": key, "partition": number, "start_offset": start}
+        for key, topic in topics.items()
+        for number, start in topic.start_offsets.items()
+    ]
     counts = {key: topic.partitions for key, topic in topics.items() if topic.partitions is not None}
-    return Topics(pa.Table.from_pylist(names, _NAMES), pa.Table.from_pylist(ends, _ENDS), counts)
+    return Topics(
+        pa.Table.from_pylist(names, _NAMES),
+        pa.Table.from_pylist(ends, _ENDS),
+        counts,
+        pa.Table.from_pylist(starts, _STARTS),
+    )
 
 
 def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
