@@ -6,7 +6,7 @@ finding, CLUSTER_FACTS_DISAGREE.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -14,9 +14,7 @@ import pyarrow as pa
 
 from share_state.fold.limits import Limits
 from share_state.rules.cluster_facts import FactConflict
-from share_state.sources.cluster_facts import BROKER_LIMITS, ClusterFacts, find_data_folders, read_cluster_facts
-from share_state.sources.discovery import LogPartition
-from share_state.sources.object_stores import to_path
+from share_state.sources.cluster_facts import BROKER_LIMITS, ClusterFacts
 from share_state.sources.topics import Topics
 
 _OPTION = "cluster_facts"
@@ -38,17 +36,6 @@ class SettledFacts:
     state_partitions: int | None
     origins: Mapping[str, str] = field(default_factory=dict)
     conflicts: tuple[FactConflict, ...] = ()
-
-
-def find_cluster_facts(logs: Sequence[LogPartition], until_time_ms: int | None = None) -> ClusterFacts | None:
-    """The facts in the data folders that hold the segments of logs; None if they are in no broker's data folder.
-
-    Raises:
-        InputError: if a file cannot be read.
-    """
-    folders = {str(to_path(one.path).parent) for log in logs if log.source is None for one in log.segments}
-    data_folders = find_data_folders(sorted(folders))
-    return read_cluster_facts(data_folders, until_time_ms) if data_folders else None
 
 
 def settle_facts(

@@ -31,7 +31,7 @@ from share_state.fold.log_stats import Folded
 from share_state.fold.options import ControlOptions, FoldOptions, SharePartitionFilter
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
-from share_state.pipeline.facts import find_cluster_facts, settle_facts
+from share_state.pipeline.facts import settle_facts
 from share_state.pipeline.inputs import (
     Export,
     ExportPaths,
@@ -49,8 +49,15 @@ from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.cluster_facts import ClusterFacts
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, infer_partition_count
+from share_state.sources.cluster_facts import ClusterFacts, read_cluster_facts
+from share_state.sources.discovery import (
+    GROUP_TOPIC,
+    STATE_TOPIC,
+    LogPartition,
+    find_data_folders,
+    infer_partition_count,
+    segment_folders,
+)
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
 from share_state.sources.tables import Columns
@@ -284,8 +291,9 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         notes.append(names_unknown(error))
     if groups is not None:
         groups = replace(groups, logs=tuple(map(bounded, groups.logs)))
-    facts = find_cluster_facts(logs, spec.as_of_time)
-    if facts is not None:
+    facts, data_folders = None, find_data_folders(segment_folders(logs))
+    if data_folders:
+        facts = read_cluster_facts(data_folders, spec.as_of_time)
         notes += facts.notes
         groups = groups and replace(groups, partitions=groups.partitions or facts.group_partitions)
     if not spec.names_only and (warning := _partition_count_warning(groups, names)) is not None:

@@ -5,7 +5,7 @@ The facts come from the metadata log (`metadata_log`), from the folders of topic
 only the keys of KEPT_CONFIGS are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from share_state.errors import InputError
 from share_state.kafka.metadata_records import ResourceType
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC
-from share_state.sources.metadata_log import KEPT_CONFIGS, METADATA_FOLDER, ClusterMetadata, read_metadata_log
-from share_state.sources.object_stores import InputPath, read_errors, to_path
+from share_state.sources.discovery import GROUP_TOPIC, HIGH_WATERMARK_CHECKPOINT, METADATA_FOLDER, STATE_TOPIC
+from share_state.sources.metadata_log import KEPT_CONFIGS, ClusterMetadata, read_metadata_log
+from share_state.sources.object_stores import InputPath, read_errors
 from share_state.sources.topic_extents import (
-    HIGH_WATERMARK_CHECKPOINT,
     TopicExtent,
     latest_extents,
     read_extents,
@@ -25,7 +24,6 @@ from share_state.sources.topic_extents import (
 from share_state.sources.topics import Topics, topics_of
 
 SERVER_PROPERTIES = "server.properties"
-_MARKERS = (METADATA_FOLDER, HIGH_WATERMARK_CHECKPOINT)
 _CLUSTER_DEFAULT = ""
 """Name of the resource with the dynamic configs of all brokers."""
 
@@ -76,25 +74,11 @@ class ClusterFacts:
     conflicts: tuple[str, ...] = ()
 
 
-def find_data_folders(log_folders: Iterable[str | InputPath]) -> list[InputPath]:
-    """The data folders of brokers that hold these log folders, such as `__share_group_state-0`.
-
-    A data folder has a metadata log or the broker's checkpoint of high watermarks.
-    """
-    parents = {str(parent): parent for parent in (to_path(str(folder)).parent for folder in log_folders)}
-    return [parent for _, parent in sorted(parents.items()) if is_data_folder(parent)]
-
-
-def is_data_folder(folder: InputPath) -> bool:
-    """Whether a folder has a metadata log or a broker's checkpoint of high watermarks."""
-    return any((folder / name).exists() for name in _MARKERS)
-
-
 def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None = None) -> ClusterFacts:
     """Read the facts in the data folders of the brokers of one cluster.
 
     Args:
-        folders: data folders, from `find_data_folders`.
+        folders: data folders, from `discovery.find_data_folders`.
         until_time_ms: a moment: what the metadata log says of it. Ends are those at the time of the copy.
     Raises:
         InputError: if a file cannot be read.

@@ -32,8 +32,6 @@ from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.object_stores import InputPath, read_errors
 from share_state.sources.segments import RepeatedOffsetsError, read_chunks
 
-METADATA_FOLDER = f"{METADATA_TOPIC}-0"
-
 KEPT_CONFIGS = (
     "cleanup.policy",
     "min.insync.replicas",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from share_state.kafka.record_batches import HEADER_SIZE
+from share_state.sources.discovery import HIGH_WATERMARK_CHECKPOINT
 from share_state.sources.object_stores import InputPath, StorePath, read_errors
 
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d{1,10})", re.ASCII)
@@ -21,7 +22,6 @@ _LOG_OVERHEAD = 12
 _INDEX_ENTRY = 8
 
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
-HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from share_state.errors import InputError
-from share_state.sources.cluster_facts import find_data_folders, is_data_folder, read_cluster_facts
+from share_state.sources.cluster_facts import read_cluster_facts
+from share_state.sources.discovery import find_data_folders, is_data_folder
 from share_state.sources.object_stores import InputPath, expand_paths, read_errors
 from share_state.sources.topics import Topics, topics_of
 
@@ -16,7 +17,7 @@ _DESCRIBED = re.compile(
     r"^Topic:\s*(?P<name>\S+)\s+TopicId:\s*(?P<id>[A-Za-z0-9_-]{22})\s+PartitionCount:\s*(?P<count>\d+)", re.MULTILINE
 )
 _OFFSET = re.compile(r"^(?P<name>[A-Za-z0-9._-]+):(?P<partition>\d{1,10}):(?P<end>\d{1,18})\s*$", re.MULTILINE)
-_FIX = "give a broker's data folder, kafka://HOST:PORT, or the texts of kafka-topics.sh --describe and kafka-get-offsets.sh"
+_FIX = "give a broker's data folder, kafka://HOST:PORT, or texts of kafka-topics.sh --describe and kafka-get-offsets.sh"
 
 
 def collect_topics(inputs: Sequence[str]) -> tuple[Topics, tuple[str, ...]]:
