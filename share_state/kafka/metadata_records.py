@@ -349,4 +349,4 @@ def read_message(value: bytes) -> Message:
         fields, _ = decode(layout(name, versions[version]), value[at:])
     except CodecError as error:
         raise MetadataRecordError(str(error)) from None
-    return Message(MetadataRecordType(record_type), version, fields)
+    return Message(MetadataRecordType(record_type), int(version or 0), fields)

@@ -260,8 +260,8 @@ class _MetadataFold:
     def __init__(self, until_time_ms: int | None) -> None:
         self.until_time_ms, self.names, self.is_complete = until_time_ms, list[pa.Array](), True
         self.configs, self.features, self.brokers = list[pa.Table](), dict[str, int](), dict[int, bool]()
-        self.topics, self.topic_slots = np.empty(0, _TOPIC), np.full(16, -1, np.int32)
-        self.partitions, self.partition_slots = np.empty(0, PARTITION), np.full(16, -1, np.int32)
+        self.topics, self.topic_slots = np.empty(0, _TOPIC), np.empty(0, np.int32)
+        self.partitions, self.partition_slots = np.empty(0, PARTITION), np.empty(0, np.int32)
         self.counts = np.zeros(3, np.int64)  # topics, partitions, changes of what does not exist
         self.end_offset = self.next_offset = 0
         self.row_count, self.newest_time = 0, _UNKNOWN_TIME
@@ -371,10 +371,10 @@ class _MetadataFold:
     def _make_space(self, topics: int, partitions: int) -> None:
         """Make space for so many more topics and partitions."""
         topic_count, partition_count = int(self.counts[0]), int(self.counts[1])
-        if topic_count + topics > len(self.topic_slots) // 2:
+        if topic_count + topics >= len(self.topic_slots) // 2:
             self.topic_slots = np.full(_slot_count(topic_count + topics), -1, np.int32)
             _fill_topic_slots(self.topics, topic_count, self.topic_slots)
-        if partition_count + partitions > len(self.partition_slots) // 2:
+        if partition_count + partitions >= len(self.partition_slots) // 2:
             self.partition_slots = np.full(_slot_count(partition_count + partitions), -1, np.int32)
             _fill_partition_slots(self.partitions, partition_count, self.partition_slots)
         self.topics = _extended(self.topics, topic_count, topic_count + topics)
