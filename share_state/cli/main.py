@@ -51,6 +51,7 @@ COMMANDS = {
     "diff": "logs",
     "groups": "tables",
     "decode": "logs",
+    "topics": "topics",
     "simulate": "simulate",
     "compare": "tables",
     "rules": "tables",

@@ -35,7 +35,8 @@ from share_state.simulator.simulation import simulate
 from share_state.sources import jars
 from share_state.sources.as_of import Window
 from share_state.sources.dead_letters import SegmentLetters
-from share_state.sources.discovery import LogPartition, find_logs, find_topic_logs
+from share_state.sources.discovery import METADATA_FOLDER, LogPartition, find_logs, find_topic_logs
+from share_state.sources.metadata_log import read_metadata_log
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.segments import read_chunks
 from share_state.sources.tables import Rows, concat_table_rows, rows_to_chunk
@@ -66,6 +67,10 @@ def warm_up_kernels(scratch: Path) -> None:
     checkpoint = ControlRecords(np.zeros(1, CONTROL_RECORD), np.zeros(0, STATE_BATCH))
     _run(ControlReplay().apply(checkpoint, np.ones(1, bool)))
     KeyTable().grow(0)
+    metadata = scratch / METADATA_FOLDER
+    metadata.mkdir()
+    (metadata / f"{0:020}.log").write_bytes(first.data.tobytes())
+    read_metadata_log(metadata)
     rows = _rows(first)
     rows_to_chunk(concat_table_rows([rows, rows]))
     rows.compact()

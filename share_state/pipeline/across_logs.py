@@ -141,6 +141,8 @@ def settle_tables(
     result = summarize(rows, (), {}, newest_of_others=None if side is None else side.folded.newest_time)
     tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
     tables = {**tables, CUTOFF: settle_cutoffs(plan, tables[CUTOFF], modulus_of(rows))}
+    if plan.fact_conflicts:
+        found = [*found, judge_facts(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
@@ -323,6 +325,9 @@ def judge_across_logs(
         is_as_of = any((window.until_offset, window.until_time_ms) != (None, None) for window in windows)
         note = EXTENDED.format(listed(extended, 3)) + (_EXTENDED_AS_OF if is_as_of else "")
         result = replace(result, notes=(*result.notes, note))
+    if plan.fact_conflicts:
+        found = [*found, judge_facts(plan)]
+        result = result.with_driver_rows(found[-1:], {})
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
         return result, DriverRows(found, tables)
@@ -344,6 +349,12 @@ def judge_across_logs(
     result = result.with_driver_rows([judged.findings], judged.tables)
     result = replace(result, notes=(*result.notes, *judged.notes))
     return result, DriverRows([*found, judged.findings], tables | judged.tables)
+
+
+def judge_facts(plan: FoldPlan) -> pa.Table:
+    """The findings about facts for which two sources disagree."""
+    conflicts = () if plan.judging == JUDGE_NONE else plan.fact_conflicts
+    return findings(Scope.CLUSTER_FACTS, conflicts, plan.severities)
 
 
 @dataclass(frozen=True, slots=True)

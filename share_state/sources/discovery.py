@@ -498,3 +498,28 @@ def find_logs_of_dialect(inputs: Sequence[str], dialect: str) -> list[LogPartiti
             return find_topic_logs(inputs)
         except InputError:
             raise no_state_topic from None
+
+
+METADATA_FOLDER = "__cluster_metadata-0"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+
+
+def find_data_folders(log_folders: Iterable[InputPath]) -> list[InputPath]:
+    """The data folders of brokers that hold these folders of logs."""
+    parents = {str(parent): parent for parent in (folder.parent for folder in log_folders)}
+    return [parent for _, parent in sorted(parents.items()) if is_data_folder(parent)]
+
+
+def is_data_folder(folder: InputPath) -> bool:
+    """Whether a folder has a metadata log or a broker's checkpoint of high watermarks."""
+    return (folder / METADATA_FOLDER).exists() or (folder / HIGH_WATERMARK_CHECKPOINT).exists()
+
+
+def segment_folders(logs: Iterable[LogPartition]) -> list[InputPath]:
+    """The folders that hold the segments of logs."""
+    paths = {str(folder): folder for log in logs if log.source is None for folder in _folders_of(log)}
+    return [paths[name] for name in sorted(paths)]
+
+
+def _folders_of(log: LogPartition) -> Iterator[InputPath]:
+    return (to_path(segment.path).parent for segment in log.segments)

@@ -14,6 +14,7 @@ from share_state.sources.object_stores import read_errors, regular_path, to_path
 
 _NAMES = pa.schema([("topic_id", pa.string()), ("topic", pa.string())])
 _ENDS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("end_offset", pa.int64())])
+_STARTS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("start_offset", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,16 @@ class Topics:
         ends: columns topic_id, partition (int32) and end_offset (next offset to be written, int64).
         partition_counts: topic id -> number of partitions, where it is given; `ends` may lack some of them.
         are_live: whether a running cluster was asked for them.
+        starts: columns topic_id, partition (int32) and start_offset (first offset that is not deleted, int64).
+        is_complete: whether a topic without a name here does not exist.
     """
 
     names: pa.Table = field(default_factory=_NAMES.empty_table)
     ends: pa.Table = field(default_factory=_ENDS.empty_table)
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     are_live: bool = False
+    starts: pa.Table = field(default_factory=_STARTS.empty_table)
+    is_complete: bool = False
 
     def name_of(self, topic_ids: pa.Array) -> pa.Array:
         """The name of each topic id, null if unknown."""
@@ -47,6 +52,29 @@ class Topics:
         return self.ends["end_offset"].combine_chunks().take(pc.index_in(_join(topic_ids, partitions), keys))
 
 
+def topics_of(
+    names: Mapping[str, str],
+    *,
+    ends: Mapping[tuple[str, int], int] | None = None,
+    starts: Mapping[tuple[str, int], int] | None = None,
+    partition_counts: Mapping[str, int] | None = None,
+    is_complete: bool = False,
+) -> Topics:
+    """Topics from dictionaries.
+
+    Args:
+        names: topic id -> name.
+        ends, starts: topic id and partition -> offset.
+        partition_counts, is_complete: as in Topics.
+    """
+    tables = [
+        pa.table([[key[0] for key in offsets], [key[1] for key in offsets], [*offsets.values()]], schema=schema)
+        for offsets, schema in ((ends or {}, _ENDS), (starts or {}, _STARTS))
+    ]
+    named = pa.table([[*names], [*names.values()]], schema=_NAMES)
+    return Topics(named, tables[0], partition_counts or {}, tables[1], is_complete)
+
+
 def _join(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(topic_ids, partitions.cast(pa.string()), ":")
 
@@ -61,6 +89,7 @@ class _Topic(BaseModel):
     name: str | None = None
     partitions: Annotated[int, Field(ge=1, lt=2**31, strict=True)] | None = None
     end_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
+    start_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -121,8 +150,18 @@ def read_topics(path: str) -> Topics:
         for key, topic in topics.items()
         for number, end in topic.end_offsets.items()
     ]
+    starts = [
+        {"topic_id": key, "partition": number, "start_offset": start}
+        for key, topic in topics.items()
+        for number, start in topic.start_offsets.items()
+    ]
     counts = {key: topic.partitions for key, topic in topics.items() if topic.partitions is not None}
-    return Topics(pa.Table.from_pylist(names, _NAMES), pa.Table.from_pylist(ends, _ENDS), counts)
+    return Topics(
+        pa.Table.from_pylist(names, _NAMES),
+        pa.Table.from_pylist(ends, _ENDS),
+        counts,
+        pa.Table.from_pylist(starts, _STARTS),
+    )
 
 
 def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
