@@ -1,5 +1,6 @@
 """Exceptions of the package. A message is the one line that a command prints."""
 
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -38,7 +39,7 @@ class NothingCommittedError(WarehouseError):
 
 
 class SetupError(ShareStateError):
-    """Raised when something that `share-state setup` provides is missing and cannot be fetched."""
+    """Raised when an optional package or something that `share-state setup` provides is missing."""
 
 
 class DeclarationError(ShareStateError):
@@ -61,3 +62,56 @@ def disk_error(place: str, error: Exception) -> Exception:
         if reason is None
         else DiskFullError(f"{place}: cannot be written ({reason}); free space, or use another location")
     )
+
+
+EXTRAS = {
+    "pyspark": ("spark", "pyspark>=4.2,<4.3"),
+    "pandas": ("spark", "pandas>=2.2,<3"),
+    "google.protobuf": ("spark", "protobuf>=6.33.5,<7"),
+    "matplotlib": ("plots", "matplotlib>=3.9,<4"),
+    "confluent_kafka": ("kafka", "confluent-kafka>=2.16,<3"),
+    "py4j": ("kafka", "py4j>=0.10.9.7,<0.11"),
+}
+"""Modules that only some commands need -> the extra of share-state that installs them, and the requirement in it."""
+
+
+def require(*modules: str) -> None:
+    """Refuse to begin what needs a module of an extra that is not installed.
+
+    Args:
+        modules: keys of EXTRAS.
+    Raises:
+        SetupError: naming the first that is missing, and the command that installs it.
+    """
+    for module in modules:
+        try:
+            # The parent of a module in a package is imported first; without it this raises.
+            spec = find_spec(module)
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None:
+            raise SetupError(_describe_missing(module))
+
+
+def missing_module(error: ImportError) -> Exception:
+    """Convert the failed import of a module of an extra to SetupError; other errors are returned unchanged."""
+    name = error.name or ""
+    module = next((module for module in EXTRAS if f"{name}.".startswith(f"{module}.")), None)
+    if module is None:
+        return error
+    if isinstance(error, ModuleNotFoundError) and name == module:
+        return SetupError(_describe_missing(module))
+    extra, requirement = EXTRAS[module]
+    lacking = str(error).partition(" (")[0]
+    return SetupError(f"the installed {module} does not fit ({lacking}): {extra} needs {requirement}")
+
+
+def _describe_missing(module: str) -> str:
+    """A cluster's own pyspark stays as it is: beside it, only what is missing is installed."""
+    extra, requirement = EXTRAS[module]
+    try:
+        has_cluster_spark = extra == "spark" and module != "pyspark" and find_spec("pyspark") is not None
+    except ModuleNotFoundError:
+        has_cluster_spark = False
+    package = requirement if has_cluster_spark else f"share-state[{extra}]"
+    return f"{module} is not installed: run `pip install '{package}'`"

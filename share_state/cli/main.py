@@ -25,7 +25,7 @@ from typer.exceptions import Abort, Exit, TyperException
 from typer.models import ArgumentInfo
 
 from share_state import __version__
-from share_state.errors import DiskFullError, ShareStateError, disk_error
+from share_state.errors import DiskFullError, ShareStateError, disk_error, missing_module
 
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 """Exit codes: done; done, with findings at or above --fail-on; unusable call or input; unexpected failure."""
@@ -300,6 +300,8 @@ def _run(given: list[str]) -> int:
     except Exception as error:  # noqa: BLE001  the last line of defence: one line, and the traceback on request
         if (known := _error_of_task(error)) is not None:
             return _fail(known, UNUSABLE)
+        if isinstance(error, ImportError) and isinstance(missing := missing_module(error), ShareStateError):
+            return _fail(str(missing), UNUSABLE)
         if isinstance(full := disk_error("the folder of scratch files or of compiled kernels", error), DiskFullError):
             return _fail(str(full), UNUSABLE)
         if isinstance(error, FileNotFoundError) and _is_working_directory_gone():
