@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
 
 EXPORT = str(DATA / "4.3.1/chaos")
@@ -32,4 +33,4 @@ CALLS: dict[str, tuple[str, ...]] = {
 
 def prepare(folder: Path) -> None:
     """Make what the calls read in the folder that is to be their working directory."""
-    (folder / "growing").mkdir()
+    write(table_of(found(EXPORT)), folder / "growing/records.parquet")
