@@ -416,9 +416,9 @@ def _group_limits_of(sources: Sequence[Source], notes: list[str]) -> dict[str, d
 
 def ask_group_limits(address: str, properties: str | None) -> tuple[dict[str, dict[str, int]], list[str]]:
     """The limits that share groups of a live cluster set for themselves; and notes, if it denies access to them."""
-    from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  only a live cluster needs it
-
     try:
+        from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  only a live cluster needs it
+
         return fetch_group_limits(address, properties), []
     except (InputError, SetupError) as error:
         return {}, [f"the limits of single groups are unknown, so the cluster's limits apply to all groups: {error}"]
