@@ -50,7 +50,7 @@ _SHARE_PARTITION_METRICS = {
     "end_offset": "Share-partition end offset (SPEO): first offset after the last in-flight range.",
     "lag": "Records behind, as kafka-share-groups.sh counts them; absent if unknown.",
     "poison_records": "Offsets at or one below the delivery limit, or archived by it.",
-    "start_offset_unmoved_seconds": "Time by the log's own clock since the start offset reached its value; absent if "
+    "start_offset_unmoved_seconds": "Time up to the newest record of the export since the start offset reached its value; absent if "
     "unknown.",
 }
 _LOG_PARTITION_METRICS = {
