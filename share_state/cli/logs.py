@@ -1,5 +1,6 @@
 """Commands that read logs and print: `explain`, `decode`, `diff`, `plot` and `cutoff`."""
 
+import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,10 +31,10 @@ from share_state.config.inputs import JUDGE_NONE
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.options import SharePartitionFilter
-from share_state.pipeline.across_logs import name_topics
+from share_state.pipeline.across_logs import judge_input, name_topics
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.result import summarize
+from share_state.pipeline.result import TAIL_NOTE, summarize
 from share_state.pipeline.task import OutputSpec
 from share_state.report import console
 from share_state.report.console import print_records
@@ -42,12 +43,15 @@ from share_state.report.cutoff import (
     name_holders,
     print_cutoffs,
     print_verification,
+    refused,
     write_delete_records,
 )
 from share_state.report.diff import compare_states, fold_exports, print_differences, read_warehouses
 from share_state.report.explain import explain_offset, print_explanation
 from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import open_executor
+
+_LOG = logging.getLogger("share_state")
 
 
 @command("share-state explain /exports/broker-1 --group app --topic orders --partition 0 --offset 4711")
@@ -223,12 +227,17 @@ def cutoff(
         opened = open_executor(choice, plan, progress, writes_tables=False)
         with opened as executor, progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, OutputSpec(()))), tuple(inputs), {})
+        result = judge_input(plan, result)
+        for note in result.notes:
+            if note.startswith(TAIL_NOTE):
+                _LOG.info("%s", note)
         progress.close()
     if index is not None and not spec.has_as_of:
         write_share_snapshots(index, result.index, accept=accept)
     named_holders = name_holders(result.cutoff, plan.topics)
     found, named = replace(result, cutoff=named_holders).plain(), None
-    if delete_records is not None and not result.differing:
+    not_deletable = refused(found["cutoff"])
+    if delete_records is not None:
         named = write_delete_records(delete_records, found["cutoff"])
     if as_json:
         console.print_json(found | {"delete_records": delete_records if named is not None else None})
@@ -241,14 +250,13 @@ def cutoff(
             entries = pluralize(disputed, "entry", "entries")
             console.print_line(f"{index}: the log contradicts {entries}; --accept drops what it contradicts")
         if verify:
-            print_verification(result.compared, result.differing)
+            print_verification(found["cutoff"], result.compared, result.differing)
         if delete_records is not None:
-            text = "nothing was written"
-            if named is not None:
-                text = f"{delete_records}: names {pluralize(named, 'state partition')}"
+            text = f"{delete_records}: names {pluralize(named or 0, 'state partition')}"
             fix = f"; run kafka-delete-records.sh --offset-json-file {shlex.quote(delete_records)}" if named else ""
             console.print_line(f"{text}{fix}")
-    return FOUND if result.differing or fails(result.by_severity, judging.fail_on) else DONE
+    is_refused = (verify or delete_records is not None) and bool(not_deletable)
+    return FOUND if result.differing or is_refused or fails(result.by_severity, judging.fail_on) else DONE
 
 
 def _check_control_options(plan: FoldPlan, control: Mapping[str, Any]) -> None:

@@ -33,11 +33,14 @@ from share_state.errors import ShareStateError, pluralize
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
+from share_state.pipeline.result import WRITER
 from share_state.report.console import print_findings, print_json, print_line
 from share_state.report.share_partitions import plain_run
 from share_state.spark.choice import open_executor, open_place
 
 _NOT_JUDGED = {JUDGE_STATE: "the rules over single records of __share_group_state", JUDGE_NONE: "every rule"}
+
+_LOG = logging.getLogger("share_state")
 
 
 @command("share-state reconstruct /exports/broker-1 --out /lake/share_state")
@@ -97,6 +100,9 @@ def reconstruct(
                     executor, plan, place, inputs=tuple(inputs), options=options, progress=progress
                 )
     progress.close()
+    for note in result.notes:
+        if not note.startswith(WRITER):
+            _LOG.info("%s", note)
     found = result.plain() | {"warehouse": place, "judge": judge}
     try:
         if as_json:

@@ -36,6 +36,7 @@ from share_state.sources import jars
 from share_state.sources.as_of import Window
 from share_state.sources.dead_letters import SegmentLetters
 from share_state.sources.discovery import LogPartition, find_logs, find_topic_logs
+from share_state.sources.partition_count import PartitionCount
 from share_state.sources.segments import read_chunks
 from share_state.sources.tables import Rows, concat_table_rows, rows_to_chunk
 
@@ -72,7 +73,8 @@ def warm_up_kernels(scratch: Path) -> None:
 
 def _fold(log: LogPartition) -> None:
     folded = fold_log(
-        log, options=FoldOptions(state_partitions=1, limits=Limits(delivery_count=0), judge=judge_records)
+        log,
+        options=FoldOptions(partition_count=PartitionCount(1), limits=Limits(delivery_count=0), judge=judge_records),
     )
     judge(folded)
     verify_cutoff(folded, Window(), FoldOptions())

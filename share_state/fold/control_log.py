@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.errors import InputError, pluralize
+from share_state.errors import InputError
 from share_state.fold.control_chains import (
     CONTROL_CHAIN,
     INITIAL_CONTROL_CHAIN,
@@ -20,9 +20,16 @@ from share_state.fold.control_chains import (
     is_suspect,
     starts_in_log,
 )
-from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset
+from share_state.fold.cutoff import (
+    CutoffEvidence,
+    EarliestShareOffset,
+    count_uncommitted,
+    earliest_share_offset,
+    unsafe_reasons,
+)
 from share_state.fold.limits import Limits
-from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, Losses, dictionary_encoded
+from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, dictionary_encoded
+from share_state.fold.losses import Losses, LossTracker
 from share_state.fold.options import MODES, STRICT, ControlOptions, FoldOptions
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import (
@@ -169,11 +176,12 @@ def decode_control_log(
         losses: collects where control records are missing or differ between copies, before their chunk is yielded.
     """
     fold = _ControlLogFold(log, window)
-    fold.losses = losses or Losses()
+    if losses is not None:
+        fold.tracker.losses = losses
     # Yielded records cannot be withdrawn if segments turn out to overlap, so merge from the start.
     for part in read_chunks(log, merge=True, only_control=True):
         yield fold.decode(part), fold.groups
-    fold.note_open_damage()
+    fold.tracker.note_open_damage()
 
 
 class _ControlLogFold:
@@ -182,8 +190,8 @@ class _ControlLogFold:
     def __init__(self, log: LogPartition, window: Window) -> None:
         self.log, self.window = log, window
         self.groups, self.observations = GroupTable(), LogObservations()
-        self.next_offset, self.window_end, self.losses = NO_OFFSET, NO_OFFSET, Losses()
-        self.damage_is_open, self.torn_is_open = False, False
+        # User topics may be compacted.
+        self.tracker = LossTracker(log.log_start_offset, window, is_compacted=True)
         self.has_valid_batches = False
         self.pending: list[ControlRecords] = []
         self.links, self.faulty = [np.zeros(0, LINK)], [np.zeros(0, CONTROL_RECORD)]
@@ -221,11 +229,9 @@ class _ControlLogFold:
         if (until := self.window.until_time_ms) is not None:
             counted &= batches["base_timestamp"] <= until
         last_offset = int(batches["last_offset"][counted].max(initial=NO_OFFSET - 1))
-        self.window_end = max(self.window_end, last_offset + 1)
-        if is_valid.all() and not (self.damage_is_open or self.torn_is_open):
-            self._note_end(batches["last_offset"][in_window])
-        else:
-            self._note_damage(part, in_window, is_valid)
+        self.tracker.window_end = max(self.tracker.window_end, last_offset + 1)
+        self.tracker.take(batches[in_window])
+        self._note_bad_batches(part, in_window & ~is_valid)
         times = batches["max_timestamp"][counted]
         times = times if until is None else np.minimum(times, until)
         self.newest_time = max(self.newest_time, int(times.max(initial=NO_OFFSET)))
@@ -235,48 +241,16 @@ class _ControlLogFold:
         decoded = decode_control_records(part.data, records[selected], self.groups)
         # A record without a readable group may be the newest record of any group.
         lost = decoded.rows["fault"] & (UNREADABLE_CONTROL_FAULTS | ControlFault.KEY_MALFORMED) != 0
-        self.losses.offsets += decoded.rows["offset"][lost & (decoded.rows["group"] < 0)].tolist()
+        self.tracker.note(decoded.rows["offset"][lost & (decoded.rows["group"] < 0)].tolist())
+        self.tracker.admit()
         return decoded
 
-    def _note_end(self, lasts: np.ndarray) -> None:
-        """Note the end offset so far. Missing offsets alone are not a fault: user topics may be compacted."""
-        if len(lasts):
-            until = self.window.until_offset
-            self.next_offset = int(lasts[-1]) + 1 if until is None else min(int(lasts[-1]) + 1, until)
-
-    def _note_damage(self, part: Chunk, in_window: np.ndarray, is_valid: np.ndarray) -> None:
-        batches = part.batches
-        bad, good = in_window & ~is_valid, np.flatnonzero(in_window & is_valid)
-        conflict = bad & (batches["status"] == BatchStatus.CONFLICT)
-        damaged = np.cumsum(bad & ~conflict & (batches["status"] != BatchStatus.UNREPLICATED))
-        if bad.any():
-            self.observations.reasons += [part.errors.get(int(row), "") for row in np.flatnonzero(bad)]
-            self.observations.batches = np.concatenate((self.observations.batches, batches[bad]))
-            conflicting = batches["base_offset"][conflict & (batches["attributes"] & CONTROL != 0)].tolist()
-            self.losses.conflicting.update(conflicting)
-            self.losses.offsets += [offset + 1 for offset in conflicting]
-        if len(good):
-            base, last = batches["base_offset"][good], batches["last_offset"][good]
-            first_expected = self.next_offset if self.next_offset >= 0 else self.log.log_start_offset
-            expected = np.concatenate(([first_expected], last[:-1] + 1))
-            damage_before = np.diff(damaged[good], prepend=0) > 0
-            damage_before[0] |= self.damage_is_open or self.torn_is_open
-            # If the next batch follows without a gap, another copy of the log has the damaged records.
-            self.losses.offsets += expected[damage_before & (base > expected)].tolist()
-            self._note_end(last)
-        if len(batches):
-            # A crash leaves a truncated batch at the end of a file; no record is missing then.
-            tail = slice(good[-1] + 1 if len(good) else 0, None)
-            torn = (bad & (batches["status"] == BatchStatus.TRUNCATED))[tail]
-            self.damage_is_open = bool(((bad & ~conflict)[tail] & ~torn).any()) or (
-                self.damage_is_open and not len(good)
-            )
-            self.torn_is_open = bool(torn.any()) or (self.torn_is_open and not len(good))
-
-    def note_open_damage(self) -> None:
-        """Note a loss at the end of the log if no valid batch follows a damaged one."""
-        if self.damage_is_open:
-            self.losses.offsets.append(max(self.next_offset, 0))
+    def _note_bad_batches(self, part: Chunk, is_bad: np.ndarray) -> None:
+        """Keep the invalid batches of a chunk that are inside the window."""
+        rows = np.flatnonzero(is_bad)
+        if len(rows):
+            self.observations.reasons += [part.errors.get(int(row), "") for row in rows]
+            self.observations.batches = np.concatenate((self.observations.batches, part.batches[rows]))
 
     def _note_records(self, rows: np.ndarray) -> None:
         skipped = rows[(rows["kind"] == ControlKind.SKIPPED) & (rows["fault"] == 0)]
@@ -301,8 +275,8 @@ class _ControlLogFold:
         return records
 
     def finish(self, options: ControlOptions, limits: Limits) -> FoldedControlLog:
-        self.note_open_damage()
-        last_lost_offset = max(self.losses.offsets, default=NO_OFFSET)
+        self.tracker.note_open_damage()
+        last_lost_offset = self.tracker.losses.last
         records, groups = self._prune(), self.groups.names()
         links = np.concatenate(self.links)
         folded = fold_control(records, len(groups), strict=options.mode == STRICT, times=self.times)
@@ -322,7 +296,7 @@ class _ControlLogFold:
             rows[name][~subscribes] = 0
         numbers = np.flatnonzero(rows["exists"])
         first = max(self.log.log_start_offset, self.window.from_offset or 0)
-        next_offset = max(self.next_offset if self.window.until_time_ms is None else self.window_end, first)
+        next_offset = self.tracker.end(first)
         starts = starts_in_log(rows, folded.ends, folded.batches, self.log.log_start_offset)[numbers]
         checkpoints = _checkpoints(groups, subscribes, rows, links, earliest.offset)
         with_checkpoint = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())
@@ -336,7 +310,8 @@ class _ControlLogFold:
             "unflagged_records": self.unflagged,
             "ignored": _ignored(groups, subscribes, rows, links, earliest.offset),
         }
-        reasons = self._unsafe_reasons(earliest, int(suspect[subscribes & rows["exists"]].sum()))
+        suspects = int(suspect[subscribes & rows["exists"]].sum())
+        reasons = unsafe_reasons(self._evidence(earliest, suspects, rows, next_offset))
         row |= {"safe": not reasons, "reason": "; ".join(reasons) or None}
         if not reasons and len(groups) and not subscribes.any():
             row["reason"] = "no group subscribes to the topic, so there is no earliest share offset"
@@ -405,21 +380,21 @@ class _ControlLogFold:
             "pinned_records": int(((offsets >= (offset or 0)) & (offsets < (following or 0))).sum()),
         }
 
-    def _unsafe_reasons(self, earliest: EarliestShareOffset, suspect_count: int) -> list[str]:
-        reasons = []
-        if earliest.offset is None and earliest.blocked_by:
-            more = f" and {len(earliest.blocked_by) - 1} more" if earliest.blocked_by[1:] else ""
-            reasons.append(f"no checkpoint of group {earliest.limited_by}{more}, so nothing may be cleaned")
-        if suspect_count:
-            untrusted = pluralize(suspect_count, "share-partition")
-            reasons.append(f"{untrusted} cannot be trusted since the latest checkpoint")
-        lost = min(self.losses.offsets, default=None)
-        if lost is not None and (earliest.offset is None or lost < earliest.offset):
-            reasons.append(
-                f"control records from offset {lost} on are damaged or unreadable, "
-                "possibly including the checkpoint of a group that no other record names"
-            )
-        return reasons
+    def _evidence(
+        self, earliest: EarliestShareOffset, suspects: int, chains: np.ndarray, end_offset: int
+    ) -> CutoffEvidence:
+        # Compaction leaves gaps, but a segment that was not copied may hold the only checkpoint of a group.
+        missing = [start for start, _ in self.tracker.segment_gaps if start <= end_offset]
+        return CutoffEvidence(
+            log=self.log,
+            base="checkpoint",
+            start_is_shown=self.log.shows_its_start,
+            suspects=suspects,
+            without_base=0,
+            lost_offset=min([*missing, *self.tracker.losses.offsets], default=NO_OFFSET),
+            uncommitted=count_uncommitted(chains, self.log.committed_end),
+            blocked_by=earliest.blocked_by if earliest.offset is None else (),
+        )
 
 
 def _contradicted(

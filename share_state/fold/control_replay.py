@@ -26,7 +26,7 @@ from share_state.fold.control_chains import (
     starts_in_log,
 )
 from share_state.fold.control_log import decode_control_log
-from share_state.fold.log_stats import Losses
+from share_state.fold.losses import Losses
 from share_state.fold.options import STRICT, FoldOptions, SharePartitionFilter
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import RecordStates, RecordView, control_key_columns, control_state_table

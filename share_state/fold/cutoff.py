@@ -1,6 +1,7 @@
 """The cutoff of a log: the offset below which every record is redundant, and whether deleting below it is safe.
 
-`cutoff` is for `__share_group_state`; `earliest_share_offset` is for control records of the KIP-932 draft.
+`cutoff` is for `__share_group_state`; `earliest_share_offset` is for control records of the KIP-932 draft;
+`unsafe_reasons` judges both.
 """
 
 from collections.abc import Collection
@@ -12,6 +13,84 @@ import pyarrow.compute as pc
 
 from share_state.errors import pluralize
 from share_state.fold.state_chains import NO_OFFSET, Chains
+from share_state.sources.discovery import STATE_TOPIC, LogPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutoffEvidence:
+    """What the input shows of the log that a cutoff would clean: the conditions of `unsafe_reasons`.
+
+    Attributes:
+        log: the log partition.
+        base: what the state of a share-partition begins with: "snapshot" or "checkpoint".
+        start_is_shown: whether the input shows that no record of the broker's own log precedes it.
+        suspects: number of live share-partitions whose latest snapshot is known and whose state is suspect.
+        without_base: number of live share-partitions whose snapshot is not in the input.
+        lost_offset: an offset from which records are missing or unreadable, -1 for none.
+        misplaced: number of share-partitions whose records belong to another state partition.
+        uncommitted: number of share-partitions whose latest snapshot or tombstone is not before `committed_end`.
+        blocked_by: groups that have a subscription but no checkpoint (control records).
+    """
+
+    log: LogPartition
+    base: str
+    start_is_shown: bool
+    suspects: int
+    without_base: int
+    lost_offset: int
+    misplaced: int = 0
+    uncommitted: int = 0
+    blocked_by: tuple[str, ...] = ()
+
+
+def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
+    """Why deleting the records before a cutoff from the broker's own log could change a live share-partition.
+
+    The one list of conditions for both dialects. The conditions hold whatever part of the broker's log is not in the
+    input: later records only move the cutoff forward, but earlier or missing ones may be the only records of a
+    share-partition.
+
+    Returns:
+        One reason per condition that does not hold; empty if the cutoff is safe.
+    """
+    log, base = evidence.log, evidence.base
+    if not log.has_offsets:
+        return ["this format has no offsets"]
+    reasons = list[str]()
+    if evidence.blocked_by:
+        first, *others = evidence.blocked_by
+        more = f" and {len(others)} more" if others else ""
+        reasons.append(f"no {base} of group {first}{more}, so nothing may be cleaned")
+    if evidence.suspects:
+        untrusted = pluralize(evidence.suspects, "share-partition")
+        reasons.append(f"{untrusted} cannot be trusted since the latest {base}")
+    if evidence.lost_offset != NO_OFFSET:
+        reasons.append(
+            f"records from offset {evidence.lost_offset} on are missing or unreadable, possibly the only records of a"
+            " share-partition"
+        )
+    if evidence.without_base:
+        where = "in the input"
+        if evidence.start_is_shown:
+            where += f", nor in the broker's log, which begins at offset {log.log_start_offset}"
+        reasons.append(f"the {base} of {pluralize(evidence.without_base, 'share-partition')} is not {where}")
+    if not evidence.start_is_shown:
+        reasons.append(
+            f"the input begins at offset {log.log_start_offset}, and nothing in it shows that the broker's log does:"
+            f" earlier records may be the only ones of a share-partition"
+        )
+    if evidence.misplaced:
+        belonging = pluralize(evidence.misplaced, "share-partition")
+        reasons.append(f"the records of {belonging} belong to another state partition")
+    if log.topic == STATE_TOPIC and log.partition is None:
+        reasons.append("the number of the state partition is not known")
+    if evidence.uncommitted:
+        newest = pluralize(evidence.uncommitted, "share-partition")
+        reasons.append(
+            f"the latest {base} of {newest} is above the high watermark {log.committed_end} recorded beside the copy,"
+            f" so another replica may not have it; give --as-of-offset {log.partition}={log.committed_end}"
+        )
+    return reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +101,18 @@ class Cutoff:
         offset: records before it are redundant; None if there is no cutoff.
         limited_by: row in the live chains of the share-partition that limits it, None for none.
         next_offset: the cutoff without that share-partition, None if none limits it.
-        unsafe_reason: why deleting below it could lose state; empty if it is safe.
     """
 
     offset: int | None
     limited_by: int | None
     next_offset: int | None
-    unsafe_reason: str
 
 
-def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cutoff:
-    """Compute the offset below which the broker's own pruning would delete, and whether that is safe.
+def cutoff(chains: Chains) -> Cutoff:
+    """Compute the offset below which the broker's own pruning would delete.
 
     Args:
-        chains, suspect: live chains of one log partition, and for each whether its state is suspect.
-        hidden: whether missing or unreadable records may be the only records of a share-partition.
+        chains: live chains of one log partition.
     Returns:
         The smallest snapshot offset over live share-partitions; if there are none, the offset of the last tombstone.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset, ShareCoordinatorService.performRecordPruning;
@@ -50,21 +126,21 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
     following = None
     if limiting_row is not None:
         following = int(other_offsets.min()) if len(other_offsets) else chains.last_snapshot_record
-    # Kafka's offsets manager tracks only snapshots: it would delete a state that has none.
-    orphans = chains.chains["orphan_offset"]
-    endangered_count = int(((orphans != NO_OFFSET) & (orphans < offset)).sum())
-    reasons = []
-    if suspect.any():
-        untrusted = pluralize(int(suspect.sum()), "share-partition")
-        reasons.append(f"{untrusted} cannot be trusted since the latest snapshot")
-    if hidden:
-        reasons.append("records are missing or unreadable, possibly the only records of a share-partition")
-    if endangered_count:
-        reasons.append(
-            f"the state of {pluralize(endangered_count, 'share-partition')} depends on updates before the cutoff"
-            " that no snapshot precedes"
-        )
-    return Cutoff(offset if offset > 0 else None, limiting_row, following, "; ".join(reasons))
+    return Cutoff(offset if offset > 0 else None, limiting_row, following)
+
+
+def count_uncommitted(chains: np.ndarray, committed_end: int | None) -> int:
+    """Number of share-partitions whose latest snapshot, checkpoint or tombstone is not known to be replicated.
+
+    Args:
+        chains: CHAIN or CONTROL_CHAIN rows of all share-partitions of a log.
+        committed_end: as in LogPartition.
+    """
+    if committed_end is None:
+        return 0
+    newest = "newest_offset" if "newest_offset" in (chains.dtype.names or ()) else "last_offset"
+    replaced_at = np.where(chains["exists"], chains["snapshot_offset"], chains[newest])
+    return int((replaced_at >= committed_end).sum())
 
 
 @dataclass(frozen=True, slots=True)

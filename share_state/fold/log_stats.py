@@ -19,6 +19,7 @@ from share_state.kafka.record_batches import BATCH, CONTROL, TRANSACTIONAL, Batc
 from share_state.kafka.state_records import STATE_RECORD, Fault, Layout, StateRecords
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
+from share_state.sources.partition_count import PartitionCount
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
@@ -96,20 +97,6 @@ class LogCounts:
 
 
 @dataclass(slots=True)
-class Losses:
-    """Where records of a log are missing or unreadable.
-
-    Attributes:
-        offsets: offsets from which records are missing.
-        conflicting: for control records: offsets at which copies of the log differ.
-
-    """
-
-    offsets: list[int] = field(default_factory=list)
-    conflicting: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
 class LogObservations:
     """Irregularities of a log, for the rules over logs.
 
@@ -124,6 +111,7 @@ class LogObservations:
         counts: irregularities that are reported once.
         repeated_batches: number of batches with the same bytes as an earlier copy.
         misplaced: numbers of share-partitions that belong to another state partition, and that state partition.
+        fits_no_count: whether the keys are in their state partition with no possible number of state partitions.
         key_modulus: the greatest number of state partitions with which no share-partition is misplaced; 0 if any number
             is possible.
         resume_status: how the log has changed since the last audit; None if there was none.
@@ -139,17 +127,24 @@ class LogObservations:
     counts: LogCounts = field(default_factory=LogCounts)
     repeated_batches: int = 0
     misplaced: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    fits_no_count: bool = False
     key_modulus: int = 0
     resume_status: ResumeStatus | None = None
     read_before: int = NO_OFFSET
 
-    def place_keys(self, hashes: np.ndarray, partition: int, state_partitions: int | None) -> None:
+    def place_keys(self, hashes: np.ndarray, partition: int, count: PartitionCount) -> None:
         """Find the share-partitions that belong to another state partition; `hashes` is from `key_hashes`."""
         self.key_modulus = int(np.gcd.reduce(hashes - partition))
-        if state_partitions:
-            belongs = hashes % state_partitions
+        self.fits_no_count = 0 < self.key_modulus < max(count.least, partition + 1)
+        if count.number is not None and not count.is_contradicted(self.key_modulus, len(hashes)):
+            belongs = hashes % count.number
             keys = np.flatnonzero(belongs != partition)
             self.misplaced = (keys, belongs[keys])
+
+    @property
+    def misplaced_count(self) -> int:
+        """Number of share-partitions that are known to belong elsewhere; at least 1 if the keys fit no count."""
+        return max(len(self.misplaced[0]), int(self.fits_no_count))
 
     def note_batches(self, part: Chunk, summary: BatchSummary) -> None:
         """Keep the invalid batches of a chunk."""

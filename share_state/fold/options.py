@@ -15,6 +15,7 @@ from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.limits import Limits
 from share_state.fold.record_context import RecordJudge
 from share_state.kafka.share_partition_keys import KeyTable
+from share_state.sources.partition_count import PartitionCount
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
@@ -123,7 +124,7 @@ class FoldOptions:
     Attributes:
         topics: known names and end offsets.
         limits: limits that rules check the log against.
-        state_partitions: number of partitions of the state topic, None if unknown.
+        partition_count: how many partitions the state topic has.
         cores: number of threads that read, decode and fold one log.
         control: options for the control records of the KIP-932 draft.
         restore: builds the checkpoint of an earlier fold, a new object at each call: to resume from or, if
@@ -136,7 +137,7 @@ class FoldOptions:
 
     topics: Topics = field(default_factory=Topics)
     limits: Limits = field(default_factory=Limits)
-    state_partitions: int | None = None
+    partition_count: PartitionCount = field(default_factory=PartitionCount)
     cores: int = 1
     control: ControlOptions = field(default_factory=ControlOptions)
     restore: Callable[[], FoldCheckpoint] | None = None

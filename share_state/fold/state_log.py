@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from share_state.fold.archiving import ArchivingRanges
 from share_state.fold.checkpoint import FoldCheckpoint
-from share_state.fold.cutoff import cutoff
+from share_state.fold.cutoff import CutoffEvidence, count_uncommitted, cutoff, unsafe_reasons
 from share_state.fold.interval_merge import effective_starts
 from share_state.fold.log_stats import (
     NO_PREVIOUS_START,
@@ -18,9 +18,9 @@ from share_state.fold.log_stats import (
     LogCounts,
     LogExtent,
     LogObservations,
-    Losses,
     dictionary_encoded,
 )
+from share_state.fold.losses import Losses, LossTracker
 from share_state.fold.options import FoldOptions
 from share_state.fold.record_context import ContextFold
 from share_state.fold.state_chains import NO_OFFSET, Chains
@@ -35,7 +35,7 @@ from share_state.fold.states import (
     to_timestamps,
 )
 from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
-from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk, missing_offsets
+from share_state.kafka.record_batches import CHUNK_SIZE, Chunk, missing_offsets
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.kafka.state_records import (
     RECORD_BUFFERS,
@@ -48,7 +48,7 @@ from share_state.kafka.state_records import (
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
-from share_state.sources.resume_point import READ_FROM_START, ResumePoint
+from share_state.sources.resume_point import KEPT_STATE, READ_FROM_START, ResumePoint
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
@@ -140,12 +140,13 @@ def decode_log(
         losses: collects where records are missing or unreadable, before their chunk is yielded.
     """
     fold = _LogFold(log, window, FoldOptions())
-    fold.losses = losses or fold.losses
+    if losses is not None:
+        fold.tracker.losses = losses
     # Yielded records cannot be withdrawn if segments turn out to overlap, so merge from the start.
     try:
         for part in read_chunks(log, merge=True):
             yield fold.decode(fold.prepare(part)), fold.keys
-        fold.note_open_damage()
+        fold.tracker.note_open_damage()
     finally:
         fold.release_buffers()
 
@@ -163,12 +164,16 @@ class _LogFold:
         self.keys = checkpoint.keys if checkpoint else KeyTable()
         self.chains = checkpoint.chains if checkpoint else Chains()
         self.extent = checkpoint.extent if checkpoint else LogExtent()
-        self.last_lost_offset = checkpoint.last_lost_offset if checkpoint else NO_OFFSET
         counts = checkpoint.counts if checkpoint else LogCounts()
         self.observations = LogObservations(counts=counts, resume_status=options.resume_status)
         self.last: np.void | None = None
-        self.window_end, self.noted_losses = NO_OFFSET, list[int]()
-        self.next_offset = self.observations.read_before = self.mark.next_offset if self.mark else NO_OFFSET
+        self.observations.read_before = self.mark.next_offset if self.mark else NO_OFFSET
+        self.tracker = LossTracker(
+            log.log_start_offset,
+            window,
+            next_offset=self.observations.read_before,
+            last_lost_offset=checkpoint.last_lost_offset if checkpoint else NO_OFFSET,
+        )
         self.newest_time = self.mark.newest_time if self.mark else NO_OFFSET
         self.folded_from = self.mark.folded_from if self.mark else self._first_offset()
         self.previous_starts = np.zeros(0, np.int64)
@@ -178,7 +183,7 @@ class _LogFold:
         self.archiving_ranges = None
         if options.archiving_groups is not None and log.partition is not None and log.has_offsets:
             self.archiving_ranges = ArchivingRanges(
-                options.archiving_groups, self.chains, self.next_offset, is_whole=self.folded_from == 0
+                options.archiving_groups, self.chains, self.tracker.next_offset, is_whole=self.folded_from == 0
             )
         self.archiving = (NO_OFFSET, NO_OFFSET)
         if checkpoint:
@@ -191,14 +196,15 @@ class _LogFold:
                 limits=options.limits,
                 archiving=self.archiving,
             )
-        self.broken_since, self.record_count, self.has_valid_batches = False, 0, checkpoint is not None
+        self.record_count = 0
+        self.has_valid_batches = checkpoint is not None
         self.record_breaches: list[Any] = []
         self.buffer = RECORD_BUFFERS.acquire()
         self.spare_buffer = self.buffer if options.cores == 1 else RECORD_BUFFERS.acquire()
         self.min_fold_size = chunk * CHUNKS_PER_FOLD
         self.fold_size = max(self.min_fold_size, self.chains.size)
-        self.losses = Losses([] if self.last_lost_offset == NO_OFFSET else [self.last_lost_offset])
-        self.folded_losses, self.latest_folded_loss = 0, list[int]()
+        self.folded_losses = 0
+        self.latest_folded_loss = list[int]()
 
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
@@ -222,8 +228,10 @@ class _LogFold:
             # Copied here, because decoding adds keys and losses while the fold runs.
             lost, limit_rows = list[int](), None
             if self.context_fold is not None:
-                lost = self.latest_folded_loss + self.losses.offsets[self.folded_losses :]
-                self.folded_losses, self.latest_folded_loss = len(self.losses.offsets), [max(lost)] if lost else []
+                noted = self.tracker.losses.offsets
+                lost = self.latest_folded_loss + noted[self.folded_losses :]
+                self.folded_losses = len(noted)
+                self.latest_folded_loss = [max(lost)] if lost else []
                 limits = self.options.limits
                 limit_rows = limits.group_rows(self.keys.columns()[0]) if limits.groups else None
             if self.archiving_ranges is not None:
@@ -252,7 +260,9 @@ class _LogFold:
         self.observations.repeated_batches += chunk.repeated
         self.has_valid_batches |= part.had_valid
         self.observations.note_batches(chunk, summary)
-        self._note_gaps(chunk.batches, summary)
+        is_whole = summary.rows and summary.is_continuous
+        if not (is_whole and self.tracker.take_whole(chunk.batches)):
+            self.tracker.take(chunk.batches)
         if not summary.is_complete:
             self._note_missing(chunk.batches, part.located)
         self._note_last(part)
@@ -267,72 +277,19 @@ class _LogFold:
             rows = decoded.rows
             lost = np.concatenate(([False], (rows["key"] < 0) & (rows["fault"] & losing != 0), [False]))
             # Note only the first and last record of each run of lost records.
-            self._note_losses(rows["offset"][lost[1:-1] & ~(lost[:-2] & lost[2:])])
+            self.tracker.note(rows["offset"][lost[1:-1] & ~(lost[:-2] & lost[2:])].tolist())
         if len(part.records):
-            self._admit_losses()
+            self.tracker.admit()
         return decoded
-
-    def _note_losses(self, offsets: np.ndarray | Sequence[int]) -> None:
-        """Note offsets from which records are missing or unreadable."""
-        self.noted_losses += np.asarray(offsets).tolist()
-        if self.window.until_time_ms is None:
-            self._admit_losses()
-
-    def _admit_losses(self) -> None:
-        """Count the losses noted so far; with a time, those up to the offset after the last record that it selects."""
-        admitted, self.noted_losses = self.noted_losses, []
-        if self.window.until_time_ms is not None:
-            self.noted_losses = [offset for offset in admitted if offset > self.window_end]
-            admitted = [offset for offset in admitted if offset <= self.window_end]
-        self.last_lost_offset = max(self.last_lost_offset, max(admitted, default=NO_OFFSET))
-        self.losses.offsets += admitted
-
-    def note_open_damage(self) -> None:
-        """Note a loss at the end of the log if no valid batch follows a damaged one."""
-        if self.broken_since:
-            self._note_losses([max(self.next_offset, 0)])
-        self._admit_losses()
-
-    def _note_gaps(self, batches: np.ndarray, summary: BatchSummary) -> None:
-        until = self.window.until_offset
-        is_continuous = summary.rows and summary.is_continuous and not self.broken_since
-        if is_continuous and batches[0]["base_offset"] == self._expected(batches[0]):
-            end = int(batches[-1]["last_offset"]) + 1
-            self.next_offset = end if until is None else min(end, until)
-            return
-        bad = batches["status"] != BatchStatus.VALID
-        good = np.flatnonzero(~bad)
-        # A crash leaves a truncated batch at the end; log recovery removes it, so no record is missing.
-        harmless = (BatchStatus.TRUNCATED, BatchStatus.CONFLICT, BatchStatus.UNREPLICATED)
-        harmful = np.cumsum(bad & ~np.isin(batches["status"], harmless))
-        if len(good):
-            base, last = batches["base_offset"][good], batches["last_offset"][good]
-            expected = np.concatenate(([self._expected(batches[good[0]])], last[:-1] + 1))
-            broken_before = np.concatenate(([0], harmful[good[:-1]])) != harmful[good]
-            broken_before[0] |= self.broken_since
-            for row in np.flatnonzero(base > expected):
-                self.observations.gaps.append((int(expected[row]), int(base[row]), bool(broken_before[row])))
-                self._note_losses([int(expected[row])])
-            if broken_before[0] and self.next_offset < 0:
-                # The log may be incomplete before the first valid batch.
-                self._note_losses([int(base[0]) - 1])
-            self.next_offset = int(last[-1]) + 1 if until is None else min(int(last[-1]) + 1, until)
-            self.broken_since = bool(harmful[-1] > harmful[good[-1]])
-        else:
-            self.broken_since |= bool(len(harmful) and harmful[-1])
-        self._note_losses(batches["base_offset"][batches["status"] == BatchStatus.CONFLICT])
 
     def _note_missing(self, batches: np.ndarray, records: np.ndarray) -> None:
         """Note the offsets of the window that are missing inside batches."""
-        until = self.next_offset if self.window.until_offset is None else self.window.until_offset
+        until = self.window.until_offset
+        until = self.tracker.next_offset if until is None else until
         missing = np.clip(missing_offsets(batches, records), self._first_offset(), until)
         missing = missing[missing[:, 0] < missing[:, 1]]
         self.observations.compacted.append(missing)
-        self._note_losses(missing[:, 0])
-
-    def _expected(self, batch: np.ndarray) -> int:
-        """The offset at which a batch must begin; the first batch may contain the log start offset."""
-        return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self.log.log_start_offset)
+        self.tracker.note(missing[:, 0].tolist())
 
     def _note_last(self, part: RecordIndex) -> None:
         """Keep the last valid batch, after which a later audit resumes, and where the records of the window end."""
@@ -344,17 +301,20 @@ class _LogFold:
         elif len(part.records):
             of_last_batch = part.records["batch"] == part.records["batch"][-1]
             self.newest_time = int(part.records["timestamp"][of_last_batch].max())
-            self.window_end = int(part.records["offset"][-1]) + 1
+            self.tracker.window_end = int(part.records["offset"][-1]) + 1
 
     def _mark(self) -> ResumePoint | None:
         """Where a later audit resumes; where this audit resumed if it found no valid batch."""
         suspect = self.chains.chains["suspect_offset"] != NO_OFFSET
-        is_sound = self.last_lost_offset == NO_OFFSET and not suspect.any()
+        is_sound = self._last_lost_offset() == NO_OFFSET and not suspect.any()
         last, topic_id = self.last, self.log.topic_id or (self.mark.topic_id if self.mark else None)
         if last is None:
             start = self.log.log_start_offset
             point = self.mark
-            return point and replace(point, log_start_offset=start, is_sound=is_sound, topic_id=topic_id)
+            if point is None:
+                return None
+            point = replace(point, log_start_offset=start, is_sound=is_sound, topic_id=topic_id)
+            return replace(point, start_is_recorded=self._start_is_recorded(), committed_end=self._committed_end())
         if self.log.partition is None:
             return None
         is_segment = self.log.source is None
@@ -371,6 +331,8 @@ class _LogFold:
             newest_time=self.newest_time,
             is_sound=is_sound,
             topic_id=topic_id,
+            start_is_recorded=self._start_is_recorded(),
+            committed_end=self._committed_end(),
         )
 
     def _previous_starts_by_key(self) -> np.ndarray:
@@ -386,7 +348,7 @@ class _LogFold:
 
     def _complete_since(self) -> int | None:
         """`FoldedLog.complete_since`; a log whose start has moved may have lost records of an earlier time."""
-        if self.archiving_ranges is None or self.last_lost_offset != NO_OFFSET or self.broken_since:
+        if self.archiving_ranges is None or self.tracker.losses.offsets or self.tracker.is_damaged:
             return None
         if self.folded_from == 0 == self.log.log_start_offset:
             return 0
@@ -397,87 +359,63 @@ class _LogFold:
         if self.spare_buffer is not self.buffer:
             RECORD_BUFFERS.release(self.spare_buffer)
 
+    def _last_lost_offset(self) -> int:
+        """The latest offset after the log start from which records may be missing, -1 for none."""
+        last = self.tracker.losses.last
+        return last if last >= self._first_offset() else NO_OFFSET
+
+    def _checkpoint(self) -> FoldCheckpoint | None:
+        mark = self._mark()
+        if mark is None:
+            return None
+        lost = self._last_lost_offset()
+        return FoldCheckpoint(
+            mark, self.keys, self.chains, self.extent, self.observations.counts, lost, *self.archiving
+        )
+
     def finish(self) -> FoldedLog:
-        topics = self.options.topics
         self._fold_decoded()
         self.folding.wait()
         self.release_buffers()
         first = self._first_offset()
-        # A time selects records, so the batches after the last of them do not count.
-        end = max(self.next_offset if self.window.until_time_ms is None else self.window_end, first)
-        seen = self.observations
-        seen.gaps = [gap for gap in seen.gaps if gap[0] <= end]
-        seen.compacted = [gaps[gaps[:, 0] <= end] for gaps in seen.compacted]
-        self._admit_losses()
+        end = self.tracker.end(first)
+        self.observations.gaps = self.tracker.gaps_before(end)
+        self.observations.compacted = [gaps[gaps[:, 0] <= end] for gaps in self.observations.compacted]
+        self.tracker.admit()
         self.extent.forget_before(first)
         complete_since = self._complete_since()
-        if self.last_lost_offset < first:
-            self.last_lost_offset = NO_OFFSET
-        checkpoint = None
-        if (mark := self._mark()) is not None:
-            counts, lost = self.observations.counts, self.last_lost_offset
-            checkpoint = FoldCheckpoint(mark, self.keys, self.chains, self.extent, counts, lost, *self.archiving)
+        checkpoint = self._checkpoint()
         # Not part of the checkpoint: a later audit reads these bytes again.
-        self.note_open_damage()
+        self.tracker.note_open_damage()
         if self.log.partition is not None:
-            self.observations.place_keys(key_hashes(self.keys), self.log.partition, self.options.state_partitions)
-        chains, numbers = existing_chains(self.chains), np.flatnonzero(self.chains.chains["exists"])
-        suspect = chains.chains["suspect_offset"] != NO_OFFSET
-        suspect |= self.last_lost_offset > chains.chains["snapshot_offset"]
+            count = self.options.partition_count
+            self.observations.place_keys(key_hashes(self.keys), self.log.partition, count)
+        chains = existing_chains(self.chains)
+        numbers = np.flatnonzero(self.chains.chains["exists"])
+        last_lost_offset = self._last_lost_offset()
+        suspect = is_suspect(chains.chains, last_lost_offset, start_is_shown=self._start_is_shown())
+        topics = self.options.topics
         key = key_columns(self.keys, numbers, topics)
-        topic_ends, encoded = topics.end_of(key["topic_id"], key["partition"]), dictionary_encoded(key)
-        unreadable = self.chains.chains["suspect_offset"] != NO_OFFSET
-        hidden = self.last_lost_offset != NO_OFFSET or bool((unreadable & ~self.chains.chains["exists"]).any())
-        limit = cutoff(chains, suspect, hidden=hidden)
-        # The whole batch that contains the log start offset is folded, but its records before that are not counted.
-        current = max(limit.offset or 0, first)
-        bounds = (first, current, current if limit.next_offset is None else limit.next_offset)
-        redundant, pinned = np.diff([self.extent.records_before(offset) for offset in bounds]).tolist()
-        redundant_bytes, pinned_bytes = np.diff([self.extent.bytes_before(offset) for offset in bounds]).tolist()
-        limiting = slice(0, 0) if limit.limited_by is None else slice(limit.limited_by, limit.limited_by + 1)
-
-        def first_of(column: pa.Array) -> Any:
-            return next(iter(column.to_pylist()), None)
-
-        unsafe_reason = limit.unsafe_reason if self.log.has_offsets else "this format has no offsets"
-        row = {
-            "dialect": SHARE_GROUP_STATE,
-            "topic": self.log.topic,
-            "partition": self.log.partition,
-            "cutoff_offset": limit.offset,
-            "log_start_offset": first,
-            "log_end_offset": end,
-            "redundant_records": redundant,
-            "live_share_partitions": len(numbers),
-            "limited_by_group": first_of(key["group_id"][limiting]),
-            "limited_by_topic_id": first_of(key["topic_id"][limiting]),
-            "limited_by_partition": first_of(key["partition"][limiting]),
-            "limited_since": first_of(to_timestamps(chains.chains["write_time"][limiting])),
-            "safe": not unsafe_reason,
-            "reason": unsafe_reason or None,
-            "redundant_bytes": redundant_bytes,
-            "next_cutoff_offset": limit.next_offset,
-            "pinned_records": pinned,
-            "pinned_bytes": pinned_bytes,
-        }
+        encoded = dictionary_encoded(key)
+        topic_ends = topics.end_of(key["topic_id"], key["partition"])
 
         def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
-            lists, number = (suspect[part], topic_ends[part]), self.log.partition
-            return state_table(piece, piece_key, number, *lists, has_offsets=self.log.has_offsets)
+            lists = (suspect[part], topic_ends[part])
+            return state_table(piece, piece_key, self.log.partition, *lists, has_offsets=self.log.has_offsets)
 
-        has_sizes = self.log.has_sizes and (self.mark is None or self.mark.position >= 0)
-        row |= dict.fromkeys((*(() if self.log.has_offsets else _OFFSETS), *(() if has_sizes else _SIZES)))
+        row = self._cutoff_row(chains, key, suspect, (first, end))
+        ranges = self.archiving_ranges
         return FoldedLog(
             log=self.log,
             keys=self.keys,
             all_chains=self.chains,
             chains=chains,
             numbers=numbers,
-            last_lost_offset=self.last_lost_offset,
+            last_lost_offset=last_lost_offset,
             suspect=suspect,
             observations=self.observations,
             record_count=self.record_count,
-            redundant_records=redundant,
+            redundant_records=row.pop("counted_redundant"),
             first_offset=first,
             next_offset=end,
             folded_from=self.folded_from,
@@ -491,9 +429,93 @@ class _LogFold:
             checkpoint=checkpoint,
             previous_starts=self._previous_starts_by_key()[numbers],
             archiving=self.archiving,
-            first_lost_offset=min(self.losses.offsets, default=NO_OFFSET),
-            archiving_ranges=self.archiving_ranges
-            and self.archiving_ranges.table(self.keys, topics, self.log.partition or 0),
+            first_lost_offset=self.tracker.losses.first,
+            archiving_ranges=ranges and ranges.table(self.keys, topics, self.log.partition or 0),
             complete_since=complete_since,
             record_breaches=self.record_breaches,
         )
+
+    def _keeps_state(self) -> bool:
+        """Whether the input shows nothing of the log that the last audit had not read."""
+        return self.mark is not None and self.observations.resume_status in KEPT_STATE
+
+    def _start_is_recorded(self) -> bool:
+        return self.mark.start_is_recorded if self.mark and self._keeps_state() else self.log.start_is_recorded
+
+    def _committed_end(self) -> int | None:
+        return self.mark.committed_end if self.mark and self._keeps_state() else self.log.committed_end
+
+    def _start_is_shown(self) -> bool:
+        """Whether no record of the broker's own log, which it would load, precedes the input."""
+        return self.log.has_offsets and (self._first_offset() == 0 or self._start_is_recorded())
+
+    def _cutoff_row(
+        self, chains: Chains, key: dict[str, pa.Array], suspect: np.ndarray, extent: tuple[int, int]
+    ) -> dict[str, Any]:
+        """The row of `cutoff`, and `counted_redundant`: redundant records, also where the format has no offsets."""
+        first, end = extent
+        limit = cutoff(chains)
+        # The whole batch that contains the log start offset is folded, but its records before that are not counted.
+        current = max(limit.offset or 0, first)
+        bounds = (first, current, current if limit.next_offset is None else limit.next_offset)
+        redundant, pinned = np.diff([self.extent.records_before(offset) for offset in bounds]).tolist()
+        redundant_bytes, pinned_bytes = np.diff([self.extent.bytes_before(offset) for offset in bounds]).tolist()
+        limiting = slice(0, 0) if limit.limited_by is None else slice(limit.limited_by, limit.limited_by + 1)
+        holder = {name: next(iter(column[limiting].to_pylist()), None) for name, column in key.items()}
+        written = to_timestamps(chains.chains["write_time"][limiting]).to_pylist()
+        reasons = unsafe_reasons(self._evidence(chains, suspect))
+        row = {
+            "dialect": SHARE_GROUP_STATE,
+            "topic": self.log.topic,
+            "partition": self.log.partition,
+            "cutoff_offset": limit.offset,
+            "log_start_offset": first,
+            "log_end_offset": end,
+            "redundant_records": redundant,
+            "live_share_partitions": len(chains.chains),
+            "limited_by_group": holder["group_id"],
+            "limited_by_topic_id": holder["topic_id"],
+            "limited_by_partition": holder["partition"],
+            "limited_since": next(iter(written), None),
+            "safe": not reasons,
+            "reason": "; ".join(reasons) or None,
+            "redundant_bytes": redundant_bytes,
+            "next_cutoff_offset": limit.next_offset,
+            "pinned_records": pinned,
+            "pinned_bytes": pinned_bytes,
+        }
+        has_sizes = self.log.has_sizes and (self.mark is None or self.mark.position >= 0)
+        unknown = (*(() if self.log.has_offsets else _OFFSETS), *(() if has_sizes else _SIZES))
+        return row | dict.fromkeys(unknown) | {"counted_redundant": redundant}
+
+    def _evidence(self, chains: Chains, suspect: np.ndarray) -> CutoffEvidence:
+        has_base = chains.chains["snapshot_offset"] != NO_OFFSET
+        all_chains = self.chains.chains
+        # An unreadable record of a share-partition without a state may be its only one.
+        hidden = all_chains["suspect_offset"][(all_chains["suspect_offset"] != NO_OFFSET) & ~all_chains["exists"]]
+        lost = [offset for offset in (self._last_lost_offset(), *hidden[:1].tolist()) if offset != NO_OFFSET]
+        return CutoffEvidence(
+            log=self.log,
+            base="snapshot",
+            start_is_shown=self._start_is_shown(),
+            suspects=int((suspect & has_base).sum()),
+            without_base=int((~has_base).sum()),
+            lost_offset=min(lost, default=NO_OFFSET),
+            misplaced=self.observations.misplaced_count,
+            uncommitted=count_uncommitted(all_chains, self._committed_end()),
+        )
+
+
+def is_suspect(chains: np.ndarray, last_lost_offset: int | np.ndarray, *, start_is_shown: bool) -> np.ndarray:
+    """Whether records that each state depends on are missing or unreadable.
+
+    Args:
+        chains: CHAIN rows of live share-partitions.
+        last_lost_offset: the latest offset from which records may be missing, -1 for none; one for all, or per row.
+        start_is_shown: whether no record of the broker's own log precedes the input; if not, the snapshot of a state
+            that begins with an update may be there.
+    Returns:
+        bool, one per row.
+    """
+    suspect = (chains["suspect_offset"] != NO_OFFSET) | (last_lost_offset > chains["snapshot_offset"])
+    return suspect if start_is_shown else suspect | (chains["snapshot_offset"] == NO_OFFSET) & ~chains["was_deleted"]

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from share_state.fold.interval_map import count_terminal, ensure_capacity, has_capacity
 from share_state.fold.interval_merge import effective_starts, end_offsets
-from share_state.fold.log_stats import Losses
+from share_state.fold.losses import Losses
 from share_state.fold.options import FoldOptions, SharePartitionFilter
 from share_state.fold.record_context import RECORD_CONTEXT, advance
 from share_state.fold.state_chains import CHAIN, NO_OFFSET, Chains, group_by_key
-from share_state.fold.state_log import decode_log
+from share_state.fold.state_log import decode_log, is_suspect
 from share_state.fold.states import RecordStates, RecordView, key_columns, state_table, to_timestamps
 from share_state.jit.compile import allocating_kernel
 from share_state.kafka.buffers import clone_rows, copy_rows
@@ -96,12 +96,12 @@ class _StateLogReader:
     def _suspect(self, states: RecordStates) -> np.ndarray:
         lost = np.array([NO_OFFSET, *sorted(self._losses.offsets)])
         lost_by_then = lost[np.searchsorted(lost, states.rows["offset"], side="right") - 1]
-        return (states.chains["suspect_offset"] != NO_OFFSET) | (lost_by_then > states.chains["snapshot_offset"])
+        return is_suspect(states.chains, lost_by_then, start_is_shown=self.log.shows_its_start)
 
     def suspect_at_end(self) -> np.ndarray:
         chains = self._replay.chains.chains
-        lost = max(self._losses.offsets, default=NO_OFFSET)
-        return chains["exists"] & ((chains["suspect_offset"] != NO_OFFSET) | (lost > chains["snapshot_offset"]))
+        suspect = is_suspect(chains, self._losses.last, start_is_shown=self.log.shows_its_start)
+        return chains["exists"] & suspect
 
     def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         starts = states.chains["start_offset"].copy()

@@ -28,18 +28,20 @@ from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
-from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult
+from share_state.pipeline.result import DEAD_LETTERS_NOTE, TAIL_NOTE, RunResult, mark_unsafe
 from share_state.pipeline.sink import Sink
-from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
+from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
+from share_state.sources.as_of import Window
 from share_state.sources.dead_letters import DeadLetterSource
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.partition_count import state_partition_coverage
 
 _LOG = logging.getLogger("share_state")
 
@@ -108,6 +110,7 @@ def settle_tables(
         tables: the tables of these rows.
     """
     split, found = judge_folded_states(side, plan, rows, tables[STATE])
+    tables = {**tables, CUTOFF: settle_cutoffs(plan, tables[CUTOFF], modulus_of(rows))}
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
@@ -120,8 +123,12 @@ def judge_folded_states(
     """The result of `judge_states` for rows of `LocalExecutor.fold` and their table STATE."""
     summaries = rows[SUMMARY].drop_null().to_pylist()
     newest = max(summary["newest_time"] or 0 for summary in summaries)
-    modulus = gcd(*(summary["key_modulus"] for summary in summaries))
-    return judge_states(side, plan, _with_log(rows, STATE, states), modulus, newest)
+    return judge_states(side, plan, _with_log(rows, STATE, states), modulus_of(rows), newest)
+
+
+def modulus_of(rows: pa.Table) -> int:
+    """`key_modulus` of all logs, from the result of `LocalExecutor.fold`."""
+    return gcd(*(summary["key_modulus"] for summary in rows[SUMMARY].drop_null().to_pylist()))
 
 
 def _with_log(rows: pa.Table, name: str, table: pa.Table) -> pa.Table:
@@ -256,6 +263,7 @@ def judge_across_logs(
     Returns:
         The result with these findings counted, and a run_id of all sides; the rows of the driver.
     """
+    result = replace(result, notes=(*result.notes, *_tail_notes(plan, result.progress)))
     result, found = _settle_across_logs(side.groups, plan, result, sink, now_ms)
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
@@ -394,8 +402,10 @@ def _settle_across_logs(
     """Judge keys with state in several logs, and the group side; as `judge_across_logs`."""
     modulus = result.key_modulus
     if side is None and not _is_mixed(plan, modulus):
-        return result, []
+        found = judge_coverage(plan, modulus, result.share_partitions)
+        return (result.with_driver_rows(found), found) if found else (result, [])
     split, found = judge_states(side, plan, sink.read(STATE, [LOG, *STATE_COLUMNS]), modulus, now_ms)
+    result = replace(result, cutoff=settle_cutoffs(plan, result.cutoff, modulus))
     for table in (STATE, IN_FLIGHT, TIMELINE) if len(split) else ():
         sink.settle(table, {*split[LOG].to_pylist()}, partial(_settle, split))
     counted = result.with_driver_rows(found, side.tables() if side else None)
@@ -429,10 +439,69 @@ def judge_states(
         `split_keys`; the findings, their run_id still null.
     """
     split = split_keys(states if _is_mixed(plan, modulus) else states.slice(0, 0), plan.state_partitions)
-    found = [] if plan.judging == JUDGE_NONE else [findings(Scope.STATES, split, plan.severities)]
+    found = judge_coverage(plan, modulus, len(states))
+    if plan.judging != JUDGE_NONE:
+        found.append(findings(Scope.STATES, split, plan.severities))
     if side is not None:
         found.append(side.judge(_settle(split, states), plan, now_ms))
     return split, found
+
+
+def judge_coverage(plan: FoldPlan, modulus: int, keys: int) -> list[pa.Table]:
+    """Find the state partitions that are not in the input, unless the caller named single log partitions.
+
+    Args:
+        modulus, keys: `key_modulus` of all logs, and number of live share-partitions.
+    Returns:
+        The findings, their run_id still null; empty if there are none.
+    """
+    if plan.names_logs or plan.judging == JUDGE_NONE:
+        return []
+    coverage = state_partition_coverage(plan.logs, plan.partition_count, modulus, keys)
+    return [findings(Scope.INPUT, coverage, plan.severities)] if coverage.missing else []
+
+
+def judge_input(plan: FoldPlan, result: RunResult) -> RunResult:
+    """The result of a fold whose states nobody needs, with what `judge_across_logs` finds in the summaries alone."""
+    found = judge_coverage(plan, result.key_modulus, result.share_partitions)
+    result = result.with_driver_rows(found) if found else result
+    notes = (*result.notes, *_tail_notes(plan, result.progress))
+    return replace(result, cutoff=settle_cutoffs(plan, result.cutoff, result.key_modulus), notes=notes)
+
+
+def _tail_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
+    """A note on each copy that ends before the high watermark that is recorded beside it."""
+    notes = list[str]()
+    for log in plan.logs:
+        end = progress.get(log.name)
+        if end is None or plan.window_of(log) != Window() or (log.high_watermark or 0) <= end:
+            continue
+        records = pluralize((log.high_watermark or 0) - end, "record")
+        notes.append(
+            f"{TAIL_NOTE}{log.name}: the copy ends at offset {end}, {records} before the high watermark recorded beside"
+            " it: it was copied while the broker ran, or its newest segment is missing or truncated"
+        )
+    return notes
+
+
+MIXED = "the keys of the logs fit no number of state partitions, so one holds records of another"
+"""Reason why no cutoff is safe."""
+
+
+def fits_no_count(plan: FoldPlan, modulus: int) -> bool:
+    """Whether the keys of all logs together are misplaced with every possible number of state partitions."""
+    return plan.state_partitions is None and 0 < modulus < plan.partition_count.least
+
+
+def settle_cutoffs(plan: FoldPlan, cutoffs: pa.Table, modulus: int) -> pa.Table:
+    """The table `cutoff`, in which no cutoff of a state partition is safe if the logs hold records of each other.
+
+    Args:
+        modulus: `key_modulus` of all logs.
+    """
+    if not fits_no_count(plan, modulus):
+        return cutoffs
+    return mark_unsafe(cutoffs, {log.name: MIXED for log in plan.logs if log.topic == STATE_TOPIC})
 
 
 def known_times(

@@ -47,7 +47,8 @@ from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, infer_partition_count
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, names_log
+from share_state.sources.partition_count import PartitionCount, count_partitions, infer_partition_count
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
 from share_state.sources.tables import Columns
@@ -144,7 +145,8 @@ class FoldPlan:
         windows: name of a log partition -> which of its records count.
         window: the window of the log partitions that `windows` does not name.
         topics: names and end offsets that are known.
-        state_partitions: number of partitions of the state topic; None if unknown.
+        partition_count: how many partitions the state topic has.
+        names_logs: whether the caller named single log partitions, so that no other is expected in the input.
         control: how control records are folded.
         indexes: name of a log partition -> entries of its share snapshot file, to check against the log.
         severities: rule -> severity or "off".
@@ -166,7 +168,8 @@ class FoldPlan:
     windows: Mapping[str, Window] = field(default_factory=dict)
     window: Window = field(default_factory=Window)
     topics: Topics = field(default_factory=Topics)
-    state_partitions: int | None = None
+    partition_count: PartitionCount = field(default_factory=PartitionCount)
+    names_logs: bool = False
     control: ControlOptions = field(default_factory=ControlOptions)
     indexes: Mapping[str, Sequence[ShareSnapshotEntry]] = field(default_factory=dict)
     severities: Mapping[str, str] = field(default_factory=dict)
@@ -182,6 +185,16 @@ class FoldPlan:
     dead_letters_copied_last: bool = False
     archiving_groups: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def state_partition_numbers(self) -> list[int]:
+        """The numbers of the state partitions in the input, as far as they are known."""
+        return [log.partition for log in self.logs if log.topic == STATE_TOPIC and log.partition is not None]
+
+    @property
+    def state_partitions(self) -> int | None:
+        """Number of partitions of the state topic; None if unknown."""
+        return self.partition_count.number
 
     def window_of(self, log: LogPartition) -> Window:
         """Which records of one of the logs count."""
@@ -204,7 +217,7 @@ class FoldPlan:
         return FoldOptions(
             topics=self.topics,
             limits=self.limits,
-            state_partitions=self.state_partitions,
+            partition_count=self.partition_count,
             cores=self.cores_of(log),
             control=control,
             restore=resumed and resumed.restore(log),
@@ -283,6 +296,8 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     of_groups = {} if spec.judge == JUDGE_NONE else _group_limits_of(spec.sources, notes)
     configured = {group: {**of_groups.get(group, {}), **own} for group, own in limits.groups.items()}
     properties = next((one.kafka_properties for one in spec.sources if one.kafka_properties), None)
+    of_export = (export.state_partitions for _, export in exports if export.state_partitions is not None)
+    stated_partitions = spec.state_partitions or next(of_export, None)
     for note in notes:
         _LOG.info("%s", note)
     return FoldPlan(
@@ -290,9 +305,8 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         windows=windows,
         window=Window(until_time_ms=spec.as_of_time),
         topics=topics or next((export.topics for _, export in exports if export.topics is not None), Topics()),
-        state_partitions=spec.state_partitions
-        or next((export.state_partitions for _, export in exports if export.state_partitions is not None), None)
-        or infer_partition_count(logs, STATE_TOPIC),
+        partition_count=count_partitions(logs, stated_partitions),
+        names_logs=any(names_log(source.path) for source in spec.sources),
         control=ControlOptions(
             mode=spec.control_records.mode,
             subscriptions=read_subscriptions(spec.control_records.subscriptions),

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from share_state import __version__
 from share_state.delta.reader import COMMITTED
-from share_state.errors import InputError
+from share_state.errors import InputError, pluralize
 from share_state.fold.states import to_datetime
 from share_state.pipeline.task import CUTOFF, SUMMARY, Digest, returned_table
 from share_state.rules.findings import count_findings, drop_unproven
@@ -35,7 +35,8 @@ class RunResult:
         findings: (severity, rule) -> number.
         progress: log partition -> next offset to read; None if the format has no offsets.
         index: log partition -> entries of its share snapshot file (control records only).
-        compared: share-partitions folded again without the records before the cutoff; None unless `verify` is set.
+        compared: share-partitions of logs with a safe cutoff that are folded again without the records before it; None
+            unless `verify` is set.
         differing: those of them whose state differs.
         carried: log partition -> its row of `carried_logs`, if a later run may continue from it.
         log_time: ms, timestamp of the newest record of the whole input (audits only).
@@ -119,6 +120,7 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
     check_batches(rows)
     summaries = rows[SUMMARY].to_pylist()
     limits = returned_table(rows, CUTOFF).sort_by([("topic", "ascending"), ("partition", "ascending")])
+    changing = {one["log"]: _changes(one["differing"]) for one in summaries if one["differing"]}
     findings, progress = Counter[tuple[str, str]](), dict[str, int | None]()
     archiving = [(summary["log"], *summary["archiving"]) for summary in summaries if summary["archiving"] is not None]
     first = min(archiving, key=itemgetter(2, 0), default=None)
@@ -137,7 +139,7 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
         records=sum(summary["records"] for summary in summaries),
         share_partitions=sum(limits["live_share_partitions"].to_pylist()),
-        cutoff=limits,
+        cutoff=mark_unsafe(limits, changing),
         findings=dict(sorted(findings.items())),
         progress=progress,
         index={summary["log"]: [ShareSnapshotEntry(**entry) for entry in summary["index"]] for summary in summaries},
@@ -150,6 +152,22 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         notes=() if first is None else (_writer_note(*first),),
         key_modulus=gcd(*(summary["key_modulus"] for summary in summaries)),
     )
+
+
+def _changes(differing: Sequence[str]) -> str:
+    return f"folding without the records before it changes {pluralize(len(differing), 'share-partition')}"
+
+
+def mark_unsafe(cutoffs: pa.Table, reasons: Mapping[str, str]) -> pa.Table:
+    """The table `cutoff` with more reasons why cutoffs are not safe, by name of the log partition."""
+    if not reasons:
+        return cutoffs
+    rows = cutoffs.to_pylist()
+    for row in rows:
+        if (reason := reasons.get(f"{row['topic']}-{row['partition']}")) is not None:
+            row["safe"] = False
+            row["reason"] = "; ".join(filter(None, (row["reason"], reason)))
+    return pa.Table.from_pylist(rows, schema=cutoffs.schema)
 
 
 def keep_proven(findings: pa.Table, archiving: tuple[str, int, int] | None) -> pa.Table:
@@ -172,7 +190,10 @@ WRITER = f"writer of {STATE_TOPIC}"
 DEAD_LETTERS_NOTE = "dead letters"
 """Begins the notes on dead letters."""
 
-KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE)
+TAIL_NOTE = "tail of "
+"""Begins the notes on copies that end before their high watermark."""
+
+KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, TAIL_NOTE)
 """Notes that stay while nothing is new."""
 
 

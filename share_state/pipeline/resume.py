@@ -24,8 +24,9 @@ from share_state.pipeline.stream import state_bytes
 from share_state.pipeline.stream_tables import StreamRun, last_stream_run
 from share_state.pipeline.task import CUTOFF, FINDINGS, STATE
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment, infer_partition_count, join_copies
+from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment, join_copies
 from share_state.sources.object_stores import absolute_address
+from share_state.sources.partition_count import count_partitions
 from share_state.sources.resume_point import ResumePoint, ResumeStatus, digest_of_logs, resume
 from share_state.sources.segments import without_obsolete_copies
 
@@ -140,8 +141,8 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
     for name in _missing(found, statuses, points, last):
         logs.append(_empty_log(name, points.get(name), (last.logs[name] if last else None) or 0))
         statuses[name] = ResumeStatus.MISSING
-    if plan.state_partitions == infer_partition_count(plan.logs, STATE_TOPIC):
-        plan = replace(plan, state_partitions=infer_partition_count(logs, STATE_TOPIC))
+    stated_partitions = None if plan.partition_count.is_inferred else plan.state_partitions
+    plan = replace(plan, partition_count=count_partitions(logs, stated_partitions))
     files = last.tables.files(CHECKPOINT_TABLE) if points and last else []
     is_control = any(log.topic != STATE_TOPIC for log in logs)
     states = last.tables.files(STATE) if is_control and last is not None and not last.is_vacuumed else []

@@ -38,6 +38,7 @@ from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.findings import RecordRules, judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
+from share_state.sources.partition_count import PartitionCount
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.tables import rows_in_chunks, rows_of_batches
 from share_state.sources.topics import Topics
@@ -264,7 +265,7 @@ class StreamFold:
         log = LogPartition(STATE_TOPIC, partition, (), start, is_recorded, facts.topic_id, source=MicroBatch(rows))
         options = FoldOptions(
             limits=self.limits,
-            state_partitions=self.state_partitions or facts.state_partitions,
+            partition_count=PartitionCount(self.state_partitions or facts.state_partitions),
             restore=None if before is None else cast("Callable[[], FoldCheckpoint]", restore),
             resume_status=status,
             judge=RecordRules(self.severities),

@@ -247,7 +247,9 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         rows = findings.filter(pc.field(WRITTEN) >= 0)
         seconds = rows[WRITTEN].to_numpy() // 1000
         unproven = _counted(rows.append_column("second", pa.array(seconds)), ["severity", "rule", "second"])
-    proof = plan.prove(folded) if plan.verify else None
+    # Folding the input again shows nothing about records that are not in it.
+    is_provable = folded.cutoff["safe"][0].as_py()
+    proof = plan.prove(folded) if plan.verify and is_provable else None
     return {
         "log": folded.log.name,
         "records": folded.record_count,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from share_state.errors import InputError
+from share_state.errors import InputError, pluralize
 from share_state.report.console import (
     escape_unprintable,
     format_time,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from share_state.sources.topics import Topics
 
 _NUMERIC = ("PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE")
+_REASONS_SHOWN = 10
 _COLUMNS = ("TOPIC", *_NUMERIC, "SAFE", "HELD BACK BY", "ITS SNAPSHOT")
 
 
@@ -38,12 +39,13 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
         if row["limited_by_group"] is not None:
             topic = row["limited_by_topic"] or row["limited_by_topic_id"] or row["topic"]
             holder = f"{row['limited_by_group']} {topic} {row['limited_by_partition']}"
-        safe = ": ".join(filter(None, ("yes" if row["safe"] else "no", row["reason"])))
+        safe = "yes" if row["safe"] else "no"
         since = format_time(row["limited_since"]) if row["limited_since"] else None
         numbers = ("partition", "cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records")
         known = [row["topic"], *(row[name] for name in numbers), row["live_share_partitions"]]
         cells.append([*known, safe, holder, since])
     print_table(_COLUMNS, cells, numeric=_NUMERIC)
+    _print_reasons(rows)
     for row in rows:
         log = f"{row['topic']}-{row['partition']}"
         if row["ignored"]:
@@ -57,10 +59,35 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def print_verification(compared: int | None, differing: Sequence[str]) -> None:
-    """Print whether folding again, without the records before each cutoff, gives the same state."""
+def _print_reasons(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print why cutoffs are not safe, and what else is to be said of them, one line per log partition."""
+    explained = [row for row in rows if row["reason"]]
+    for row in explained[:_REASONS_SHOWN]:
+        label = "" if row["safe"] else "not safe: "
+        log = row["topic"] if row["partition"] is None else f"{row['topic']}-{row['partition']}"
+        print_line(escape_unprintable(f"{label}{log}: {row['reason']}"))
+    if len(explained) > _REASONS_SHOWN:
+        more = pluralize(len(explained) - _REASONS_SHOWN, "more log partition")
+        print_line(f"and {more}: --json lists them")
+
+
+def refused(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of the table `cutoff` whose records before the cutoff must not be deleted."""
+    return [row for row in rows if not row["safe"] and (row["cutoff_offset"] or 0) > row["log_start_offset"]]
+
+
+def print_verification(rows: Sequence[Mapping[str, Any]], compared: int | None, differing: Sequence[str]) -> None:
+    """Print whether folding again, without the records before each cutoff, gives the same state.
+
+    Args:
+        rows: rows of the table `cutoff`.
+        compared, differing: as in RunResult.
+    """
+    if not_proven := len(refused(rows)):
+        print_line(f"not verified: {pluralize(not_proven, 'log partition')} whose cutoff is not safe")
     if compared is None:
-        print_line("no log has a cutoff, so there is nothing to verify")
+        if not not_proven:
+            print_line("no log has a cutoff, so there is nothing to verify")
     elif not differing:
         print_line(
             f"verified: the records at or after the cutoff fold to the same state for all {compared:,} share-partitions"

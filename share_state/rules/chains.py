@@ -62,10 +62,14 @@ def base_lost(folded: FoldedLog) -> Breaches:
 
 @rule("STATE_SUSPECT", Scope.STATE_LOG, WARNING, "Kafka ShareCoordinatorShard.replay")
 def state_suspect(folded: FoldedLog) -> Breaches:
-    """Every record since a share-partition's latest snapshot can be read."""
-    rows = np.flatnonzero(folded.suspect)
+    """Every record since a share-partition's latest snapshot can be read.
+
+    A state whose snapshot is not in the input is suspect, too: ORPHAN_UPDATE names it.
+    """
+    since = np.maximum(folded.chains.chains["suspect_offset"], folded.last_lost_offset)
+    rows = np.flatnonzero(folded.suspect & (since != NO_OFFSET))
     chains = folded.chains.chains[rows]
-    since = np.maximum(chains["suspect_offset"], folded.last_lost_offset)
+    since = since[rows]
     why = " on are missing or unreadable since its latest snapshot"
     text = (f"the state may be wrong: records from {PLACE} ", since, why)
     return at_share_partitions(folded, rows, *text, offset=since, snapshot_offset=chains["snapshot_offset"].copy())

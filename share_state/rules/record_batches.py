@@ -149,16 +149,6 @@ def _since_last_audit(folded: FoldedLog, status: ResumeStatus, text: str, *, set
     return Breaches(np.array([folded.first_offset if settled else before]), (text,), settled=np.array([settled]))
 
 
-@rule("LOG_MISSING", Scope.STATE_LOG, WARNING, "Kafka CreatePartitionsRequest: the partitions of a topic only increase")
-def log_missing(folded: FoldedLog) -> Breaches:
-    """Every log partition that an earlier audit read is in the input.
-
-    The state of a missing one is kept.
-    """
-    text = "not in the input; its share-partitions keep the state from the previous audit"
-    return _since_last_audit(folded, ResumeStatus.MISSING, text, settled=False)
-
-
 @rule("LOG_BEHIND", Scope.STATE_LOG, INFO, "Kafka replication, high watermark")
 def log_behind(folded: FoldedLog) -> Breaches:
     """A log partition ends at or after the offset where the previous audit stopped.

@@ -54,6 +54,7 @@ class Scope(StrEnum):
     LOG = "log"  # a folded log partition of either dialect
     STATE_LOG = "state log"  # a folded partition of `__share_group_state`
     CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
+    INPUT = "input"  # the state partitions that are in the input
     STATES = "states"  # rows of share_partition_state of several state partitions
     GROUPS = "groups"  # share groups and the state of their share-partitions
     CLAIMS = "claims"  # claims and assignments of classic consumer groups

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from share_state.errors import InputError
 from share_state.kafka.compression import MAX_BODY_SIZE
-from share_state.kafka.primitives import partition_for
 from share_state.sources.object_stores import InputPath, StorePath, expand_paths, read_errors, read_head, to_path
 from share_state.sources.topics import Topics
 
@@ -91,7 +90,8 @@ class LogCopy:
 
     Attributes:
         log_start_offset: first offset that a broker would load.
-        start_is_recorded: whether it comes from the broker's log-start-offset-checkpoint.
+        start_is_recorded: whether a checkpoint file of the broker shows that its log begins there or later, at an
+            offset after 0: log-start-offset-checkpoint, or the first entry of leader-epoch-checkpoint.
         high_watermark: from replication-offset-checkpoint; None if absent.
         leader_epochs: leader epochs and their first offsets, from leader-epoch-checkpoint.
     """
@@ -111,7 +111,7 @@ class LogPartition:
         partition: number; None if no folder name contains it.
         segments: all segments of all replicas, by base offset.
         log_start_offset: first offset that a broker would load, the lowest of all replicas.
-        start_is_recorded: whether it comes from the broker's log-start-offset-checkpoint.
+        start_is_recorded: whether the broker records that its log begins there or later, as in LogCopy.
         topic_id: from partition.metadata, None if there is none.
         source: reads input of another format; None for segments of a broker.
         copies: metadata of the replicas, by `Segment.replica`.
@@ -127,6 +127,27 @@ class LogPartition:
     source: RecordSource | None = None
     copies: tuple[LogCopy, ...] = ()
     max_body_size: int = MAX_BODY_SIZE
+
+    @property
+    def shows_its_start(self) -> bool:
+        """Whether the broker's own log has no record before `log_start_offset` that it would load."""
+        return self.has_offsets and (self.log_start_offset == 0 or self.start_is_recorded)
+
+    @property
+    def committed_end(self) -> int | None:
+        """The offset before which every later leader has the records; None if the input does not show it.
+
+        The greatest high watermark that is recorded beside a copy, or the start of the latest leader epoch: that leader
+        has all records before it.
+        """
+        if self.high_watermark is None:
+            return None
+        return max([self.high_watermark, *(start for copy in self.copies for _, start in copy.leader_epochs)])
+
+    @property
+    def high_watermark(self) -> int | None:
+        """The greatest high watermark that is recorded beside a copy; None if there is none."""
+        return max((copy.high_watermark for copy in self.copies if copy.high_watermark is not None), default=None)
 
     @property
     def has_offsets(self) -> bool:
@@ -260,13 +281,17 @@ def _log_partition(
         segments += own
         first = min(segment.base_offset for segment in own)
         recorded = _checkpointed(folder, "log-start-offset-checkpoint", topic, partition) or 0
-        epochs = (line.split() for line in _lines(folder / "leader-epoch-checkpoint"))
+        lines = (line.split() for line in _lines(folder / "leader-epoch-checkpoint"))
+        epochs = tuple((int(words[0]), int(words[1])) for words in lines if _are_two_numbers(words))
+        # A broker that moves the log start moves the start of the first epoch, too.
+        # Source: Kafka LeaderEpochFileCache.truncateFromStart.
+        first_epoch_start = epochs[0][1] if epochs else 0
         copies.append(
             LogCopy(
                 log_start_offset=max(first, recorded),
-                start_is_recorded=recorded > first,
+                start_is_recorded=recorded > first or first_epoch_start >= max(first, 1),
                 high_watermark=_checkpointed(folder, "replication-offset-checkpoint", topic, partition),
-                leader_epochs=tuple((int(words[0]), int(words[1])) for words in epochs if _are_two_numbers(words)),
+                leader_epochs=epochs,
             )
         )
     topic_id = next((found for folder, _ in replicas if (found := _topic_id(folder)) is not None), None)
@@ -277,7 +302,8 @@ def _log_partition(
 def of_copies(log: LogPartition, numbers: Collection[int]) -> LogPartition:
     """A log partition with only the copies of these numbers."""
     copies = [log.copies[number] for number in numbers]
-    start, is_recorded = min((copy.log_start_offset, copy.start_is_recorded) for copy in copies)
+    start = min(copy.log_start_offset for copy in copies)
+    is_recorded = any(copy.start_is_recorded for copy in copies if copy.log_start_offset == start)
     segments = in_offset_order(segment for segment in log.segments if segment.replica in numbers)
     return replace(log, segments=segments, log_start_offset=start, start_is_recorded=is_recorded)
 
@@ -294,6 +320,14 @@ def join_copies(log: LogPartition, other: LogPartition) -> LogPartition:
     copies, topic_id = log.copies + other.copies, log.topic_id or other.topic_id
     joined = replace(log, segments=segments, topic_id=topic_id, copies=copies)
     return of_copies(joined, {segment.replica for segment in segments})
+
+
+def names_log(text: str) -> bool:
+    """Whether a path names one log partition, its folder or a file of it, and not a folder above it or a glob."""
+    folder = to_path(text)
+    if any(sign in text for sign in "*?["):
+        return False
+    return folder.name.endswith(".log") or _topic_of(folder) is not None
 
 
 def _expand(text: str | InputPath, topic: str | None) -> list[InputPath]:
@@ -441,33 +475,3 @@ def find_logs_of_dialect(inputs: Sequence[str], dialect: str) -> list[LogPartiti
             return find_topic_logs(inputs)
         except InputError:
             raise no_state_topic from None
-
-
-def infer_partition_count(logs: Sequence[LogPartition], topic: str) -> int | None:
-    """Number of partitions of a topic; None if the logs do not run from 0 without a gap.
-
-    Only folders of segments include partitions without records. Partition 0 of `__consumer_offsets` alone may be the
-    first of many.
-
-    Args:
-        logs: all log partitions in the input; logs of other topics leave the number unknown.
-        topic: STATE_TOPIC or GROUP_TOPIC.
-    """
-    numbers = sorted(log.partition for log in logs if log.partition is not None and log.topic == topic)
-    least = 1 if topic == STATE_TOPIC else 2
-    is_complete = all(log.source is None for log in logs) and numbers == list(range(len(logs)))
-    return len(numbers) if len(numbers) >= least and is_complete else None
-
-
-def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[tuple[int | None, str]]) -> int | None:
-    """Number of partitions of `__consumer_offsets`; inferred like `infer_partition_count`.
-
-    None if most groups are not in the partitions that this number implies: partitions are then missing.
-
-    Args:
-        logs: all log partitions in the input.
-        places: (partition, group id) of every group in them.
-    """
-    count = infer_partition_count(logs, GROUP_TOPIC)
-    matching = sum(partition_for(group_id, count) == partition for partition, group_id in places) if count else 0
-    return count if 2 * matching > len(places) else None

@@ -52,6 +52,10 @@ READ_FROM_START = (
 """Statuses of logs that are read from their start."""
 
 
+KEPT_STATE = (ResumeStatus.BEHIND, ResumeStatus.UNREADABLE, ResumeStatus.MISSING)
+"""Statuses of logs whose state stays as the last run left it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
     """The last valid batch that an earlier run read.
@@ -70,6 +74,7 @@ class ResumePoint:
         is_sound: whether no record before it that any state depends on is missing or unreadable.
         topic_id: id of the log's topic; None if its folder has none.
         input: hash of everything that was read; None if it is sound.
+        start_is_recorded, committed_end: as in LogPartition, at the last run.
     """
 
     segment: int
@@ -85,6 +90,8 @@ class ResumePoint:
     is_sound: bool = True
     topic_id: str | None = None
     input: str | None = None
+    start_is_recorded: bool = False
+    committed_end: int | None = None
 
 
 class _ReplicaStatus(StrEnum):

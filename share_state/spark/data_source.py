@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -12,7 +13,13 @@ from pyspark.sql.types import StructType
 
 from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, JUDGE_STATE, input_spec
 from share_state.errors import ShareStateError
-from share_state.pipeline.across_logs import GroupSide, judge_folded_states, read_groups
+from share_state.pipeline.across_logs import (
+    GroupSide,
+    judge_folded_states,
+    modulus_of,
+    read_groups,
+    settle_cutoffs,
+)
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import find_cluster_address
 from share_state.pipeline.plan import FoldPlan, build_plan
@@ -136,12 +143,17 @@ class ShareGroupStateReader(DataSourceReader):
         self.table, self.plan, self.side, self.schema = table, plan, side, to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> list[InputPartition]:
-        """One per log partition; one more that judges the groups, which needs the state of all."""
-        return [InputPartition(number) for number in (*range(len(self.plan.logs)), *([None] if self.side else []))]
+        """One per log partition; one more, None, for what needs all of them."""
+        numbers = [InputPartition(number) for number in range(len(self.plan.logs))]
+        if self.table == CUTOFF and len(numbers) > 1 and self.plan.state_partitions is None:
+            # Whether the logs hold records of each other.
+            return [InputPartition(None)]
+        needs_all = self.table == FINDINGS and (self.side is not None or not self.plan.names_logs)
+        return [*numbers, *([InputPartition(None)] if needs_all else [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one log partition."""
-        batches = self._judge_groups() if partition.value is None else self._batches(partition.value)
+        batches = self._batches_of_all() if partition.value is None else self._batches(partition.value)
         for batch in batches:
             yield batch.cast(self.schema)
 
@@ -154,9 +166,14 @@ class ShareGroupStateReader(DataSourceReader):
         for batch in fold_batches(self.plan, OutputSpec(returned), log):
             yield from returned_table(pa.Table.from_batches([batch]), self.table).to_batches()
 
-    def _judge_groups(self) -> Iterator[pa.RecordBatch]:
-        assert self.side is not None
+    def _batches_of_all(self) -> Iterator[pa.RecordBatch]:
+        """The cutoffs of all logs, or the findings that need the state of all."""
         rows = LocalExecutor().fold(replace(self.plan, judging=JUDGE_NONE), OutputSpec((STATE,)))
-        # Without findings of SPLIT_KEY: this source does not settle the states that they are about.
-        *_, of_groups = judge_folded_states(self.side, self.plan, rows, returned_table(rows, STATE))[1]
-        yield from of_groups.to_batches()
+        if self.table == CUTOFF:
+            cutoffs = returned_table(rows, CUTOFF)
+            yield from settle_cutoffs(self.plan, cutoffs, modulus_of(rows)).to_batches()
+            return
+        found = judge_folded_states(self.side, self.plan, rows, returned_table(rows, STATE))[1]
+        for findings in found:
+            # This source does not settle the states that SPLIT_KEY is about.
+            yield from findings.filter(pc.field("rule") != "SPLIT_KEY").to_batches()

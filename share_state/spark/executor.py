@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
 from share_state.fold.timeline import TIMELINE
-from share_state.pipeline.across_logs import GroupSide, judge_states
+from share_state.pipeline.across_logs import GroupSide, judge_states, settle_cutoffs
 from share_state.pipeline.executor import DeltalakeSink
 from share_state.pipeline.plan import FoldPlan, cores_per_log
 from share_state.pipeline.sink import Sink
@@ -117,8 +117,10 @@ class SparkExecutor:
         rows = self.fold(plan, OutputSpec(RESULTS))
         tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
         has_several = _has_several_logs(plan)
-        if side is None and not has_several:
+        if side is None and not has_several and plan.names_logs:
             return tables
+        if has_several:
+            tables[CUTOFF] = _settled_cutoffs(rows, plan)
         judged = _judge_states(rows, side, plan).cache()
         if has_several:
             tables |= {name: _settle(_rows_of(rows, name, LOG), name, judged, LOG) for name in (STATE, IN_FLIGHT)}
@@ -201,6 +203,24 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
         LOG, *(f"{STATE}.{name}" for name in STATE_COLUMNS), f"{SUMMARY}.newest_time", f"{SUMMARY}.key_modulus"
     )
     return chosen.repartition(1).mapInArrow(judge, from_arrow_schema(schema))
+
+
+def _settled_cutoffs(rows: DataFrame, plan: FoldPlan) -> DataFrame:
+    """The table `cutoff` after `settle_cutoffs`, in one task.
+
+    Args:
+        rows: the result of `SparkExecutor.fold`.
+        plan: what is folded.
+    """
+    schema = table_schema(CUTOFF)
+
+    def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        cutoffs = pa.Table.from_batches(batches)
+        modulus = gcd(*cutoffs["key_modulus"].to_pylist())
+        yield from settle_cutoffs(plan, cutoffs.select(schema.names).cast(schema), modulus).to_batches()
+
+    chosen = rows.where(sql.col(SUMMARY).isNotNull()).select(f"{CUTOFF}.*", f"{SUMMARY}.key_modulus")
+    return chosen.repartition(1).mapInArrow(settle, from_arrow_schema(schema))
 
 
 def _settle(rows: DataFrame, table: str, judged: DataFrame, log: str) -> DataFrame:

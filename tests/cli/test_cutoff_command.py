@@ -101,7 +101,7 @@ def test_what_is_not_safe_is_not_written(light: Command, damaged: Path, tmp_path
     assert said.code == 1
     assert "error: CRC_MISMATCH, 1 finding. What should hold: " in said.out
     assert json.loads(target.read_text())["partitions"] == []
-    assert "no: " in said.out
+    assert "not safe: __share_group_state-" in said.out
 
 
 def test_a_cutoff_at_the_log_start_deletes_nothing_and_is_not_written(light: Command, tmp_path: Path):
@@ -114,16 +114,17 @@ def test_a_cutoff_at_the_log_start_deletes_nothing_and_is_not_written(light: Com
     ]
 
 
-def test_a_proof_that_fails_is_told_and_nothing_is_written(light: Command, tmp_path: Path):
+def test_a_log_with_a_share_partition_without_a_snapshot_is_not_proven_and_not_written(light: Command, tmp_path: Path):
     orphan, later = Record(key(UPDATE), update(start=0)), Record(key(partition=1), snapshot())
     batches = consecutive([Batch([record]) for record in (orphan, later)])
     log_of(tmp_path / "broker", in_bytes(batches))
     target = tmp_path / "offsets.json"
     said = light("cutoff", tmp_path / "broker", "--verify", "--delete-records", target, "--fail-on", "off")
     assert said.code == 1
-    assert "NOT SAFE: 1 of 2 share-partitions change: g:AAECAwQFBgcICQoLDA0ODw:0" in said.out
-    assert "nothing was written" in said.out
-    assert not target.exists()
+    assert "not safe: __share_group_state-0: the snapshot of 1 share-partition is not in the input" in said.out
+    assert "not verified: 1 log partition whose cutoff is not safe" in said.out
+    assert "verified: the records" not in said.out
+    assert json.loads(target.read_text())["partitions"] == []
 
 
 def test_a_log_with_nothing_to_clean_says_so(light: Command, tmp_path: Path):

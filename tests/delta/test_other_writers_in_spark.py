@@ -14,6 +14,7 @@ from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_logs
+from share_state.sources.partition_count import PartitionCount
 from share_state.spark.executor import SparkExecutor
 from tests.profiles import nightly
 from tests.spark.test_audit import grown
@@ -23,7 +24,7 @@ HISTORY = "share_partition_history"
 
 
 def audit(source: Path, warehouse: Path, history_days: int = 90, tasks: Executor | None = None) -> RunResult:
-    plan = FoldPlan(find_logs([str(source)]), state_partitions=3)
+    plan = FoldPlan(find_logs([str(source)]), partition_count=PartitionCount(3))
     executor = tasks or LocalExecutor()
     return run_audit(lambda _: nullcontext(executor), plan, str(warehouse), history_days=history_days)
 

@@ -31,12 +31,13 @@ from share_state.sources.as_of import Window
 from share_state.sources.dead_letters import SegmentLetters
 from share_state.sources.discovery import find_logs
 from share_state.sources.discovery import find_topic_logs
+from share_state.sources.partition_count import PartitionCount
 from tests.sources.formats.tables import found
 SegmentLetters(find_topic_logs([sys.argv[2]])).read({})
 for log in find_topic_logs([sys.argv[1]]):
     fold_control_log(log), list(timeline_tables(log))
 for log in [*found(sys.argv[3]), *(log for inputs in sys.argv[4:] for log in find_logs(inputs.split(",")))]:
-    folded = fold_log(log, options=FoldOptions(state_partitions=3, judge=judge_records))
+    folded = fold_log(log, options=FoldOptions(partition_count=PartitionCount(3), judge=judge_records))
     judge(folded), verify_cutoff(folded, Window(), FoldOptions()), list(decoded_tables(log, Window()))
 """
 

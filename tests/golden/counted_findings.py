@@ -17,6 +17,7 @@ from share_state.fold.state_log import fold_log
 from share_state.rules import findings as findings_module
 from share_state.rules.findings import judge, judge_records
 from share_state.sources.discovery import find_logs
+from share_state.sources.partition_count import PartitionCount
 from tests.truth import DATA
 
 FOLDER = Path(__file__).parent / "findings"
@@ -34,7 +35,9 @@ def findings_of(folder: Path, limits: Limits = Limits()) -> list[dict]:  # noqa:
     # Each one, not the first thousand.
     with patch.object(findings_module, "FINDINGS_KEPT", sys.maxsize):
         for log in logs:
-            folded = fold_log(log, options=FoldOptions(limits=limits, state_partitions=len(logs), judge=judge_records))
+            folded = fold_log(
+                log, options=FoldOptions(limits=limits, partition_count=PartitionCount(len(logs)), judge=judge_records)
+            )
             found += judge(folded, records=folded.record_breaches).to_pylist()
     return found
 

@@ -13,6 +13,7 @@ from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
+from share_state.sources.partition_count import PartitionCount
 from tests.golden.plain_log import Record, read_folder
 from tests.truth import DATA, Case, Key, cases, expected_in_flight, expected_states, scenarios
 
@@ -202,7 +203,7 @@ def test_the_in_flight_rows_tile_the_window(case: Case):
 def test_nothing_a_broker_wrote_is_unreadable(case: Case):
     logs = find_logs([str(case.folder)])
     for log in logs:
-        findings = judge(fold_log(log, options=FoldOptions(state_partitions=len(logs))))
+        findings = judge(fold_log(log, options=FoldOptions(partition_count=PartitionCount(len(logs)))))
         assert not codes(findings).keys() & UNREADABLE
 
 

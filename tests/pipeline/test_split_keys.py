@@ -21,6 +21,7 @@ from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_group_logs, find_logs
+from share_state.sources.partition_count import PartitionCount
 from share_state.spark.executor import SparkExecutor
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, log_of
 from tests.profiles import by_profile
@@ -45,7 +46,7 @@ def split(
         if not own:
             own.append(snapshot(partition=9))
         logs.append(log_of(folder, in_bytes(consecutive([Batch([one]) for one in own])), partition=number))
-    plan, executor = FoldPlan(logs, state_partitions=state_partitions), executor or LocalExecutor()
+    plan, executor = FoldPlan(logs, partition_count=PartitionCount(state_partitions)), executor or LocalExecutor()
     if run == "audit":
         result = run_audit(lambda _: nullcontext(executor), plan, lake)
     else:
@@ -100,7 +101,7 @@ def test_tables_in_python_and_timelines_are_settled_too(tmp_path: Path, state_pa
     """Without a warehouse, as with one."""
     _, committed = split(tmp_path, state_partitions, "reconstruct")
     logs = find_logs([str(tmp_path)])
-    plan = FoldPlan(logs, state_partitions=state_partitions)
+    plan = FoldPlan(logs, partition_count=PartitionCount(state_partitions))
     tables = LocalExecutor().result_tables(plan)
     for name, expected in committed.items():
         rows = [row | ({"run_id": None} if "run_id" in row else {}) for row in expected]
@@ -118,7 +119,9 @@ def test_tables_in_python_and_timelines_are_settled_too(tmp_path: Path, state_pa
 @pytest.mark.parametrize("state_partitions", by_profile([COUNT], [None, COUNT]))
 def test_lazy_dataframes_are_those_tables(spark: SparkSession, tmp_path: Path, state_partitions: int | None):
     split(tmp_path, state_partitions, "reconstruct")
-    plan = FoldPlan(find_logs([str(tmp_path)]), state_partitions=state_partitions, timeline=SharePartitionFilter())
+    plan = FoldPlan(
+        find_logs([str(tmp_path)]), partition_count=PartitionCount(state_partitions), timeline=SharePartitionFilter()
+    )
     here, there = LocalExecutor().result_tables(plan), SparkExecutor(spark).result_tables(plan)
     whole = pa.concat_tables([table for log in plan.logs for table in timeline_tables(log)])
     here, there = (
@@ -135,7 +138,7 @@ def test_groups_are_judged_against_settled_states(tmp_path: Path):
     """In memory as in a warehouse: the state in the wrong state partition is no second orphan."""
     split(tmp_path, COUNT, "reconstruct")
     groups = GroupInput(find_group_logs([str(DATA / "4.4.0/happy")]), partitions=3)
-    plan = FoldPlan(find_logs([str(tmp_path)]), state_partitions=COUNT, groups=groups)
+    plan = FoldPlan(find_logs([str(tmp_path)]), partition_count=PartitionCount(COUNT), groups=groups)
     run_reconstruct(LocalExecutor(), plan, str(tmp_path / "judged"))
     committed = CommittedTables(str(tmp_path / "judged")).read("findings").to_pylist()
     side, plan = read_groups(plan)
@@ -166,7 +169,7 @@ def test_of_logs_without_a_number_any_may_be_old(tmp_path: Path, state_partition
         segment.write_bytes(in_bytes(consecutive([Batch([snapshot(OLD, partition=partition)])])))
     logs = find_logs([str(tmp_path / name) for name in "abc"])
     assert [log.partition for log in logs] == [None] * 3
-    plan = FoldPlan(logs, state_partitions=state_partitions)
+    plan = FoldPlan(logs, partition_count=PartitionCount(state_partitions))
     result = run_reconstruct(LocalExecutor(), plan, str(tmp_path / "lake"))
     assert (result.share_partitions, dict(result.findings)) == (3, {("error", "SPLIT_KEY"): 2})
     tables = CommittedTables(str(tmp_path / "lake"))

@@ -15,6 +15,7 @@ from share_state.rules.findings import judge
 from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, Breaches, Scope, registered, rule
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import Topics
 from tests.kafka.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.rules.histories import BREACHES, STATE_SCOPES
@@ -58,7 +59,7 @@ ELSEWHERE = {
     "WRONG_PARTITION",
     "BASE_LOST",
     "UNREPLICATED_TAIL",
-    "LOG_MISSING",
+    "STATE_PARTITION_MISSING",
     "LOG_BEHIND",
     "LOG_BEGUN_AGAIN",
     "LOG_DIVERGED",
@@ -67,7 +68,10 @@ ELSEWHERE = {
 
 
 def test_a_sound_log_breaks_no_rule(tmp_path: Path):
-    assert len(judge(fold_log(log_of(tmp_path, in_bytes(LOG)), options=FoldOptions(state_partitions=1)))) == 0
+    assert (
+        len(judge(fold_log(log_of(tmp_path, in_bytes(LOG)), options=FoldOptions(partition_count=PartitionCount(1)))))
+        == 0
+    )
 
 
 def test_every_rule_of_state_records_is_broken_by_a_test():
@@ -161,7 +165,7 @@ def _logs(folder: Path, partition: int) -> LogPartition:
 
 def test_records_in_another_state_partition_than_their_key_s_are_found(tmp_path: Path):
     home = _hash("g", 2)
-    found = judge(fold_log(_logs(tmp_path, home), options=FoldOptions(state_partitions=50))).to_pylist()
+    found = judge(fold_log(_logs(tmp_path, home), options=FoldOptions(partition_count=PartitionCount(50)))).to_pylist()
     assert {row["rule"] for row in found} == {"WRONG_PARTITION"}
     strays = {row["partition"]: dict(row["evidence"]) for row in found}
     assert strays == {
@@ -175,4 +179,4 @@ def test_where_the_number_of_state_partitions_is_not_known_no_record_is_misplace
     nameless = tmp_path / "segment.log"
     nameless.write_bytes(in_bytes(SNAPSHOTS))
     (log,) = find_logs([str(nameless)])
-    assert len(judge(fold_log(log, options=FoldOptions(state_partitions=50)))) == 0
+    assert len(judge(fold_log(log, options=FoldOptions(partition_count=PartitionCount(50))))) == 0

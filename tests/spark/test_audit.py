@@ -23,6 +23,7 @@ from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastRun
 from share_state.rules.findings import count_findings
 from share_state.sources.discovery import find_logs
+from share_state.sources.partition_count import PartitionCount
 from share_state.spark.executor import SparkExecutor
 from share_state.spark.sink import APP_ID
 from tests.profiles import by_profile, driver_alone
@@ -48,7 +49,7 @@ def run(tasks: Executor, tmp_path: Path) -> Audit:
     """Audits a folder into a warehouse."""
 
     def audited(source: Path, warehouse: Path = tmp_path / "warehouse", **options: object) -> RunResult:
-        work = FoldPlan(find_logs([str(source)]), state_partitions=STATE_PARTITIONS, **options)
+        work = FoldPlan(find_logs([str(source)]), partition_count=PartitionCount(STATE_PARTITIONS), **options)
         return run_audit(lambda _: nullcontext(tasks), work, str(warehouse), inputs=(str(source),))
 
     return audited
@@ -168,7 +169,7 @@ def test_spark_writes_the_rows_that_delta_rs_writes(
     kills = by_profile(0, 1)
 
     def audited(source: Path, name: str, tasks: Executor) -> None:
-        plan = FoldPlan(find_logs([str(source)]), state_partitions=STATE_PARTITIONS)
+        plan = FoldPlan(find_logs([str(source)]), partition_count=PartitionCount(STATE_PARTITIONS))
         run_audit(lambda _: nullcontext(tasks), plan, str(tmp_path / name))
 
     for night, source in enumerate(grown(DATA / export, tmp_path / "logs", 2)):
@@ -200,7 +201,7 @@ def test_an_audit_that_was_overtaken_while_its_tasks_began_commits_nothing(run: 
         run(source)
         yield tasks
 
-    work = FoldPlan(find_logs([str(source)]), state_partitions=STATE_PARTITIONS)
+    work = FoldPlan(find_logs([str(source)]), partition_count=PartitionCount(STATE_PARTITIONS))
     with pytest.raises(WarehouseError, match="another run committed here meanwhile"):
         run_audit(overtaken, work, str(warehouse))
     assert len(CommittedTables(str(warehouse)).runs) == 2
@@ -230,7 +231,7 @@ def test_where_nothing_is_new_an_audit_says_so_and_leaves_the_tables(run: Audit,
 @driver_alone
 def test_where_nothing_is_new_but_the_settings_all_is_judged_again(tasks: Executor, tmp_path: Path):
     def audited(**options: str) -> RunResult:
-        work = FoldPlan(find_logs([str(DATA / "4.3.1/happy")]), state_partitions=STATE_PARTITIONS)
+        work = FoldPlan(find_logs([str(DATA / "4.3.1/happy")]), partition_count=PartitionCount(STATE_PARTITIONS))
         return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), options=options)
 
     assert [audited().notes, audited().notes, audited(topics="new").notes] == [(), (NOTHING_NEW,), ()]
@@ -243,7 +244,7 @@ def test_a_log_that_is_missing_keeps_its_state_and_is_told(run: Audit, tmp_path:
     whole = contents(tmp_path / "warehouse")
     shutil.move(tmp_path / "source/__share_group_state-1", tmp_path / "elsewhere")
     missing = run(tmp_path / "source")
-    assert missing.findings == {("warning", "LOG_MISSING"): 1}
+    assert missing.findings == {("error", "STATE_PARTITION_MISSING"): 1}
     found = contents(tmp_path / "warehouse")
     assert {name: found[name] for name in TABLES} == {name: whole[name] for name in TABLES}
     shutil.move(tmp_path / "elsewhere", tmp_path / "source/__share_group_state-1")

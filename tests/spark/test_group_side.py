@@ -20,7 +20,8 @@ from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC, find_group_logs, find_logs, infer_partition_count
+from share_state.sources.discovery import STATE_TOPIC, find_group_logs, find_logs
+from share_state.sources.partition_count import infer_partition_count
 from share_state.sources.topics import read_topics
 from tests.fold.groups.described import scenarios
 from tests.fold.groups.group_writer import (

@@ -28,6 +28,7 @@ from share_state.rules.findings import judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.partition_count import PartitionCount
 from share_state.spark.executor import SparkExecutor
 from tests.profiles import by_profile, driver_alone
 from tests.truth import DATA
@@ -56,7 +57,7 @@ def warehouse(tasks: Executor, export: Path, tmp_path_factory: pytest.TempPathFa
 
 def _work(*inputs: Path | str) -> FoldPlan:
     logs = find_logs([str(given) for given in inputs])
-    return FoldPlan(logs, state_partitions=len(logs))
+    return FoldPlan(logs, partition_count=PartitionCount(len(logs)))
 
 
 def _outcome(tasks: Executor, work: FoldPlan) -> RunResult:

@@ -17,6 +17,7 @@ from share_state.simulator.faults import ALL, FAULTS
 from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import SimulationError
 from share_state.sources.discovery import find_logs, find_topic_logs
+from share_state.sources.partition_count import PartitionCount
 from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
 
 UPDATES_PER_SNAPSHOT = 20
@@ -37,7 +38,9 @@ def findings(folder: Path) -> list[dict[str, Any]]:
     if any(folder.glob("__share_group_state-*")):
         logs = find_logs([str(folder)])
         for log in logs:
-            folded = fold_log(log, options=FoldOptions(state_partitions=len(logs), limits=LIMITS, judge=judge_records))
+            folded = fold_log(
+                log, options=FoldOptions(partition_count=PartitionCount(len(logs)), limits=LIMITS, judge=judge_records)
+            )
             rows += judge(folded, records=folded.record_breaches).to_pylist()
     else:
         for log in find_topic_logs([str(folder)]):

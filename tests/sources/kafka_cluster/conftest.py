@@ -12,6 +12,7 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.sources import jars
 from share_state.sources.kafka_cluster import read_cluster
+from share_state.sources.partition_count import PartitionCount
 from share_state.spark.executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import Broker, properties_of, running, skip_without_broker
 from tests.sources.kafka_cluster.workload import Workload, share_consumers_at_work
@@ -51,7 +52,7 @@ def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.Te
     """The tables of the broker, read over its secured listener."""
     folder = tmp_path_factory.mktemp("lake")
     live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", folder))
-    work = FoldPlan(logs=live.logs, topics=live.topics, state_partitions=live.state_partitions)
+    work = FoldPlan(logs=live.logs, topics=live.topics, partition_count=PartitionCount(live.state_partitions))
     run_reconstruct(SparkExecutor(spark), work, str(folder / "live"))
     return str(folder / "live")
 

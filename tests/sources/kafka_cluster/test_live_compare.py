@@ -22,6 +22,7 @@ from share_state.sources.kafka_admin import (
 )
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.kafka_cluster import ClusterOffsets, PartitionOffsets, read_cluster
+from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import Topics, read_topics
 from tests.profiles import driver_alone
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
@@ -118,7 +119,7 @@ def test_a_broker_that_went_on_is_not_at_fault(
 ) -> None:
     live = read_cluster(f"kafka://{worked.broker.address}")
     windows = {log.name: Window(until_offset=log.source.end_offset // 2) for log in live.logs if log.source}
-    work = FoldPlan(live.logs, windows, topics=live.topics, state_partitions=live.state_partitions)
+    work = FoldPlan(live.logs, windows, topics=live.topics, partition_count=PartitionCount(live.state_partitions))
     run_reconstruct(tasks, work, str(tmp_path / "earlier"))
     found = compare(str(tmp_path / "earlier"), told)
     assert found["verdicts"][DIFFERS] == 0 < found["verdicts"][MOVED_ON]
@@ -154,7 +155,7 @@ def test_the_answers_of_brokers_agree_with_their_logs(
 ) -> None:
     scenario = DATA / "4.3.1/chaos"
     topics, logs = read_topics(str(scenario / "topics.json")), find_logs([str(scenario)])
-    run_reconstruct(tasks, FoldPlan(logs, topics=topics, state_partitions=3), str(tmp_path / "lake"))
+    run_reconstruct(tasks, FoldPlan(logs, topics=topics, partition_count=PartitionCount(3)), str(tmp_path / "lake"))
     ends = {one["statePartition"]: one["nextOffset"] for one in json.loads((scenario / "redundant.json").read_text())}
     described = json.loads((scenario / "describe.json").read_text())["shareGroups"]
     answers = [

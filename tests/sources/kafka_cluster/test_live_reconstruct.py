@@ -12,6 +12,7 @@ from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.task import RESULTS, OutputSpec
 from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_cluster import read_cluster
+from share_state.sources.partition_count import PartitionCount
 from share_state.spark.executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
 from tests.sources.kafka_cluster.test_live_reading import SIZES
@@ -25,7 +26,7 @@ KEY = ("group_id", "topic_id", "partition")
 def test_the_warehouse_of_a_cluster_is_that_of_its_segments(worked: Workload, warehouse: str, tmp_path: Path) -> None:
     live = read_cluster(f"kafka://{worked.broker.address}")
     logs = find_logs([str(worked.broker.logs)])
-    plan = FoldPlan(logs, topics=live.topics, state_partitions=live.state_partitions)
+    plan = FoldPlan(logs, topics=live.topics, partition_count=PartitionCount(live.state_partitions))
     run_reconstruct(LocalExecutor(), plan, str(tmp_path / "lake"))
     ours, theirs = CommittedTables(warehouse), CommittedTables(str(tmp_path / "lake"))
     for table in ("share_partition_state", "in_flight", "findings", "cutoff"):

@@ -1,0 +1,41 @@
+"""Rules over what the input covers: state partitions that are not in it."""
+
+import numpy as np
+import pyarrow as pa
+
+from share_state.fold.state_log import FoldedLog
+from share_state.fold.states import KEY, SHARE_GROUP_STATE
+from share_state.rules.registry import ERROR, NOTHING, Breaches, Scope, rule
+from share_state.schema.declarations import table_schema
+from share_state.sources.partition_count import StatePartitionCoverage
+from share_state.sources.resume_point import ResumeStatus
+
+_PARTITIONS = "Kafka CreatePartitionsRequest: the partitions of a topic only increase"
+
+
+@rule("STATE_PARTITION_MISSING", Scope.INPUT, ERROR, _PARTITIONS)
+def state_partition_missing(coverage: StatePartitionCoverage) -> Breaches:
+    """The input holds every partition of the state topic.
+
+    Its share-partitions are not in the tables; if an earlier audit read the partition, they keep the state from then.
+    A path that names one log partition selects it alone.
+    """
+    missing = np.array(coverage.missing, np.int32)
+    schema = table_schema("findings")
+    identity = {name: pa.nulls(len(missing), schema.field(name).type) for name in KEY}
+    identity |= {"dialect": pa.repeat(SHARE_GROUP_STATE, len(missing)), "state_partition": pa.array(missing)}
+    return Breaches(
+        np.full(len(missing), -1),
+        (f"not in the input, so its share-partitions are not in the tables ({coverage.ground})",),
+        identity=identity,
+    )
+
+
+# Of a partition that an earlier audit read.
+@rule("STATE_PARTITION_MISSING", Scope.STATE_LOG, ERROR, _PARTITIONS)
+def state_partition_gone(folded: FoldedLog) -> Breaches:
+    """The input holds every partition of the state topic."""
+    if folded.observations.resume_status != ResumeStatus.MISSING:
+        return NOTHING
+    text = "not in the input; its share-partitions keep the state from the previous audit"
+    return Breaches(np.array([folded.observations.read_before]), (text,), settled=np.array([False]))

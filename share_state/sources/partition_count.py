@@ -1,0 +1,135 @@
+"""How many partitions a topic has, and which of them are not in the input.
+
+The number is stated, or read from a cluster; else it is inferred from the folders in the input. The keys show if an
+inferred number is too small, since each hashes to its state partition: `PartitionCount`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from share_state.kafka.primitives import partition_for
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition
+from share_state.sources.kafka_client import KAFKA_FORM
+
+_KEYS_THAT_CONTRADICT = 8
+"""The numbers of 8 keys have a common divisor above 1 by chance in 0.4 % of all logs."""
+
+_KEYS_THAT_SHOW = 20
+"""The numbers of 20 keys have a common divisor above 1 by chance in one of a million inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCount:
+    """How many partitions the state topic has, as far as it is known before the keys are read.
+
+    Attributes:
+        number: the number; None if unknown.
+        least: the least possible number: after the greatest partition in the input.
+        is_inferred: whether the number is only that of the folders in the input, some of which may be missing.
+    """
+
+    number: int | None = None
+    least: int = 1
+    is_inferred: bool = False
+
+    def is_contradicted(self, key_modulus: int, keys: int) -> bool:
+        """Whether the keys show that an inferred number is too small: they all fit a larger one, and not this one.
+
+        Args:
+            key_modulus: the greatest number of state partitions that the keys fit.
+            keys: number of keys; a few fit a larger number by chance.
+        """
+        if not self.is_inferred or self.number is None or keys < _KEYS_THAT_CONTRADICT:
+            return False
+        return key_modulus > self.number and key_modulus % self.number != 0
+
+    def shown_by_keys(self, key_modulus: int, keys: int) -> int | None:
+        """The number that the keys show; None if it is stated, or if there are too few keys to tell.
+
+        Args:
+            key_modulus, keys: as in `is_contradicted`, of all logs of the topic.
+        """
+        if self.number is not None and not self.is_inferred:
+            return None
+        is_larger = key_modulus > max(self.least, self.number or 0)
+        is_shown = keys >= _KEYS_THAT_SHOW or self.is_contradicted(key_modulus, keys)
+        return key_modulus if is_larger and is_shown else None
+
+
+@dataclass(frozen=True, slots=True)
+class StatePartitionCoverage:
+    """Which partitions of the state topic are not in the input.
+
+    Attributes:
+        missing: their numbers.
+        ground: how it is known that they exist.
+    """
+
+    missing: tuple[int, ...]
+    ground: str
+
+
+def state_partition_coverage(
+    logs: Sequence[LogPartition], count: PartitionCount, key_modulus: int, keys: int
+) -> StatePartitionCoverage:
+    """Compare the state partitions in the input with those that must exist.
+
+    Folders of segments and clusters show partitions without records, too. A table or a text does not, so nothing is
+    missing there for certain.
+
+    Args:
+        logs: the log partitions in the input.
+        count: how many state partitions there are.
+        key_modulus, keys: the greatest number of state partitions that all keys fit, and number of keys.
+    """
+    state_logs = [log for log in logs if log.topic == STATE_TOPIC]
+    numbers = {log.partition for log in state_logs if log.partition is not None}
+    is_listed = all(log.source is None or log.source.form == KAFKA_FORM for log in state_logs)
+    if not is_listed or not numbers or len(numbers) < len(state_logs):
+        return StatePartitionCoverage((), "")
+    if (shown := count.shown_by_keys(key_modulus, keys)) is not None:
+        number, ground = shown, f"the keys in the others show that there are {shown}"
+    elif count.number is not None and not count.is_inferred:
+        number, ground = count.number, f"the topic has {count.number} partitions"
+    else:
+        number, ground = count.least, f"partition {count.least - 1} is there"
+    return StatePartitionCoverage(tuple(sorted(set(range(number)) - numbers)), ground)
+
+
+def count_partitions(logs: Sequence[LogPartition], stated: int | None = None) -> PartitionCount:
+    """How many partitions the state topic has, from what is stated and from the log partitions in the input."""
+    numbers = [log.partition for log in logs if log.topic == STATE_TOPIC and log.partition is not None]
+    least = 1 + max(numbers, default=0)
+    if stated is not None:
+        return PartitionCount(stated, least)
+    return PartitionCount(infer_partition_count(logs, STATE_TOPIC), least, is_inferred=True)
+
+
+def infer_partition_count(logs: Sequence[LogPartition], topic: str) -> int | None:
+    """Number of partitions of a topic; None if the logs do not run from 0 without a gap.
+
+    Only folders of segments include partitions without records. Partition 0 of `__consumer_offsets` alone may be the
+    first of many.
+
+    Args:
+        logs: all log partitions in the input; logs of other topics leave the number unknown.
+        topic: STATE_TOPIC or GROUP_TOPIC.
+    """
+    numbers = sorted(log.partition for log in logs if log.partition is not None and log.topic == topic)
+    least = 1 if topic == STATE_TOPIC else 2
+    is_complete = all(log.source is None for log in logs) and numbers == list(range(len(logs)))
+    return len(numbers) if len(numbers) >= least and is_complete else None
+
+
+def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[tuple[int | None, str]]) -> int | None:
+    """Number of partitions of `__consumer_offsets`; inferred like `infer_partition_count`.
+
+    None if most groups are not in the partitions that this number implies: partitions are then missing.
+
+    Args:
+        logs: all log partitions in the input.
+        places: (partition, group id) of every group in them.
+    """
+    count = infer_partition_count(logs, GROUP_TOPIC)
+    matching = sum(partition_for(group_id, count) == partition for partition, group_id in places) if count else 0
+    return count if 2 * matching > len(places) else None
