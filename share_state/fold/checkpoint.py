@@ -59,6 +59,8 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
         "transactional": counts.transactional,
         "unknown_types": list(counts.unknown_types.items()),
         "unknown_tags": counts.unknown_tags,
+        "records": counts.records,
+        "foreign": counts.foreign,
         "lost_at": checkpoint.last_lost_offset,
         "archiving_since": checkpoint.archiving_since,
         "archiving_time": checkpoint.archiving_time,
@@ -130,6 +132,8 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
         transactional=tuple(log["transactional"]),
         unknown_types={kind: tuple(seen) for kind, seen in log["unknown_types"]},
         unknown_tags=tuple(log["unknown_tags"]),
+        records=log.get("records", 0),
+        foreign=log.get("foreign", 0),
     )
     return FoldCheckpoint(
         mark=ResumePoint(**log["mark"]),

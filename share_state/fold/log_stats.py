@@ -49,6 +49,9 @@ BATCH_FAULTS: dict[int, tuple[str, str]] = {
 
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
+_FOREIGN = Fault.UNKNOWN_TYPE | Fault.KEY_MALFORMED | Fault.VALUE_MALFORMED
+"""Faults of records that are no state records, such as those of another topic."""
+
 
 @dataclass(slots=True)
 class LogCounts:
@@ -59,12 +62,21 @@ class LogCounts:
         transactional: offset of the first batch with the transactional or control flag, and number of such batches.
         unknown_types: unknown record type -> offset of the first such record, and number of such records.
         unknown_tags: offset of the first record with an unknown tagged field, and number of such records.
+        records: number of records that were decoded.
+        foreign: number of those that are no state records.
     """
 
     layouts: dict[int, int] = field(default_factory=dict)
     transactional: tuple[int, int] = (NO_OFFSET, 0)
     unknown_types: dict[int, tuple[int, int]] = field(default_factory=dict)
     unknown_tags: tuple[int, int] = (NO_OFFSET, 0)
+    records: int = 0
+    foreign: int = 0
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether most records are no state records: those of another topic, or in another encoding."""
+        return 2 * self.foreign > self.records
 
     def take(self, batches: np.ndarray, summary: BatchSummary, records: StateRecords) -> None:
         """Count the irregularities of a chunk.
@@ -78,6 +90,9 @@ class LogCounts:
             flagged &= batches["status"] == BatchStatus.VALID
             self.transactional = _add_occurrences(self.transactional, batches["base_offset"][flagged])
         rows = records.rows
+        self.records += len(rows)
+        if records.faults & _FOREIGN:
+            self.foreign += int(np.count_nonzero(rows["fault"] & np.int16(_FOREIGN)))
         for layout in (Layout.EARLY, Layout.CURRENT):
             if layout not in self.layouts and records.layouts & 1 << layout:
                 of_layout = rows["offset"][rows["layout"] == layout]

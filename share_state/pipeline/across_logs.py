@@ -28,7 +28,7 @@ from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
-from share_state.pipeline.result import DEAD_LETTERS_NOTE, TAIL_NOTE, RunResult, mark_unsafe
+from share_state.pipeline.result import DEAD_LETTERS_NOTE, TAIL_NOTE, RunResult, foreign_logs, mark_unsafe
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
 from share_state.rules.dead_letters import AuditedDeadLetters
@@ -110,7 +110,8 @@ def settle_tables(
         tables: the tables of these rows.
     """
     split, found = judge_folded_states(side, plan, rows, tables[STATE])
-    tables = {**tables, CUTOFF: settle_cutoffs(plan, tables[CUTOFF], modulus_of(rows))}
+    cutoffs = mark_unsafe(tables[CUTOFF], foreign_logs(rows))
+    tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}

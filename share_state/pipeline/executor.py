@@ -28,7 +28,7 @@ from share_state.delta.staging import STAGED_SCHEMA, StagedFile, Staging
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.across_logs import GroupSide, settle_tables
 from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
-from share_state.pipeline.result import check_batches
+from share_state.pipeline.result import check_records
 from share_state.pipeline.sink import LogRows, Sink
 from share_state.pipeline.task import (
     CUTOFF,
@@ -127,10 +127,10 @@ class LocalExecutor:
         """Every table that `reconstruct` writes, by name.
 
         Raises:
-            InputError: if a segment cannot be read, or the input holds no valid batch.
+            InputError: if a segment cannot be read, or the input holds no valid batch or no state record.
         """
         rows = self.fold(plan, OutputSpec(RESULTS))
-        check_batches(rows)
+        check_records(rows)
         return settle_tables(side, plan, rows, self.returned_tables(rows, (*RESULTS, CUTOFF)))
 
     def collect(self, rows: pa.Table) -> pa.Table:

@@ -61,6 +61,9 @@ SUMMARIES = pa.schema(
         ("records", pa.int64()),
         ("next_offset", pa.int64()),
         ("whole_batches", pa.bool_()),
+        ("foreign", pa.int64()),
+        ("is_foreign", pa.bool_()),
+        ("is_resumed", pa.bool_()),
         ("findings", pa.list_(pa.struct(_COUNT))),
         ("unproven", pa.list_(pa.struct([*_COUNT, ("second", pa.int64())]))),
         ("archiving", pa.list_(pa.int64())),
@@ -247,6 +250,7 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         rows = findings.filter(pc.field(WRITTEN) >= 0)
         seconds = rows[WRITTEN].to_numpy() // 1000
         unproven = _counted(rows.append_column("second", pa.array(seconds)), ["severity", "rule", "second"])
+    counts = folded.observations.counts
     # Folding the input again shows nothing about records that are not in it.
     is_provable = folded.cutoff["safe"][0].as_py()
     proof = plan.prove(folded) if plan.verify and is_provable else None
@@ -255,6 +259,9 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "records": folded.record_count,
         "next_offset": folded.next_offset if folded.log.has_offsets else None,
         "whole_batches": folded.has_valid_batches or folded.log.size == 0,
+        "foreign": counts.foreign,
+        "is_foreign": counts.is_foreign,
+        "is_resumed": folded.observations.read_before >= 0,
         "findings": _counted(drop_unproven(findings), ["severity", "rule"]),
         "unproven": unproven,
         "key_modulus": folded.observations.key_modulus,
