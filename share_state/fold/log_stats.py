@@ -127,6 +127,7 @@ class LogObservations:
         repeated_batches: number of batches with the same bytes as an earlier copy.
         misplaced: numbers of share-partitions that belong to another state partition, and that state partition.
         fits_no_count: whether the keys are in their state partition with no possible number of state partitions.
+        vanished: numbers of share-partitions that had a state at the last audit, and no record since, nor a tombstone.
         key_modulus: the greatest number of state partitions with which no share-partition is misplaced; 0 if any number
             is possible.
         resume_status: how the log has changed since the last audit; None if there was none.
@@ -143,6 +144,7 @@ class LogObservations:
     repeated_batches: int = 0
     misplaced: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     fits_no_count: bool = False
+    vanished: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     key_modulus: int = 0
     resume_status: ResumeStatus | None = None
     read_before: int = NO_OFFSET

@@ -219,15 +219,17 @@ def check_records(results: pa.Table) -> None:
     if records and is_new and sum(summary["foreign"] for summary in summaries) == records:
         name = next(summary["log"] for summary in summaries if summary["records"])
         raise InputError(
-            f"{name}: none of its {pluralize(records, 'record')} is a state record: the log of another topic, or keys and"
-            f" values in an unknown encoding; give {STATE_TOPIC}"
+            f"{name}: none of its {pluralize(records, 'record')} is a state record: the log of another topic, or"
+            f" an unknown encoding of keys and values; give {STATE_TOPIC}"
         )
 
 
 def foreign_logs(results: pa.Table) -> dict[str, str]:
     """Why no cutoff of a log is safe most of whose records are no state records, by name of the log partition."""
     summaries = results[SUMMARY].drop_null().to_pylist()
-    return dict.fromkeys((one["log"] for one in summaries if one["is_foreign"]), "most of its records are no state records")
+    return dict.fromkeys(
+        (one["log"] for one in summaries if one["is_foreign"]), "most of its records are no state records"
+    )
 
 
 def run_row(

@@ -24,6 +24,7 @@ from share_state.sources.object_stores import parquet_source
 NO_TIME = -1
 """A missing timestamp. Source: Kafka RecordBatch.NO_TIMESTAMP."""
 
+
 @dataclass(slots=True)
 class Rows:
     """Rows of one log partition.
