@@ -1,6 +1,7 @@
 """What commands say about inputs that hold something else than state records, or state records in another shape."""
 
 import shutil
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -94,3 +95,30 @@ def test_an_empty_log_of_a_healthy_state_partition_is_no_finding(light: Command,
     (tmp_path / f"logs/__share_group_state-1/{0:020}.log").touch()
     said = light("audit", tmp_path / "logs", "--out", tmp_path / "w", "--json", "-q")
     assert "NO_STATE_RECORDS" not in {one["rule"] for one in said.json["findings"]}
+
+
+def test_two_state_partitions_in_files_without_folders_are_refused(light: Command, tmp_path: Path):
+    for number in (0, 1):
+        shutil.copy(STATE.with_name(f"__share_group_state-{number}") / f"{0:020}.log", tmp_path / f"p{number}.log")
+    said = light("reconstruct", tmp_path / "p0.log", tmp_path / "p1.log", "--out", tmp_path / "w", "-q")
+    assert said.code == 2
+    assert "segments of two state partitions" in said.err
+    assert "p0.log" in said.err
+    assert "p1.log" in said.err
+
+
+def test_two_copies_of_one_state_partition_in_files_without_folders_are_one_log(light: Command, tmp_path: Path):
+    segment = (STATE / f"{0:020}.log").read_bytes()
+    (tmp_path / "broker-1.log").write_bytes(segment)
+    (tmp_path / "broker-2.log").write_bytes(segment)
+    said = light("cutoff", tmp_path / "broker-1.log", tmp_path / "broker-2.log", "--json", "-q")
+    assert said.json["records"] == 546
+    assert said.json["findings"] == []
+
+
+def test_an_archive_is_refused_with_what_to_do(light: Command, tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "logs.zip", "w") as archive:
+        archive.write(STATE / f"{0:020}.log", f"__share_group_state-0/{0:020}.log")
+    said = light("reconstruct", tmp_path / "logs.zip", "--out", tmp_path / "w", "-q")
+    assert said.code == 2
+    assert "a zip archive; unpack it" in said.err
