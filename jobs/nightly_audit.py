@@ -2,6 +2,6 @@
 
 import sys
 
-from share_state.cli.main import main
+from share_state.cli.main import run_job
 
-main(["audit", *sys.argv[1:]])
+run_job(["audit", *sys.argv[1:]])

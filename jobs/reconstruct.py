@@ -2,6 +2,6 @@
 
 import sys
 
-from share_state.cli.main import main
+from share_state.cli.main import run_job
 
-main(["reconstruct", *sys.argv[1:]])
+run_job(["reconstruct", *sys.argv[1:]])

@@ -1,5 +1,7 @@
 """Exceptions of the package. A message is the one line that a command prints."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 
@@ -45,19 +47,49 @@ class DeclarationError(ShareStateError):
     """Raised when the declaration of a table, a record or a rule is invalid."""
 
 
+class SparkEndedError(Exception):
+    """Raised when Spark's JVM ends, or is out of memory, while a command needs it: exit code 3."""
+
+
 class DiskFullError(ShareStateError):
     """Raised when a disk is full or a quota is exceeded."""
 
 
-_DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+_NO_SPACE, _NO_INODES = "No space left on device", "no inodes left: the disk can hold no more files"
+_FEW_INODES = 16
+_DISK_FULL = (_NO_SPACE, "Disk quota exceeded", "File too large")
 
 
 def disk_error(place: str, error: Exception) -> Exception:
     """Convert an error to DiskFullError if it reports a full disk; other errors are returned unchanged."""
-    # Errors of deltalake and pyarrow hold the reason as text only.
+    # Errors of deltalake and pyarrow hold the reason as text only, and not always.
     reason = next((reason for reason in _DISK_FULL if reason in str(error)), None)
+    if reason == _NO_SPACE and has_no_inodes(str(getattr(error, "filename", None) or place)):
+        return inodes_error(place)
     return (
         error
         if reason is None
         else DiskFullError(f"{place}: cannot be written ({reason}); free space, or use another location")
     )
+
+
+def inodes_error(place: str) -> DiskFullError:
+    """The error for a disk that can hold no more files, although it has room."""
+    return DiskFullError(f"{place}: cannot be written ({_NO_INODES}); delete files, or use another location")
+
+
+def has_no_inodes(place: str) -> bool:
+    """Whether the disk of a local path can hold no more files; the system says "no space left" of that, too."""
+    path = Path(place).absolute()
+    existing = next((folder for folder in (path, *path.parents) if folder.exists()), None)
+    if "://" in place or existing is None or not hasattr(os, "statvfs"):
+        return False
+    disk = os.statvfs(existing)
+    # File systems without a limit on files say 0 of 0; other threads may just have deleted some.
+    return disk.f_files > 0 and disk.f_favail < _FEW_INODES and disk.f_bavail > 0
+
+
+def reason_of(place: str, error: OSError) -> str:
+    """Why a place cannot be written, in the words of the system."""
+    is_out_of_inodes = error.strerror == _NO_SPACE and has_no_inodes(place)
+    return _NO_INODES if is_out_of_inodes else str(error.strerror or error)

@@ -16,7 +16,7 @@ from share_state.pipeline.across_logs import name_topics, read_groups, settle_ti
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import AUTO
 from share_state.pipeline.plan import FoldPlan, build_plan
-from share_state.pipeline.task import CUTOFF, OutputSpec, decoded_batches, timeline_batches
+from share_state.pipeline.task import decoded_batches, timeline_batches
 from share_state.schema.declarations import arrow_type, table_schema
 from share_state.sources.as_of import AsOf
 from share_state.sources.object_stores import normalize_address
@@ -152,7 +152,7 @@ def cutoff(
     spark = _session(input, spark)
     plan = _plan(input, spark=spark, groups=(), **options)  # pyright: ignore[reportCallIssue]
     executor = executor_of(spark)
-    limits = executor.returned_tables(executor.fold(plan, OutputSpec(())), (CUTOFF,))[CUTOFF]
+    limits = executor.cutoffs(plan)
     return limits if spark is not None else limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
 
 

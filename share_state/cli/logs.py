@@ -1,7 +1,6 @@
 """Commands that read logs and print: `explain`, `decode`, `diff`, `plot` and `cutoff`."""
 
 import logging
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,14 +33,18 @@ from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.across_logs import judge_input, name_topics
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.result import TAIL_NOTE, summarize
 from share_state.pipeline.task import OutputSpec
 from share_state.report import console
 from share_state.report.console import print_records
 from share_state.report.cutoff import (
     check_deletable,
+    check_topic_name,
     name_holders,
     print_cutoffs,
+    print_delete_records,
+    print_pruning,
     print_verification,
     refused,
     write_delete_records,
@@ -174,14 +177,23 @@ def plot(
         chart = draw_plot(what, plan, SharePartitionFilter(group, topic, partition), delivery_limit)
     save(chart, out)
     found = {"picture": what, "of": chart.heading, "file": out, "says": chart.says}
-    console.print_json(found) if as_json else console.print_line(f"{out}: {console.escape_unprintable(chart.says)}")
+    console.print_json(found) if as_json else console.print_line(f"{out}: {chart.says}")
 
 
 @command("share-state cutoff /exports/broker-1 --verify --delete-records offsets.json")
 def cutoff(
     inputs: Inputs,
     delete_records: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the JSON for kafka-delete-records.sh.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the JSON of kafka-delete-records.sh, for copies of the log; brokers refuse it for "
+            "__share_group_state, which they prune themselves.",
+        ),
+    ] = None,
+    copy_topic: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The topic that --delete-records names: a copy with the same offsets."),
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Verify the cutoff: fold again without the records before it, and compare.")
@@ -209,9 +221,13 @@ def cutoff(
 ) -> int:
     """Print which records can be deleted, and whether it is safe.
 
-    Records before the cutoff of a log partition are redundant. Threads of this process fold the logs; with --master
-    or --spark-conf, Spark tasks do.
+    Records before the cutoff of a log partition are redundant. The broker prunes __share_group_state itself, up to the
+    cutoff. Threads of this process fold the logs; with --master or --spark-conf, Spark tasks do.
     """
+    if copy_topic is not None:
+        check_topic_name(copy_topic)
+        if delete_records is None:
+            raise ShareStateError("--copy-topic: names the topic in the file of --delete-records; give that, too")
     if accept and index is None:
         raise ShareStateError("--accept: drops entries of share snapshot files; give --index too")
     control = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed, "index": index}
@@ -227,6 +243,8 @@ def cutoff(
         opened = open_executor(choice, plan, progress, writes_tables=False)
         with opened as executor, progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, OutputSpec(()))), tuple(inputs), {})
+            if not spec.has_as_of:
+                result = result.with_driver_rows([judge_pruning(executor, plan, result)])
         result = judge_input(plan, result)
         for note in result.notes:
             if note.startswith(TAIL_NOTE):
@@ -238,11 +256,13 @@ def cutoff(
     found, named = replace(result, cutoff=named_holders).plain(), None
     not_deletable = refused(found["cutoff"])
     if delete_records is not None:
-        named = write_delete_records(delete_records, found["cutoff"])
+        named = write_delete_records(delete_records, found["cutoff"], copy_topic)
     if as_json:
         console.print_json(found | {"delete_records": delete_records if named is not None else None})
     else:
         print_cutoffs(found["cutoff"])
+        if not spec.has_as_of:
+            print_pruning(found["cutoff"])
         if found["findings"]:
             console.print_findings(found["findings"])
         disputed = sum(entry.is_contradicted for entries in result.index.values() for entry in entries)
@@ -252,9 +272,7 @@ def cutoff(
         if verify:
             print_verification(found["cutoff"], result.compared, result.differing)
         if delete_records is not None:
-            text = f"{delete_records}: names {pluralize(named or 0, 'state partition')}"
-            fix = f"; run kafka-delete-records.sh --offset-json-file {shlex.quote(delete_records)}" if named else ""
-            console.print_line(f"{text}{fix}")
+            print_delete_records(delete_records, named, copy_topic)
     is_refused = (verify or delete_records is not None) and bool(not_deletable)
     return FOUND if result.differing or is_refused or fails(result.by_severity, judging.fail_on) else DONE
 

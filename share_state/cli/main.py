@@ -1,19 +1,20 @@
 """`share-state`: imports the module of the command, runs it, and converts errors to one line and an exit code."""
 
-import codecs
+import atexit
 import ctypes
+import errno
 import gc
 import inspect
-import io
 import logging
 import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -25,13 +26,17 @@ from typer.exceptions import Abort, Exit, TyperException
 from typer.models import ArgumentInfo
 
 from share_state import __version__
-from share_state.errors import DiskFullError, ShareStateError, disk_error
+from share_state.delta import commits
+from share_state.errors import DiskFullError, ShareStateError, SparkEndedError, disk_error
+from share_state.terminal import CommandStream, elide, one_line
 
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 """Exit codes: done; done, with findings at or above --fail-on; unusable call or input; unexpected failure."""
 
-_INTERRUPTED, _TERMINATED = 130, 143
-"""Exit codes after SIGINT and SIGTERM, as in a shell: 128 plus the number of the signal."""
+_INTERRUPTED = 128 + signal.SIGINT
+"""Exit code after an interrupt, as in a shell: 128 plus the number of the signal."""
+
+_UNUSABLE_PATHS = {errno.ENAMETOOLONG, errno.ELOOP}
 
 _NOTHING_COMMITTED = "stopped; nothing was committed"
 
@@ -108,20 +113,38 @@ def command(example: str, *, has_clock: bool = False) -> Callable[[_Command], _C
     return register
 
 
+class _OneLine(logging.Formatter):
+    """Formats a note as one line of a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(super().format(record))
+
+
 @contextmanager
 def _notes_on_stderr(*, quiet: bool, has_clock: bool) -> Iterator[None]:
     """Print what the library logs, one line each."""
     log, handler = logging.getLogger("share_state"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"{'%(asctime)s ' * has_clock}share-state: %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_OneLine(f"{'%(asctime)s ' * has_clock}share-state: %(message)s", "%H:%M:%S"))
     handler.setLevel(logging.ERROR if quiet else logging.INFO)
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    # When Spark's JVM ends, py4j logs tracebacks as the root logger, to which logging then adds a handler.
+    root, unheard = logging.getLogger(), logging.NullHandler()
+    root.addHandler(unheard)
+    root.addFilter(_is_of_others)
     try:
         yield
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
+        root.removeHandler(unheard)
+        root.removeFilter(_is_of_others)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is not of py4j's module java_gateway."""
+    return record.module != "java_gateway"
 
 
 def _without_bundles(function: _Command, has_clock: bool) -> _Command:
@@ -160,24 +183,35 @@ def _check_text(name: str, value: Any, hint: Any = None) -> Any:
     """A value of a parameter, with addresses as commands use them. Groups and topics stay as they are.
 
     Raises:
-        ShareStateError: if it is empty, as an unset variable of a shell is.
+        ShareStateError: if it is empty, as an unset variable of a shell is, holds a NUL, or no int64 holds the number.
     """
     if isinstance(value, list):
         return [_check_text(name, one, hint) for one in value]
+    if isinstance(value, int) and not -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:
+        raise ShareStateError(f"{_label(name, hint)}: no log holds a number beyond {_LARGEST_NUMBER}; give another")
     if name in {"group", "topic"}:
         return value
     if value == "":
-        info = getattr(hint, "__metadata__", (None,))[0]
-        # In Annotated, typer keeps the name of an option as its default.
-        own = str(getattr(info, "default", ""))
-        option = own if own.startswith("--") else f"--{name.replace('_', '-')}"
-        label = (info.metavar or name).strip("[].") if isinstance(info, ArgumentInfo) else option
-        raise ShareStateError(f"{label} '': is empty; give a value (is a variable unset?)")
+        raise ShareStateError(f"{_label(name, hint)} '': is empty; give a value (is a variable unset?)")
+    if isinstance(value, str) and "\0" in value:
+        raise ShareStateError(f"{_label(name, hint)} {value}: holds a NUL character; remove it")
     if isinstance(value, str) and "://" in value:
         from share_state.sources.object_stores import normalize_address  # noqa: PLC0415  few commands need it
 
         return normalize_address(value)
     return value
+
+
+_LARGEST_NUMBER = 2**63 - 1
+
+
+def _label(name: str, hint: Any) -> str:
+    """The option or argument of a parameter, as --help names it."""
+    info = getattr(hint, "__metadata__", (None,))[0]
+    # In Annotated, typer keeps the name of an option as its default.
+    own = str(getattr(info, "default", ""))
+    option = own if own.startswith("--") else f"--{name.replace('_', '-')}"
+    return (info.metavar or name).strip("[].") if isinstance(info, ArgumentInfo) else option
 
 
 @dataclass(frozen=True)
@@ -194,61 +228,6 @@ def _fields(bundle: type[Bundle]) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(field.name, kind, default=default, annotation=types[field.name])
 
 
-class _Output:
-    """Stdout or stderr: once its reader is gone, text is dropped, and the command keeps its exit code.
-
-    Stderr drops text after any error.
-    """
-
-    def __init__(self, stream: TextIO, name: str) -> None:
-        self._stream, self._name, self.closed = stream, name, False
-        self._reason: str | None = None
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_JSON_ESCAPES)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write text, unless the reader is gone."""
-        self._attempt(self._stream.write, text)
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Write lines, unless the reader is gone."""
-        self._attempt(self._stream.writelines, lines)
-
-    def flush(self) -> None:
-        """Write what is buffered, unless the reader is gone."""
-        self._attempt(self._stream.flush)
-
-    def _attempt(self, call: Callable[..., object], *given: object) -> None:
-        try:
-            if not self.closed:
-                call(*given)
-        except OSError as error:
-            self.closed = True
-            # What is buffered would fail again when the process ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            if self._name == "stdout" and not isinstance(error, BrokenPipeError):
-                self._reason = error.strerror
-        if self._reason is not None:
-            raise ShareStateError(f"stdout: cannot be written ({self._reason}); print to another place")
-
-
-_JSON_ESCAPES = "share_state.json_escapes"
-
-
-def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
-    r"""Characters that the encoding of a stream lacks, as \uXXXX: JSON stays JSON."""
-    encoded = cast("UnicodeEncodeError", error)
-    lacking = encoded.object[encoded.start : encoded.end].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{lacking[at : at + 2].hex()}" for at in range(0, len(lacking), 2)), encoded.end
-
-
-codecs.register_error(_JSON_ESCAPES, _escape_as_json)
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     if sys.stderr is None:  # closed, as by `2>&-`
@@ -256,7 +235,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         return _fail("stdout is closed; redirect it, such as >/dev/null", UNUSABLE)
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast("TextIO", _Output(*one)) for one in zip(streams, ("stdout", "stderr"), strict=True))
+    sys.stdout, sys.stderr = (
+        cast("TextIO", CommandStream(*one)) for one in zip(streams, ("stdout", "stderr"), strict=True)
+    )
+    commits.standing.clear()
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     finally:
@@ -282,32 +264,54 @@ def _run(given: list[str]) -> int:
         except Exit as left:
             code = left.exit_code
         sys.stdout.flush()
-        return _fail(_NOTHING_COMMITTED, code) if code == _INTERRUPTED else code
+        return _fail_stopped(code) if code == _INTERRUPTED else code
     except ShareStateError as error:
-        return _fail("; ".join([_as_written(str(error), given), *_notes(error)]), UNUSABLE)
+        return _fail(_with_standing(_as_written(str(error), given), error), UNUSABLE)
     except TyperException as error:
         return _fail(_describe_usage_error(error, given), UNUSABLE)
-    except Abort:
-        return _fail(_NOTHING_COMMITTED, _INTERRUPTED)
+    except (Abort, KeyboardInterrupt):
+        return _fail_stopped(_INTERRUPTED)
     except Stopped as stopped:
-        left = _notes(stopped)
-        return _fail("; ".join(["stopped", *left]) if left else _NOTHING_COMMITTED, stopped.code)
+        return _fail_stopped(stopped.code)
     except SystemExit as left:
         # typer exits after completing a word of a shell, and on a broken pipe that is not stdout.
         if isinstance(left.__context__, BrokenPipeError):
             return _fail(f"unexpected {left.__context__!r}", UNEXPECTED)
         return DONE
     except Exception as error:  # noqa: BLE001  the last line of defence: one line, and the traceback on request
+        if isinstance(error, SparkEndedError):
+            _print_traceback(given)
+            return _fail(_with_standing(str(error), error), UNEXPECTED)
         if (known := _error_of_task(error)) is not None:
-            return _fail(known, UNUSABLE)
+            return _fail(_with_standing(known, error), UNUSABLE)
         if isinstance(full := disk_error("the folder of scratch files or of compiled kernels", error), DiskFullError):
-            return _fail(str(full), UNUSABLE)
+            return _fail(_with_standing(str(full), error), UNUSABLE)
+        if isinstance(error, OSError) and error.errno in _UNUSABLE_PATHS:
+            reason = f"{error.filename}: cannot be used ({error.strerror}); give another path"
+            return _fail(_with_standing(reason, error), UNUSABLE)
         if isinstance(error, FileNotFoundError) and _is_working_directory_gone():
             return _fail("the working directory is deleted; change to another one", UNUSABLE)
-        if "-v" in given or "--verbose" in given:
-            traceback.print_exc()
-        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        return _fail(f"unexpected {type(error).__name__}: {first} (-v shows more)", UNEXPECTED)
+        _print_traceback(given)
+        try:
+            text = str(error).strip()
+        except Exception:  # noqa: BLE001
+            text = ""
+        first = text.partition("\n")[0]
+        return _fail(_with_standing(f"unexpected {type(error).__name__}: {first} (-v shows more)", error), UNEXPECTED)
+
+
+def _print_traceback(given: Sequence[str]) -> None:
+    if "-v" in given or "--verbose" in given:
+        traceback.print_exc()
+
+
+def _with_standing(message: str, error: BaseException | None = None) -> str:
+    """A message with what is committed in spite of what it says."""
+    return "; ".join(dict.fromkeys([message, *getattr(error, "__notes__", ()), *commits.standing.values()]))
+
+
+def _fail_stopped(code: int) -> int:
+    return _fail(_with_standing("stopped") if commits.standing else _NOTHING_COMMITTED, code)
 
 
 def _is_working_directory_gone() -> bool:
@@ -360,7 +364,11 @@ def _name_logs_afresh(given: Sequence[str]) -> list[str]:
 
 def _error_of_task(error: Exception) -> str | None:
     """The message of a ShareStateError from a Spark task, which Spark returns as text in its own error."""
-    for line in reversed(str(error).splitlines()):
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  that of a Java error is asked of the JVM, which may have ended
+        return None
+    for line in reversed(text.splitlines()):
         for name in ("InputError", "PrunedError", "WarehouseError"):
             marker = f"share_state.errors.{name}: "
             if marker in line:
@@ -368,30 +376,25 @@ def _error_of_task(error: Exception) -> str | None:
     return None
 
 
-def _notes(error: BaseException) -> list[str]:
-    """The notes of an error: what is committed in spite of it."""
-    return list(getattr(error, "__notes__", ()))
-
-
 def _find_stop(error: BaseException) -> Stopped | None:
-    """The signal that ended a command, with the notes of the errors that followed it; None for none.
+    """The signal that ended a command, whatever errors followed it; None for none.
 
-    A signal to the process group ends the JVM of Spark as well, which then does not answer. typer would turn an
-    interrupt into an exit code, and drop its notes.
+    A signal to the process group ends the JVM of Spark as well, which then does not answer.
     """
-    chain = [error]
-    while (earlier := chain[-1].__context__) is not None:
-        chain.append(earlier)
-    for number, one in enumerate(chain):
-        if isinstance(one, Stopped | KeyboardInterrupt):
-            stopped = Stopped(one.code if isinstance(one, Stopped) else _INTERRUPTED)
-            stopped.__notes__ = list(dict.fromkeys(note for part in chain[number::-1] for note in _notes(part)))
-            return stopped
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, Stopped | KeyboardInterrupt):
+            return Stopped(chain.code if isinstance(chain, Stopped) else _INTERRUPTED)
+        chain = chain.__context__
     return None
 
 
+_LONGEST_ERROR = 900
+
+
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"share-state: {' '.join(message.splitlines())}\n")
+    line = one_line(" ".join(message.splitlines()), _LONGEST_ERROR // 4)
+    sys.stderr.write(f"share-state: {elide(line, _LONGEST_ERROR)}\n")
     return code
 
 
@@ -440,21 +443,58 @@ def keep_pandas_out() -> None:
         sys.meta_path.remove(_NoPandas)
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _on_signal(number: int, _frame: FrameType | None = None) -> None:
+    """Stop the command; a commit that is under way is completed first."""
+    if commits.hold(partial(_on_signal, number)):
+        return
+    if number == signal.SIGTERM:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # If the JVM has ended as well, py4j logs tracebacks, and pyspark's server of accumulators prints them.
     logging.disable(logging.ERROR)
     if (loaded := sys.modules.get("socketserver")) is not None:
         loaded.BaseServer.handle_error = lambda *_: None
-    raise Stopped(_TERMINATED)
+    raise Stopped(128 + number)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with its code: 0 done, 1 findings, 2 unusable, 3 unexpected."""
+def _run_until_signal(arguments: Sequence[str] | None) -> int:
+    """Run a command as the only one of its process; a signal after its exit code is decided changes nothing."""
     keep_freed_memory()
     keep_pandas_out()
-    signal.signal(signal.SIGTERM, _terminate)
-    code = run(arguments)
+    signals = [signal.SIGTERM]
+    # Who starts a command in the background of a script lets it ignore interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signals.append(signal.SIGINT)
+    try:
+        for number in signals:
+            signal.signal(number, _on_signal)
+        code = run(arguments)
+        for number in signals:
+            signal.signal(number, signal.SIG_IGN)
+    except Stopped as stopped:
+        for number in signals:
+            signal.signal(number, signal.SIG_IGN)
+        code = _fail_stopped(stopped.code)
+    return code
+
+
+def run_job(arguments: Sequence[str] | None = None) -> None:
+    """Run a command in an interpreter that others started, as spark-submit does, and raise its exit code."""
+    code = _run_until_signal(arguments)
     # The process ends now: scanning all objects for garbage would take half a second.
     gc.freeze()
     sys.exit(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and end the process with its code: 0 done, 1 findings, 2 unusable, 3 unexpected.
+
+    The interpreter is not shut down: threads of pyarrow and deltalake that wait for it then abort the process, after
+    its work is done (apache/arrow issue 34314).
+    """
+    code = _run_until_signal(arguments)
+    # Scratch folders are deleted, and coverage is written.
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -230,6 +230,7 @@ def spec_of(
         ShareStateError: if an option cannot be used.
     """
     from share_state.config.inputs import OPTIONS, input_spec  # noqa: PLC0415
+    from share_state.kafka.primitives import parse_digits  # noqa: PLC0415
 
     folding, columns = folding or Folding(), pairs(reading.column, "--column")
     side = GroupSide() if names_only else side
@@ -239,7 +240,7 @@ def spec_of(
     return input_spec(
         OPTIONS,
         sources=[{"path": path} | source for path in inputs],
-        as_of_offsets={log: int(offset) if offset.isdecimal() else offset for log, offset in as_of.items()},
+        as_of_offsets={log: offset if (at := parse_digits(offset)) is None else at for log, offset in as_of.items()},
         as_of_time=reading.as_of_time,
         topics=reading.topics,
         state_partitions=folding.state_partitions,

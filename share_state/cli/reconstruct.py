@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -31,6 +30,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import warehouse_lock
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.options import SharePartitionFilter
+from share_state.pipeline.across_logs import EXTENDED
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.pipeline.result import WRITER
@@ -104,15 +104,10 @@ def reconstruct(
         if not note.startswith(WRITER):
             _LOG.info("%s", note)
     found = result.plain() | {"warehouse": place, "judge": judge}
-    try:
-        if as_json:
-            print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
-        else:
-            _print_result(found)
-        sys.stdout.flush()
-    except ShareStateError as error:
-        error.add_note(f"run {result.run_id} is committed")
-        raise
+    if as_json:
+        print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
+    else:
+        _print_result(found)
     return FOUND if fails(result.by_severity, judging.fail_on) else DONE
 
 
@@ -135,6 +130,9 @@ def _timeline_filter(
 def _print_result(found: Mapping[str, Any]) -> None:
     """Print the result of `reconstruct`."""
     print_size(found)
+    for note in found["notes"]:
+        if EXTENDED.removeprefix("{}") in note:
+            print_line(note)
     redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
     print_line(f"{redundant:,} of the records lie before the cutoff: see `share-state cutoff`")
     if found["judge"] != JUDGE_NONE:

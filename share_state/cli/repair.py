@@ -73,7 +73,7 @@ def repair(
     if as_json:
         console.print_json(plan.to_json() | {"out": out})
     elif out is None:
-        console.print_line(plan.markdown().rstrip())
+        console.print_lines(plan.markdown().rstrip())
     else:
         console.print_line(f"{out}: {pluralize(len(plan.repairs), 'share-partition')} in trouble")
 

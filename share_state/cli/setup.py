@@ -16,7 +16,7 @@ import pyarrow as pa
 import typer
 
 from share_state.cli.main import Quiet, command
-from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions, restore_checkpoint
+from share_state.fold.checkpoint import RowDigest, checkpoint_row, checkpoint_share_partitions, restore_checkpoint
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.control_replay import ControlReplay
 from share_state.fold.dialect import verify_cutoff
@@ -86,6 +86,7 @@ def _fold(log: LogPartition) -> None:
     if (checkpoint := folded.checkpoint) is not None:
         row = checkpoint_row(log.name, checkpoint)["carried"]
         share_partitions = pa.concat_tables(checkpoint_share_partitions(log.name, checkpoint))
+        RowDigest().take(share_partitions)
         fold_log(
             log, options=FoldOptions(restore=lambda: restore_checkpoint(row, share_partitions), judge=judge_records)
         )

@@ -56,6 +56,7 @@ from share_state.spark.choice import names_schema
 _TOPICS_SECONDS = 10.0
 _LOG = logging.getLogger("share_state")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_LONGEST_TRIGGER = 24 * _UNITS["h"]
 
 _INPUT = "kafka://HOST:PORT, or a growing folder of Parquet with Spark's Kafka columns."
 Input = Annotated[str, typer.Argument(metavar="INPUT", help=_INPUT)]
@@ -66,9 +67,10 @@ Checkpoint = Annotated[
 
 def _milliseconds(trigger: str) -> int:
     found = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})", trigger.strip())
-    if found is None:
-        raise ShareStateError(f"--trigger {trigger}: give a time as in 500ms, 10s or 1m")
-    return int(float(found[1]) * _UNITS[found[2]])
+    milliseconds = 0.0 if found is None else float(found[1]) * _UNITS[found[2]]
+    if found is None or milliseconds > _LONGEST_TRIGGER:
+        raise ShareStateError(f"--trigger {trigger}: give a time as in 500ms, 10s or 1m, of at most 24h")
+    return int(milliseconds)
 
 
 def _check_places(source: str, out: str, checkpoint: str) -> None:
@@ -140,6 +142,9 @@ def stream(
     prometheus_port: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=65535, help="Serve Prometheus metrics on this port.")
     ] = None,
+    prometheus_address: Annotated[
+        str, typer.Option(metavar="HOST", help="Serve them on this address only; 0.0.0.0 for every network interface.")
+    ] = "127.0.0.1",
     prometheus_share_partitions: Annotated[
         int,
         typer.Option(metavar="N", min=0, help="Maximum number of share-partitions with their own series, worst first."),
@@ -192,7 +197,7 @@ def stream(
     except ModuleNotFoundError:
         raise SetupError("streams need protobuf: run `pip install 'share-state[stream]'`") from None
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
-    from share_state.spark.stream import StreamSpec, run_stream  # noqa: PLC0415
+    from share_state.spark.stream import StreamSpec, check_readable, run_stream  # noqa: PLC0415
 
     inputs = (absolute_address(source),)
     announce_compiling()
@@ -219,6 +224,8 @@ def stream(
                 files_per_trigger=most_files,
                 verbose=running.choice.verbose,
             )
+            if run.batch < 0 and "://" not in source:
+                check_readable(source, inputs[0])
             choice, latest = running.choice, deque[StreamProgress](maxlen=1)
             with ExitStack() as opened:
                 if prometheus_port is not None:
@@ -229,17 +236,12 @@ def stream(
                         limits=limits,
                         most=prometheus_share_partitions,
                     )
-                    opened.callback(serve_metrics(prometheus_port, metrics))
+                    opened.callback(serve_metrics(prometheus_address, prometheus_port, metrics))
                 spark = opened.enter_context(
                     session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, progress=progress)
                 )
-                try:
-                    run_stream(spark, what, tables, latest.append)
-                    tables.match_letters()
-                except BaseException as error:
-                    if tables.run.batch >= 0:
-                        error.add_note(f"{out} holds the stream up to micro-batch {tables.run.batch}")
-                    raise
+                run_stream(spark, what, tables, latest.append)
+                tables.match_letters()
             result = tables.result()
     if tables.run.batch >= 0:
         result = replace(result, cutoff=CommittedTables(out).read("cutoff"))

@@ -19,6 +19,7 @@ from pydantic import (
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.limits import Limits
 from share_state.fold.options import STRICT
+from share_state.kafka.primitives import LARGEST_INT64
 from share_state.kafka.releases import RELEASES
 from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import OFF, registered
@@ -52,6 +53,13 @@ def _to_milliseconds(value: Any) -> int:
     return to_epoch_ms(value)
 
 
+def _to_address(path: str) -> str:
+    address = normalize_address(path)
+    if not address or "\0" in address:
+        raise ValueError("no path")
+    return address
+
+
 FileFormat = Literal["auto", "segments", "table", "dump-log", "console-json"]
 Format = Literal[FileFormat, "kafka"]
 Column = Literal["key", "value", "topic", "partition", "offset", "timestamp"]
@@ -65,9 +73,13 @@ else:
     Release = Literal[tuple(RELEASES)]
 Severity = Annotated[Literal["error", "warning", "info", "off"], BeforeValidator(_off_if_false)]
 RuleCode = Annotated[str, AfterValidator(_is_registered)]
-PathText = Annotated[str, Field(min_length=1, json_schema_extra={"format": "path"}), AfterValidator(normalize_address)]
+PathText = Annotated[
+    str,
+    Field(min_length=1, json_schema_extra={"format": "path"}),
+    AfterValidator(_to_address),
+]
 Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
-LogOffset = Annotated[int, Field(ge=0, strict=True)]
+LogOffset = Annotated[int, Field(ge=0, le=LARGEST_INT64, strict=True)]
 _KAFKA, _GROUPS = Limits(), GroupLimits()
 
 

@@ -15,7 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
-from share_state.errors import InputError, NothingCommittedError, ShareStateError, WarehouseError, disk_error
+from share_state.errors import (
+    InputError,
+    NothingCommittedError,
+    ShareStateError,
+    WarehouseError,
+    disk_error,
+    has_no_inodes,
+    inodes_error,
+)
 from share_state.schema.declarations import table_schema
 from share_state.sources.object_stores import StoreUnavailableError, delta_storage_options, parse_address, store_error
 
@@ -76,6 +84,8 @@ def commit_errors(place: str, fix: str) -> Iterator[None]:
         with warehouse_errors(place):
             yield
     except DeltaError as error:
+        if has_no_inodes(place):
+            raise inodes_error(place) from None
         raise WarehouseError(f"{place}: cannot be written as a Delta table {_refusal(error, fix)}") from None
 
 
@@ -105,6 +115,32 @@ def _refusal(error: Exception, fix: str) -> str:
     return f"({_LACKING} {names}); remove them in Spark with ALTER TABLE ... DROP FEATURE"
 
 
+def refuse_link(place: str) -> None:
+    """Refuse a symbolic link in place of the folder of a table: a run would write, vacuum and delete in its target.
+
+    Raises:
+        WarehouseError: if one is there.
+    """
+    if "://" not in place and Path(place).is_symlink():
+        raise WarehouseError(
+            f"{place}: a symbolic link is in place of the folder of a table; put the folder itself there"
+        )
+
+
+_UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]\\^|\x00-\x1f\x7f]")
+
+
+def check_delta_path(place: str, kind: type[ShareStateError] = WarehouseError) -> None:
+    """Refuse a local path that deltalake cannot turn into a URL: it reads another folder, or panics.
+
+    Raises:
+        kind: naming the character.
+    """
+    if "://" not in place and (match := _UNUSABLE.search(str(Path(place).absolute()))) is not None:
+        what = "an escape in URLs" if len(match[0]) > 1 else "which it cannot write in a URL"
+        raise kind(f"{place}: deltalake cannot read {match[0]} in a path, {what}; give another folder")
+
+
 def open_table(place: str) -> "DeltaTable | None":
     """Open the latest version of the Delta table in a folder, given by its path or address; None if there is none.
 
@@ -115,6 +151,7 @@ def open_table(place: str) -> "DeltaTable | None":
     from deltalake import DeltaTable  # noqa: PLC0415  slow to import
     from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
+    check_delta_path(place)
     with warehouse_errors(place), suppress(TableNotFoundError):
         return DeltaTable(place, storage_options=delta_storage_options(place))
     return None
@@ -230,6 +267,7 @@ def scan_foreign(
 def _opened_foreign(place: str) -> "Iterator[DeltaTable]":
     from deltalake import DeltaTable  # noqa: PLC0415  slow to import
 
+    check_delta_path(place, InputError)
     with _read_errors(place, "write it again", InputError):
         yield DeltaTable(place, storage_options=delta_storage_options(place))
 
@@ -447,7 +485,8 @@ class CommittedTables:
         return self._opened[table, wanted]
 
     def _open_version(self, table: str, wanted: int | None) -> "DeltaTable | None":
-        with _read_errors(place := f"{self.root}/{table}", self._fix, WarehouseError):
+        refuse_link(place := f"{self.root}/{table}")
+        with _read_errors(place, self._fix, WarehouseError):
             opened = open_table(place)
             if opened is not None and wanted is not None and opened.version() != wanted:
                 opened.load_as_version(version_to_read(opened, wanted))

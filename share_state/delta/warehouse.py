@@ -8,7 +8,6 @@ refuses to commit if another run has committed since it began.
 import fcntl
 import json
 import os
-import re
 import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,10 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector
 
+from share_state.delta import commits
 from share_state.delta.merge import lost_table, merge_errors, merged_rows, overtaken_stream, transaction, vacuum
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
+    check_delta_path,
     commit_errors,
     damaged_files,
     delete_folder,
@@ -34,12 +35,13 @@ from share_state.delta.reader import (
     needs_scan,
     open_filesystem,
     open_table,
+    refuse_link,
     run_ids,
     version_to_read,
     warehouse_errors,
 )
 from share_state.delta.staging import STAGING_PREFIX, Staging
-from share_state.errors import InputError, WarehouseError
+from share_state.errors import InputError, WarehouseError, reason_of
 from share_state.schema import declarations
 from share_state.schema.declarations import stored_schema, table_schema
 from share_state.sources.object_stores import StorePath, absolute_address, delta_storage_options
@@ -97,10 +99,7 @@ def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
     if "://" in root:
         _check_address(root, tables)
         return
-    if escaped := re.search("%[0-9A-Fa-f]{2}", str(Path(root).absolute())):
-        raise WarehouseError(
-            f"{root}: deltalake cannot read {escaped[0]} in a path, an escape in URLs; give another folder"
-        )
+    check_delta_path(root)
     path = Path(root)
     try:
         if path.is_symlink() and not path.exists():
@@ -110,6 +109,9 @@ def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
         entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")] if path.exists() else []
     except OSError as error:
         raise WarehouseError(f"{root}: cannot be read ({error.strerror}); give a folder for the tables") from None
+    for entry in entries:
+        if entry.name in tables:
+            refuse_link(str(entry))
     # A killed run leaves its lock file, and may leave a table that has no commit yet.
     was_locked = (path / _LOCK).exists()
     known = {
@@ -162,7 +164,9 @@ def warehouse_lock(root: str, command: str) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
         lock = (path / _LOCK).open("a", encoding="utf-8")
     except OSError as error:
-        raise WarehouseError(f"{root}: cannot be written ({error.strerror}); give a folder for the tables") from None
+        raise WarehouseError(
+            f"{root}: cannot be written ({reason_of(root, error)}); give a folder for the tables"
+        ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -245,6 +249,7 @@ class Warehouse:
         self._missing, self._is_begun = missing_folders(root), False
         self._opened: dict[str, DeltaTable] = {}
         self._new, self._runs_version = set[str](), self._version("runs")
+        self._commits, self._is_committed = f"{root} is written", False
 
     def __enter__(self) -> "Warehouse":
         return self
@@ -252,14 +257,14 @@ class Warehouse:
     def __exit__(self, failed: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         with suppress(*((OSError, InputError, WarehouseError) if failed else ())):
             delete_folder(self.staging.folder)
-            if failed and "runs" not in self.versions and self._version("runs") == self._runs_version:
+            if failed and not self._is_committed and self._version("runs") == self._runs_version:
                 # No reader has seen tables that begin with this run.
                 for table in self._new:
                     # In an object store, which has no lock, another run may have written it.
                     if "://" not in self.root or self._version(table) == self.versions.get(table):
                         delete_folder(self.folder(table))
-        if error and "runs" in self.versions:
-            error.add_note("the run is committed")
+        if error and self._is_committed:
+            error.add_note(commits.standing.get(self.root, self._commits))
         if failed:
             with suppress(OSError):
                 for folder in self._missing:
@@ -326,6 +331,9 @@ class Warehouse:
             row: the other columns.
         """
         sequence = 0 if self._runs_version is None else self._runs_version + 1
+        self._commits = f"run {row['run_id']} is committed"
+        if row.get("status") == COMMITTED:
+            self._commits += ", and the next audit reports it"
         versions = list(self.versions.items())
         of_now = {"finished": datetime.now(UTC), "table_versions": versions, "sequence": sequence}
         return pa.Table.from_pylist([{**row, **of_now}], schema=table_schema("runs"))
@@ -348,6 +356,8 @@ class Warehouse:
         runs = runs.filter((pc.field("command") == "audit") & (pc.field("status") == COMMITTED))
         status = pa.repeat(REPORTED, len(runs))
         rows = runs.set_column(runs.schema.get_field_index("status"), runs.schema.field("status"), status)
+        if len(runs):
+            self._commits = f"run {runs['run_id'][0]} is committed and reported"
         self.append("runs", [rows], set(rows["run_id"].to_pylist()))
 
     def run_ids(self, table: str) -> set[str]:
@@ -423,12 +433,42 @@ class Warehouse:
     def commit(self, table: str, replaced_runs: Collection[str] | None) -> "Iterator[Commit]":
         """Check a table before a commit to it, and record its version afterwards.
 
+        The last table, which is `runs` or the only one, commits the run.
+
         Args:
             table: its name.
             replaced_runs: as for `append`; None to replace all rows.
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
+        if table != "runs" and self.folder(table) != self.root:
+            with self._checked_commit(table, replaced_runs) as one:
+                yield one
+            return
+        one = None
+        with commits.held_signals():
+            try:
+                with self._checked_commit(table, replaced_runs) as one:
+                    yield one
+            except BaseException:
+                if one is not None and self._has_grown(table, one.version):
+                    self._note_commit()
+                raise
+            self._note_commit()
+
+    def _note_commit(self) -> None:
+        self._is_committed = True
+        commits.standing[self.root] = self._commits
+
+    def _has_grown(self, table: str, version: int) -> bool:
+        """Whether a commit was made before it failed, as when Spark ends; only a locked folder shows that."""
+        with suppress(OSError, WarehouseError):
+            latest = None if "://" in self.root else self._version(table)
+            return latest is not None and latest > version
+        return False
+
+    @contextmanager
+    def _checked_commit(self, table: str, replaced_runs: Collection[str] | None) -> "Iterator[Commit]":
         path = self.folder(table)
         if table != "runs" and not self._is_begun and self._version("runs") != self._runs_version:
             raise self._overtaken()
@@ -505,6 +545,8 @@ class Warehouse:
         if known is not None and has_entry(place, known.version()):
             known.update_incremental()
         else:
+            if place != self.root:
+                refuse_link(place)
             known = open_table(place)
         if known is not None:
             self._opened[table] = known

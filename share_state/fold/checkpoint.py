@@ -1,7 +1,8 @@
 """Checkpoints of the fold of a log partition: an audit writes them to tables, and the next audit resumes from them."""
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +11,9 @@ import pyarrow as pa
 
 from share_state.fold.log_stats import LogCounts, LogExtent, piece_bounds
 from share_state.fold.state_chains import CHAIN, Chains
-from share_state.fold.states import batch_lists, read_batch_lists, sizes_before, slice_chains
+from share_state.fold.states import RANGE_COLUMNS, batch_lists, read_batch_lists, sizes_before, slice_chains
+from share_state.jit.compile import kernel
+from share_state.kafka.buffers import column_bytes
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
 from share_state.schema.declarations import table_schema
@@ -23,6 +26,10 @@ CHECKPOINT_TABLE = "carried_share_partitions"
 """A table of audits, and of a reconstruct that a stream may continue."""
 _COLUMNS = dict(zip(CHAIN.names or (), table_schema(CHECKPOINT_TABLE).names[2:-1], strict=True))
 """Field of CHAIN -> column; the columns keep the names of the first release."""
+
+_ROWS, _SEAL = "share_partitions", "digest"
+"""Keys of `carried`: the digest of the log's share-partitions, and that of everything else in it."""
+_FNV_BASIS, _MIX = np.uint64(0xCBF29CE484222325), np.uint64(0xFF51AFD7ED558CCD)
 
 
 @dataclass(slots=True)
@@ -75,10 +82,145 @@ def with_input(carried: str, digest: Callable[[], str]) -> str:
     return carried if log["mark"]["is_sound"] else json.dumps(log | {"mark": log["mark"] | {"input": digest()}})
 
 
-def resume_point_of(carried: str) -> ResumePoint | None:
-    """Where to resume, from the column `carried` of `carried_logs`; None for a checkpoint of another version."""
+def with_digest(carried: str, share_partitions: str) -> str:
+    """Add the digest of its share-partitions (`RowDigest.text`) to the column `carried` of `carried_logs`."""
+    return json.dumps(json.loads(carried) | {_ROWS: share_partitions})
+
+
+def sealed(name: str, carried: str) -> str:
+    """The complete column `carried` of a log, with a digest that shows whether another program changes it."""
     log = json.loads(carried)
-    return ResumePoint(**log["mark"]) if log["form"] == _VERSION else None
+    return json.dumps(log | {_SEAL: _seal_of(name, log)})
+
+
+def is_as_written(name: str, carried: str) -> bool:
+    """Whether the column `carried` of a log is as it was written; True for one without a digest, as of 0.1.0."""
+    log = json.loads(carried)
+    return not {_SEAL, _ROWS} & log.keys() or log.get(_SEAL) == _seal_of(name, log)
+
+
+def digest_of_rows(carried: str) -> str | None:
+    """The digest of the share-partitions that belong to the column `carried`; None if it was written without."""
+    return json.loads(carried).get(_ROWS)
+
+
+def _seal_of(name: str, log: Mapping[str, Any]) -> str:
+    content = json.dumps({key: value for key, value in log.items() if key != _SEAL}, sort_keys=True)
+    return hashlib.blake2b(f"{name} {content}".encode(), digest_size=16).hexdigest()
+
+
+class RowDigest:
+    """A hash of the rows of `carried_share_partitions` of one log, in any order, as OPTIMIZE changes it."""
+
+    def __init__(self) -> None:
+        self._count, self._sum, self._has_nulls = 0, np.uint64(0), False
+
+    @property
+    def text(self) -> str:
+        """The hash so far; null values, which no run writes, have none."""
+        return "" if self._has_nulls else f"{self._count}:{int(self._sum):016x}"
+
+    def of_each(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Pass tables on, adding each."""
+        for table in tables:
+            self.take(table)
+            yield table
+
+    def take(self, rows: pa.Table) -> None:
+        """Add rows."""
+        for batch in rows.to_batches():
+            ranges = batch["batches"].flatten()
+            columns = [*batch.columns, ranges, *(ranges.field(name) for name in RANGE_COLUMNS.values())]
+            self._has_nulls |= any(column.null_count for column in columns)
+            if batch.num_rows and not self._has_nulls:
+                self._count += batch.num_rows
+                self._sum += _row_hashes(batch).sum(dtype=np.uint64)
+
+
+def _row_hashes(batch: pa.RecordBatch) -> np.ndarray:
+    """A hash of the key, the numbers and the batches of each row."""
+    hashes = np.full(batch.num_rows, _FNV_BASIS, np.uint64)
+    key, key_ends = column_bytes(batch["key"])
+    add_slices(key, key_ends, hashes)
+    numbers = _words([batch[column] for column in _COLUMNS.values()])
+    add_slices(numbers, np.arange(len(hashes) + 1) * len(_COLUMNS), hashes)
+    lists, ranges = batch["batches"], batch["batches"].flatten()
+    sizes = lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+    words = _words([ranges.field(name) for name in RANGE_COLUMNS.values()])
+    add_slices(words, np.concatenate(([0], np.cumsum(sizes))) * len(RANGE_COLUMNS), hashes)
+    # Rows are added up: equal changes of two rows must not cancel each other.
+    hashes ^= hashes >> np.uint64(33)
+    hashes *= _MIX
+    return hashes ^ (hashes >> np.uint64(33))
+
+
+def _words(columns: Sequence[pa.Array]) -> np.ndarray:
+    """Numbers of several columns, row by row."""
+    words = np.empty((len(columns[0]), len(columns)), np.int64)
+    for number, column in enumerate(columns):
+        words[:, number] = column.to_numpy(zero_copy_only=False)
+    return words.ravel().view(np.uint64)
+
+
+@kernel
+def add_slices(words, ends, hashes):
+    """Continue the hash of each row (FNV-1a, by word) with its slice of an array: ends[row] to ends[row + 1]."""
+    for row in range(len(hashes)):
+        value = (hashes[row] ^ np.uint64(ends[row + 1] - ends[row])) * np.uint64(0x100000001B3)
+        for at in range(ends[row], ends[row + 1]):
+            value = (value ^ np.uint64(words[at])) * np.uint64(0x100000001B3)
+            value ^= value >> np.uint64(32)
+        hashes[row] = value
+
+
+def resume_point_of(carried: str) -> ResumePoint | None:
+    """Where to resume, from the column `carried` of `carried_logs`; None for a checkpoint of another version.
+
+    Raises:
+        DamagedCheckpointError: if it is not what a run writes.
+    """
+    log = _parsed(carried)
+    return None if log is None else log.mark
+
+
+class DamagedCheckpointError(Exception):
+    """Raised if a row of `carried_logs` is not what a run writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CarriedLog:
+    mark: ResumePoint
+    extent: LogExtent
+    counts: LogCounts
+    last_lost_offset: int
+    archiving_since: int
+    archiving_time: int
+    last_snapshot_record: int
+
+
+def _parsed(carried: str) -> _CarriedLog | None:
+    try:
+        log = json.loads(carried)
+        if log["form"] != _VERSION:
+            return None
+        mark = ResumePoint(**log["mark"])
+        mark.check()
+        extent = LogExtent()
+        extent.runs = np.array([tuple(run) for run in log["runs"]], extent.runs.dtype)
+        extent.cells = np.array([tuple(cell) for cell in log["cells"]], extent.cells.dtype)
+        counts = LogCounts(
+            layouts=dict(log["layouts"]),
+            transactional=tuple(log["transactional"]),
+            unknown_types={kind: tuple(seen) for kind, seen in log["unknown_types"]},
+            unknown_tags=tuple(log["unknown_tags"]),
+            records=log.get("records", 0),
+            foreign=log.get("foreign", 0),
+        )
+        numbers = [log[name] for name in ("lost_at", "archiving_since", "archiving_time", "last_snapshot_record")]
+        np.array(numbers, np.int64)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise DamagedCheckpointError from error
+    return _CarriedLog(mark, extent, counts, *numbers)
 
 
 def checkpoint_share_partitions(name: str, checkpoint: FoldCheckpoint) -> Iterator[pa.Table]:
@@ -110,7 +252,8 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
         carried: the column `carried` of the log's row in `carried_logs`.
         share_partitions: the log's rows of `carried_share_partitions`, in any order.
     """
-    log, pieces = json.loads(carried), share_partitions.to_batches()
+    log, pieces = _parsed(carried), share_partitions.to_batches()
+    assert log is not None
     lists = [piece["batches"] for piece in pieces]
     chains = np.empty(len(share_partitions), CHAIN)
     batches = np.empty(sum(len(ranges.flatten()) for ranges in lists), STATE_BATCH)
@@ -124,24 +267,13 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
         read_batch_lists(ranges, batches[at:batch_end])
         ends[row + 1 : end + 1] = at + np.cumsum(ranges.value_lengths().to_numpy(zero_copy_only=False))
         row, at = end, batch_end
-    extent = LogExtent()
-    extent.runs = np.array([tuple(run) for run in log["runs"]], extent.runs.dtype)
-    extent.cells = np.array([tuple(cell) for cell in log["cells"]], extent.cells.dtype)
-    counts = LogCounts(
-        layouts=dict(log["layouts"]),
-        transactional=tuple(log["transactional"]),
-        unknown_types={kind: tuple(seen) for kind, seen in log["unknown_types"]},
-        unknown_tags=tuple(log["unknown_tags"]),
-        records=log.get("records", 0),
-        foreign=log.get("foreign", 0),
-    )
     return FoldCheckpoint(
-        mark=ResumePoint(**log["mark"]),
+        mark=log.mark,
         keys=KeyTable.of(share_partitions["key"]),
-        chains=Chains(chains, ends, batches, log["last_snapshot_record"]),
-        extent=extent,
-        counts=counts,
-        last_lost_offset=log["lost_at"],
-        archiving_since=log["archiving_since"],
-        archiving_time=log["archiving_time"],
+        chains=Chains(chains, ends, batches, log.last_snapshot_record),
+        extent=log.extent,
+        counts=log.counts,
+        last_lost_offset=log.last_lost_offset,
+        archiving_since=log.archiving_since,
+        archiving_time=log.archiving_time,
     )

@@ -21,7 +21,7 @@ from share_state.kafka.share_partition_keys import KeyTable
 from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.resume_point import READ_FROM_START, ResumeStatus
 
-_NOT_CONTINUED = (ResumeStatus.RECREATED, ResumeStatus.CLEANED)
+_NOT_CONTINUED = (ResumeStatus.RECREATED, ResumeStatus.CLEANED, ResumeStatus.CHANGED)
 """Statuses of logs that need not show the tombstones of share-partitions that are gone."""
 
 Fold = Callable[[LogPartition, FoldOptions], FoldedLog]

@@ -23,6 +23,7 @@ from share_state.kafka.delivery_states import TERMINAL
 from share_state.kafka.group_records import read_group_records, record_types
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
+from share_state.sources.pruned_logs import read_whole
 from share_state.sources.segments import index_records, read_chunks
 
 
@@ -319,20 +320,27 @@ def assignment_history(logs: Sequence[LogPartition], group_id: str, topic_id: st
         InputError: if a segment cannot be read.
     Source: Kafka ShareGroupCurrentMemberAssignmentValue.
     """
-    changes: list[tuple[int, tuple[str, ...]]] = []
-    for log in logs:
-        replay, previous = GroupReplay(partition=log.partition), ()
-        for part in read_chunks(log, merge=True):
-            records = index_records(part, 0, Window()).records
-            for record in read_group_records(part.data, records, record_types(part.data, records)):
-                if record.key is None or group_id.encode() not in record.key:
-                    continue
-                replay.apply(record)
-                group = replay.groups.get(group_id)
-                members = group.members.values() if group else ()
-                current = tuple(sorted(one.member_id for one in members if partition in one.assigned.get(topic_id, ())))
-                if current != previous:
-                    changes.append((record.timestamp, current))
-                previous = current
+    changes = [
+        change for log in logs for change in read_whole(log, lambda part: _changes(part, group_id, topic_id, partition))
+    ]
     changes.sort(key=lambda change: change[0])
     return AssignmentHistory([time for time, _ in changes], [members for _, members in changes])
+
+
+def _changes(log: LogPartition, group_id: str, topic_id: str, partition: int) -> list[tuple[int, tuple[str, ...]]]:
+    """Times at which the members of a topic-partition changed, and the members from then on."""
+    changes, previous = list[tuple[int, tuple[str, ...]]](), ()
+    replay = GroupReplay(partition=log.partition)
+    for part in read_chunks(log, merge=True):
+        records = index_records(part, 0, Window()).records
+        for record in read_group_records(part.data, records, record_types(part.data, records)):
+            if record.key is None or group_id.encode() not in record.key:
+                continue
+            replay.apply(record)
+            group = replay.groups.get(group_id)
+            members = group.members.values() if group else ()
+            current = tuple(sorted(one.member_id for one in members if partition in one.assigned.get(topic_id, ())))
+            if current != previous:
+                changes.append((record.timestamp, current))
+            previous = current
+    return changes

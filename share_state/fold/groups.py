@@ -29,6 +29,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
 from share_state.sources.partition_count import infer_group_partition_count
+from share_state.sources.pruned_logs import read_whole
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
@@ -225,7 +226,7 @@ def fold_groups(
     Source: Kafka CoordinatorLoaderImpl.doLoad, GroupMetadataManager.replay.
     """
     counts: dict[int, int] = {}
-    replays = [_replay(log, window or Window(), counts) for log in logs]
+    replays = [read_whole(log, lambda part: _replay(part, window or Window(), counts)) for log in logs]
     places = [
         (replay.partition, group_id)
         for replay in replays
@@ -257,9 +258,13 @@ def read_topic_names(log: LogPartition, window: Window | None = None) -> dict[st
     Raises:
         InputError: if a segment cannot be read.
     """
+    return read_whole(log, lambda part: _read_names(part, window or Window()))
+
+
+def _read_names(log: LogPartition, window: Window) -> dict[str, str]:
     replay = GroupReplay(partition=log.partition)
     for part in read_chunks(log, merge=True):
-        records = index_records(part, log.log_start_offset, window or Window()).records
+        records = index_records(part, log.log_start_offset, window).records
         types = record_types(part.data, records)
         naming = np.isin(types, _NAMING_TYPES) & ~np.isin(records["offset"], [*part.faults])
         for record in read_group_records(part.data, records[naming], types[naming]):

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.fold.durations import duration_texts
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, piece_bounds
 from share_state.fold.state_chains import Chains
@@ -79,9 +80,6 @@ def add_verdicts(
     run_id: str,
     limits: Limits,
     misplaced: Sequence[str] = (),
-    *,
-    clock: int,
-    by_wall_clock: bool = False,
 ) -> pa.Table:
     """Add time, run and verdict to rows of `history_pieces`; the verdicts follow Burrow.
 
@@ -91,35 +89,33 @@ def add_verdicts(
     - OK: otherwise.
 
     Args:
-        time: ms, for the column `time`.
+        time: ms, for the column `time`; durations end here: at the newest record of the whole export, or at the time of
+            the audit.
         run_id: for the column `run_id`.
         limits: limits of the cluster.
         misplaced: rows to drop, as `key_texts` with the state partition.
-        clock: ms, when the audit began.
-        by_wall_clock: durations end at `clock`; by default they end at the timestamp of the last record of the log, but
-            not after `clock`.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """
     if misplaced:
         rows = rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), pa.array(misplaced))))
-    names = ("start_offset", PREVIOUS_START, "lag", "waiting_records", "archiving_records", LOG_TIME)
-    start, before, lag, waiting, archiving, log_time = (rows[name].fill_null(-1).to_numpy() for name in names)
+    names = ("start_offset", PREVIOUS_START, "lag", "waiting_records", "archiving_records")
+    start, before, lag, waiting, archiving = (rows[name].fill_null(-1).to_numpy() for name in names)
     unfinished = np.where(lag >= 0, lag, waiting + archiving)
-    until = np.full(len(rows), clock) if by_wall_clock else np.minimum(log_time, clock)
-    idle_minutes = _minutes_since(rows["active_time"], until)
-    unchanged_minutes = _minutes_since(rows[FIRST_DELIVERY_AT], until)
+    idle = _milliseconds_since(rows["active_time"], time)
+    unchanged = _milliseconds_since(rows[FIRST_DELIVERY_AT], time)
     is_active = (start >= 0) & (unfinished > 0)
+    stalled_from = limits.stall_minutes * _MS_PER_MINUTE
     cases = {
         REWIND: (start >= 0) & (start < before),
-        STOP: is_active & (idle_minutes >= limits.stall_minutes),
-        STALL: is_active & (unchanged_minutes >= limits.stall_minutes),
+        STOP: is_active & (idle >= stalled_from),
+        STALL: is_active & (unchanged >= stalled_from),
     }
     verdict = np.select(list(cases.values()), [VERDICTS.index(name) for name in cases], VERDICTS.index(OK))
     reasons = {
         REWIND: (before - start, " offsets back: SPSO went from ", before, " to ", start),
-        STOP: (unfinished, " records wait, and no consumer has changed the state for ", *_whole_units(idle_minutes)),
-        STALL: (unfinished, " records wait, and SPSO has stayed at ", start, " for ", *_whole_units(unchanged_minutes)),
+        STOP: (unfinished, " records wait, and no consumer has changed the state for ", duration_texts(idle)),
+        STALL: (unfinished, " records wait, and SPSO has stayed at ", start, " for ", duration_texts(unchanged)),
     }
     kept = rows.drop_columns([PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME])
     columns: dict[str, Any] = dict(zip(kept.column_names, kept.columns, strict=True))
@@ -132,28 +128,26 @@ def add_verdicts(
     return declared_table(HISTORY_TABLE, columns)
 
 
-def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray, ...]]) -> pa.Array:
+def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray | pa.Array, ...]]) -> pa.Array:
     """The reason for each verdict (an index of VERDICTS); null for none."""
     texts, place = [pa.array([None], pa.string())], np.zeros(len(verdict), np.int64)
     for name, pieces in reasons.items():
         at = np.flatnonzero(verdict == VERDICTS.index(name))
         if len(at):
-            columns = [
-                pa.scalar(piece) if isinstance(piece, str) else pa.array(piece[at]).cast(pa.string())
-                for piece in pieces
-            ]
+            columns = [_texts_at(piece, at) for piece in pieces]
             place[at] = sum(map(len, texts)) + np.arange(len(at))
             texts.append(pc.call_function("binary_join_element_wise", [*columns, pa.scalar("")]))
     return pa.concat_arrays(texts).take(pa.array(place))
 
 
-def _whole_units(minutes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each duration in its largest unit with a value of at least 2: the value, and the unit."""
-    sizes = np.select([minutes >= 2 * 1440, minutes >= 2 * 60], [1440, 60], 1)
-    return (minutes // sizes).astype(np.int64), np.select([sizes == 1440, sizes == 60], [" d", " h"], " min")
+def _texts_at(piece: str | np.ndarray | pa.Array, rows: np.ndarray) -> pa.Scalar | pa.Array:
+    """A piece of a text in some rows."""
+    if isinstance(piece, str):
+        return pa.scalar(piece)
+    return piece.take(pa.array(rows)) if isinstance(piece, pa.Array) else pa.array(piece[rows]).cast(pa.string())
 
 
-def _minutes_since(column: pa.ChunkedArray, until: np.ndarray) -> np.ndarray:
-    """Minutes from each time to its entry in `until`; -1 if unknown."""
+def _milliseconds_since(column: pa.ChunkedArray, until: int) -> np.ndarray:
+    """Milliseconds from each time to `until`; -1 if unknown."""
     milliseconds = column.cast(pa.int64()).fill_null(-1).to_numpy() // 1000
-    return np.where(milliseconds < 0, -1.0, (until - milliseconds) / _MS_PER_MINUTE)
+    return np.where(milliseconds < 0, -1, np.maximum(until - milliseconds, 0))

@@ -287,9 +287,14 @@ def declared_table(table: str, columns: dict[str, pa.Array]) -> pa.Table:
     schema, count = table_schema(table), len(next(iter(columns.values())))
     every = {name: columns[name] if name in columns else pa.nulls(count) for name in schema.names}
     return pa.table({
-        name: column if pa.types.is_dictionary(column.type) else column.cast(schema.field(name).type)
+        name: column if pa.types.is_dictionary(column.type) else as_type(column, schema.field(name).type)
         for name, column in every.items()
     })  # fmt: skip
+
+
+def as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column in a type; a cast to its own type would cost as much as any other."""
+    return column if column.type == kind else column.cast(kind)
 
 
 def fault_names(faults: np.ndarray, bits: type[IntEnum]) -> pa.Array:

@@ -15,6 +15,20 @@ from numba import types
 from share_state.errors import SetupError
 from share_state.jit.compile import inlined, kernel
 
+LARGEST_INT64 = 2**63 - 1
+
+
+def parse_digits(text: str, largest: int = LARGEST_INT64) -> int | None:
+    """The number that ASCII digits write; None if the text is none, or the number is above `largest`.
+
+    int() takes digits of every script, and raises ValueError above 4,300 of them.
+    """
+    if not text.isascii() or not text.isdecimal() or len(text.lstrip("0")) > len(str(largest)):
+        return None
+    number = int(text.lstrip("0") or "0")
+    return number if number <= largest else None
+
+
 # With an unsigned position numba emits no check for negative indices, and LLVM loads one word.
 
 

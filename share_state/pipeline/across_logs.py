@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd, inf
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +29,15 @@ from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
-from share_state.pipeline.result import DEAD_LETTERS_NOTE, TAIL_NOTE, RunResult, foreign_logs, mark_unsafe
+from share_state.pipeline.result import (
+    DEAD_LETTERS_NOTE,
+    TAIL_NOTE,
+    RunResult,
+    foreign_logs,
+    keep_proven,
+    mark_unsafe,
+    summarize,
+)
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
 from share_state.rules.dead_letters import AuditedDeadLetters
@@ -43,7 +52,18 @@ from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.partition_count import state_partition_coverage
 
+if TYPE_CHECKING:
+    from share_state.sources.kafka_cluster import KafkaSource
+
 _LOG = logging.getLogger("share_state")
+
+EXTENDED = (
+    "{}: the broker deleted records before they were read, so that reading went on to a later end; "
+    "groups are as of an earlier time and are not checked against the state"
+)
+"""Note on logs that were read beyond the planned end."""
+
+_EXTENDED_AS_OF = "; the state as of the given point lacks share-partitions of which only later records are left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +86,25 @@ class GroupSide:
         claims = {name: getattr(self.sticky, name) for name in CLAIM_TABLES}
         return written | {name: table for name, table in claims.items() if len(table)}
 
-    def judge(self, states: pa.Table, plan: FoldPlan, now_ms: int | None = None) -> pa.Table:
+    def judge(
+        self, states: pa.Table, plan: FoldPlan, now_ms: int | None = None, extended: Sequence[str] = ()
+    ) -> pa.Table:
         """The findings of every rule over groups.
 
-        If the state side ends at as-of offsets, its time differs from that of the groups: then only the rules over
-        groups alone apply.
+        If the state side ends at as-of offsets, or later than planned, its time differs from that of the groups: then
+        only the rules over groups alone apply.
 
         Args:
             states: live share-partitions, at least STATE_COLUMNS of rules/group_context.py.
             plan: what was read of the state side.
             now_ms: the time up to which ages are measured; by default that of the newest record of any group.
+            extended: the result of `extended_logs`.
         Returns:
             The table `findings`, its run_id still null.
         """
         if plan.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
-        if any(window.until_offset is not None for window in plan.windows.values()):
+        if extended or any(window.until_offset is not None for window in plan.windows.values()):
             found = [findings(Scope.GROUP_RECORDS, self.folded.faults, plan.severities)]
         else:
             numbers = [log.partition for log in plan.logs if log.topic == STATE_TOPIC]
@@ -107,9 +130,11 @@ def settle_tables(
     Args:
         side, plan: as for `judge_states`.
         rows: the result of `LocalExecutor.fold`.
-        tables: the tables of these rows.
+        tables: the tables of these rows; `findings` with the columns CONDITIONS.
     """
     split, found = judge_folded_states(side, plan, rows, tables[STATE])
+    result = summarize(rows, (), {}, newest_of_others=None if side is None else side.folded.newest_time)
+    tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
     cutoffs = mark_unsafe(tables[CUTOFF], foreign_logs(rows))
     tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
     changed = (STATE, IN_FLIGHT) if len(split) else ()
@@ -124,12 +149,25 @@ def judge_folded_states(
     """The result of `judge_states` for rows of `LocalExecutor.fold` and their table STATE."""
     summaries = rows[SUMMARY].drop_null().to_pylist()
     newest = max(summary["newest_time"] or 0 for summary in summaries)
-    return judge_states(side, plan, _with_log(rows, STATE, states), modulus_of(rows), newest)
+    extended = extended_logs(plan, {summary["log"]: summary["next_offset"] for summary in summaries})
+    return judge_states(side, plan, _with_log(rows, STATE, states), modulus_of(rows), newest, extended)
 
 
 def modulus_of(rows: pa.Table) -> int:
     """`key_modulus` of all logs, from the result of `LocalExecutor.fold`."""
     return gcd(*(summary["key_modulus"] for summary in rows[SUMMARY].drop_null().to_pylist()))
+
+
+def extended_logs(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
+    """The logs of a live cluster that were read beyond the end that was planned (`sources/pruned_logs.py`).
+
+    Args:
+        plan: the logs as they were planned.
+        progress: log partition -> next offset after what was read.
+    """
+    live = [log for log in plan.logs if log.source is not None and log.source.form == KAFKA_FORM]
+    planned = {log.name: cast("KafkaSource", log.source).end_offset for log in live}
+    return sorted(name for name, end in planned.items() if (progress.get(name) or 0) > end)
 
 
 def _with_log(rows: pa.Table, name: str, table: pa.Table) -> pa.Table:
@@ -207,6 +245,15 @@ class DriverSide:
         """Tables that the fold collects for the dead letters."""
         return () if self.letters is None else (RANGES,)
 
+    @property
+    def newest_time(self) -> int | None:
+        """Ms, timestamp of the newest record of the logs of groups and of the dead letters; None for none."""
+        times = [] if self.groups is None else [self.groups.folded.newest_time]
+        if self.letters is not None and len(self.letters.rows):
+            newest = pc.max(self.letters.rows["timestamp"].cast(pa.int64())).as_py()
+            times.append((newest or 0) // 1000)
+        return max(times, default=0) or None
+
 
 def read_driver_side(
     plan: FoldPlan, before: CommittedTables | None = None, noted_from: int = 0
@@ -266,12 +313,19 @@ def judge_across_logs(
     """
     result = replace(result, notes=(*result.notes, *_tail_notes(plan, result.progress)))
     result, found = _settle_across_logs(side.groups, plan, result, sink, now_ms)
+    extended = extended_logs(plan, result.progress)
+    if extended:
+        windows = [plan.window, *plan.windows.values()]
+        is_as_of = any((window.until_offset, window.until_time_ms) != (None, None) for window in windows)
+        note = EXTENDED.format(listed(extended, 3)) + (_EXTENDED_AS_OF if is_as_of else "")
+        result = replace(result, notes=(*result.notes, note))
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
         return result, DriverRows(found, tables)
     # The end offsets of a live cluster's state logs were fetched before; segments that are read in place may grow.
     forms = {None if log.source is None else log.source.form for log in plan.logs}
-    copied_last = plan.dead_letters_copied_last or (side.letters.read.is_live and forms == {KAFKA_FORM})
+    is_live = side.letters.read.is_live and forms == {KAFKA_FORM}
+    copied_last = (plan.dead_letters_copied_last or is_live) and not extended
     numbers = {log.name: log.partition for log in plan.logs if log.topic == STATE_TOPIC}
     complete = {numbers[log]: (since if since is None else max(since, side.noted_from), newest)
                 for log, (since, newest) in result.complete_times.items() if log in numbers}  # fmt: skip
@@ -405,7 +459,8 @@ def _settle_across_logs(
     if side is None and not _is_mixed(plan, modulus):
         found = judge_coverage(plan, modulus, result.share_partitions)
         return (result.with_driver_rows(found), found) if found else (result, [])
-    split, found = judge_states(side, plan, sink.read(STATE, [LOG, *STATE_COLUMNS]), modulus, now_ms)
+    extended = extended_logs(plan, result.progress)
+    split, found = judge_states(side, plan, sink.read(STATE, [LOG, *STATE_COLUMNS]), modulus, now_ms, extended)
     result = replace(result, cutoff=settle_cutoffs(plan, result.cutoff, modulus))
     for table in (STATE, IN_FLIGHT, TIMELINE) if len(split) else ():
         sink.settle(table, {*split[LOG].to_pylist()}, partial(_settle, split))
@@ -428,7 +483,12 @@ def _is_mixed(plan: FoldPlan, modulus: int) -> bool:
 
 
 def judge_states(
-    side: GroupSide | None, plan: FoldPlan, states: pa.Table, modulus: int, now_ms: int | None
+    side: GroupSide | None,
+    plan: FoldPlan,
+    states: pa.Table,
+    modulus: int,
+    now_ms: int | None,
+    extended: Sequence[str] = (),
 ) -> tuple[pa.Table, list[pa.Table]]:
     """Apply the rules that need the states of all logs: keys with state in several of them, groups against state.
 
@@ -436,6 +496,7 @@ def judge_states(
         side, plan, now_ms: as for `judge_across_logs`.
         states: live share-partitions, at least LOG and STATE_COLUMNS.
         modulus: `key_modulus` of all logs.
+        extended: the result of `extended_logs`.
     Returns:
         `split_keys`; the findings, their run_id still null.
     """
@@ -444,7 +505,7 @@ def judge_states(
     if plan.judging != JUDGE_NONE:
         found.append(findings(Scope.STATES, split, plan.severities))
     if side is not None:
-        found.append(side.judge(_settle(split, states), plan, now_ms))
+        found.append(side.judge(_settle(split, states), plan, now_ms, extended))
     return split, found
 
 

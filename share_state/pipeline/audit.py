@@ -23,7 +23,7 @@ from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import carried_logs, finish_findings, replace_tables
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
-from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan
+from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan, without_changed
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.registry import OFF
 from share_state.sources.resume_point import READ_FROM_START, digest_of_logs
@@ -111,6 +111,9 @@ def run_audit(
             tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None))
             tables.compact_runs()
         return result
+    if last is not None:
+        plan, changed = without_changed(plan, last)
+        notes += changed
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
         side, plan = read_driver_side(plan, last and last.tables, int(fingerprint.get(_NOTED_FROM, 0)))
@@ -119,9 +122,9 @@ def run_audit(
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
-            result = summarize(
-                sink.fold(plan, _WRITTEN, (FINDINGS, HISTORY_TABLE, *side.staged)), inputs, fingerprint | previous
-            )
+            folded = sink.fold(plan, _WRITTEN, (FINDINGS, HISTORY_TABLE, *side.staged))
+            options_of_run = fingerprint | previous
+            result = summarize(folded, inputs, options_of_run, newest_of_others=side.newest_time)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, rows = judge_across_logs(side, plan, result, sink, now)
@@ -135,8 +138,6 @@ def run_audit(
                 run_id=result.run_id,
                 limits=plan.limits,
                 misplaced=result.misplaced,
-                clock=clock,
-                by_wall_clock=by_wall_clock,
             )
             sink.finish(HISTORY_TABLE, finish)
         with progress("commit"):

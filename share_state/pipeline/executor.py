@@ -26,12 +26,13 @@ from rich.status import Status
 
 from share_state.delta.staging import STAGED_SCHEMA, StagedFile, Staging
 from share_state.delta.warehouse import Warehouse
-from share_state.pipeline.across_logs import GroupSide, settle_tables
+from share_state.pipeline.across_logs import GroupSide, modulus_of, settle_cutoffs, settle_tables
 from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
-from share_state.pipeline.result import check_records
+from share_state.pipeline.result import check_records, foreign_logs, mark_unsafe
 from share_state.pipeline.sink import LogRows, Sink
 from share_state.pipeline.task import (
     CUTOFF,
+    FINDINGS,
     LOG,
     RESULTS,
     SUMMARY,
@@ -43,6 +44,7 @@ from share_state.pipeline.task import (
 )
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
+from share_state.terminal import styled
 
 _LOG = logging.getLogger("share_state")
 
@@ -89,6 +91,10 @@ class Executor(Protocol[Rows]):
         """Every table that `reconstruct` writes, by name; findings include those of the group side."""
         ...
 
+    def cutoffs(self, plan: FoldPlan) -> Rows:
+        """The table `cutoff`, in which what all logs show together is considered."""
+        ...
+
     def collect(self, rows: Rows) -> pa.Table:
         """Rows as an Arrow table in this process."""
         ...
@@ -129,9 +135,16 @@ class LocalExecutor:
         Raises:
             InputError: if a segment cannot be read, or the input holds no valid batch or no state record.
         """
-        rows = self.fold(plan, OutputSpec(RESULTS))
+        output = OutputSpec(RESULTS, incomplete=(FINDINGS,))
+        rows = self.fold(plan, output)
         check_records(rows)
-        return settle_tables(side, plan, rows, self.returned_tables(rows, (*RESULTS, CUTOFF)))
+        tables = {name: returned_table(rows, name, output) for name in (*RESULTS, CUTOFF)}
+        return settle_tables(side, plan, rows, tables)
+
+    def cutoffs(self, plan: FoldPlan) -> pa.Table:
+        """The table `cutoff`, in which what all logs show together is considered."""
+        rows = self.fold(plan, OutputSpec(()))
+        return settle_cutoffs(plan, mark_unsafe(returned_table(rows, CUTOFF), foreign_logs(rows)), modulus_of(rows))
 
     def collect(self, rows: pa.Table) -> pa.Table:
         """The same table."""
@@ -275,7 +288,7 @@ class Progress:
     def __init__(self, *, quiet: bool = True) -> None:
         self.seconds: dict[str, float] = {}
         self._begun = time.monotonic()
-        self._console = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
+        self._console = Console(file=styled(sys.stderr), quiet=quiet or not sys.stderr.isatty())
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:

@@ -17,6 +17,7 @@ from share_state.sources.discovery import (
     STATE_TOPIC,
     Export,
     LogPartition,
+    Segment,
     find_group_logs,
     find_logs_of_dialect,
     find_topic_logs,
@@ -110,13 +111,19 @@ def _find_segments(given: ExportPaths) -> Export:
     left_out = [
         str(to_path(segment.path).parent)
         for log, kept in zip(found, logs, strict=True)
-        for segment in log.segments
-        if segment not in kept.segments
+        if kept is not log
+        for segment in _segments_without(log, kept)
     ]
     folders = list(dict.fromkeys(left_out))
     more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
     note = "obsolete copies are left out, as they end before the log start of another copy"
     return Export(logs, notes=(f"{note}: {folders[0]}{more}",) if folders else ())
+
+
+def _segments_without(log: LogPartition, kept: LogPartition) -> list[Segment]:
+    """The segments of a log that another form of it lacks."""
+    remaining = set(kept.segments)
+    return [segment for segment in log.segments if segment not in remaining]
 
 
 def _find_by_topic(find: Callable[[ExportPaths, Sequence[str]], SortedLogs], what: str, given: ExportPaths) -> Export:
@@ -243,11 +250,10 @@ def find_dead_letters(paths: Sequence[str], properties: str | None) -> "DeadLett
         InputError: if a path cannot be used.
     """
     from share_state.sources.dead_letters import (  # noqa: PLC0415  compiles a kernel that few commands need
-        COLUMNS,
         ClusterLetters,
         SegmentLetters,
         TableLetters,
-        check_columns,
+        checked_batches,
     )
 
     if (address := find_cluster_address(paths)) is not None:
@@ -257,11 +263,11 @@ def find_dead_letters(paths: Sequence[str], properties: str | None) -> "DeadLett
     tables, files = list[Callable[[], Iterator[pa.RecordBatch]]](), list[InputPath]()
     for path in (one for text in paths for one in expand_paths(text)):
         if (log := path / "_delta_log").is_dir():
-            tables.append(partial(scan_foreign, str(path), COLUMNS, check_columns))
+            tables.append(partial(checked_batches, scan_foreign, str(path)))
             files += sorted(log.glob("*.json"), key=str)
         else:
             data = data_files(path)
-            tables += [partial(parquet_batches, str(file), COLUMNS, check_columns) for file in data]
+            tables += [partial(checked_batches, parquet_batches, str(file)) for file in data]
             files += data
     return TableLetters(tables, files)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,7 @@ from share_state.config.inputs import (
     Source,
 )
 from share_state.delta.reader import open_dataset, warehouse_errors
-from share_state.errors import InputError, PrunedError, SetupError
+from share_state.errors import InputError, SetupError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint, restore_checkpoint
 from share_state.fold.continuity import fold_after
 from share_state.fold.dialect import CutoffVerification, dialect_of, verify_cutoff
@@ -51,6 +51,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, names_log
 from share_state.sources.partition_count import PartitionCount, count_partitions, infer_partition_count
+from share_state.sources.pruned_logs import copy_log, read_pieces, read_whole
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
 from share_state.sources.tables import Columns
@@ -58,6 +59,7 @@ from share_state.sources.topics import Topics, read_subscriptions, read_topics
 
 if TYPE_CHECKING:
     from share_state.sources.dead_letters import DeadLetterSource
+    from share_state.sources.kafka_cluster import KafkaSource
 
 
 _LOG = logging.getLogger("share_state")
@@ -205,15 +207,18 @@ class FoldPlan:
         return self.windows.get(log.name, self.window)
 
     def fold(self, log: LogPartition) -> Folded:
-        """Fold one of the logs."""
+        """Fold one of the logs; where the broker deletes records before they are read, up to a later end."""
+        return self._fold(log) if log.source is None else read_whole(log, self._fold)
+
+    def _fold(self, log: LogPartition) -> Folded:
         window, options = self.window_of(log), self.fold_options(log)
-        try:
-            if self.resumed is not None and self.resumed[log.name].is_compared and window == Window():
-                return fold_after(lambda part, how: fold_log(part, window, how), log, options)
-            return dialect_of(log).fold(log, window, options)
-        except PrunedError as pruned:
-            # The coordinator deletes only what it does not need to load the partition.
-            return self.fold(pruned.log)
+        if self.resumed is not None and self.resumed[log.name].is_compared and window == Window():
+            return fold_after(lambda part, how: fold_log(part, window, how), log, options)
+        return dialect_of(log).fold(log, window, options)
+
+    def copied(self, log: LogPartition) -> LogPartition:
+        """One of the logs as `run_task` needs it: a copy if it is read several times, while the broker prunes."""
+        return copy_log(log) if self.verify or self.timeline is not None else log
 
     def fold_options(self, log: LogPartition) -> FoldOptions:
         """How one of the logs is folded."""
@@ -221,7 +226,7 @@ class FoldPlan:
         if resumed is not None and log.topic != STATE_TOPIC:
             control, resumed = replace(control, last_audit=resumed.read_starts(log)), None
         return FoldOptions(
-            topics=self.topics,
+            topics=self._topics_of(log),
             limits=self.limits,
             partition_count=self.partition_count,
             cores=self.cores_of(log),
@@ -233,15 +238,22 @@ class FoldPlan:
             archiving_groups=self.archiving_groups,
         )
 
+    def _topics_of(self, log: LogPartition) -> Topics:
+        """The topics with ends that are not before the end of a log; otherwise a lag could be negative."""
+        if not (self.topics.are_live and getattr(log.source, "is_extended", False)):
+            return self.topics
+        return replace(self.topics, ends=cast("KafkaSource", log.source).fetch_topics().ends)
+
     def cores_of(self, log: LogPartition) -> int:
         """Cores that fold one of the logs on this machine."""
         return min(self.cores.get(log.name, 1), available_cores())
 
     def judge(self, folded: Folded) -> pa.Table:
-        """The findings of a folded log, including unproven ones (`drop_unproven`)."""
+        """The findings of a folded log, with the columns CONDITIONS if some may not count."""
         if self.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
-        return judge(folded, self.severities, self.topics, folded.record_breaches, with_unproven=True)
+        clock = self.judged_at
+        return judge(folded, self.severities, self.topics, folded.record_breaches, with_unproven=True, clock=clock)
 
     def prove(self, folded: Folded) -> CutoffVerification | None:
         """Fold again without the records before the cutoff, and compare."""
@@ -250,6 +262,7 @@ class FoldPlan:
     def states_of(self, log: LogPartition) -> Iterator[pa.Table]:
         """The table `timeline` of one of the logs, in pieces."""
         if self.timeline is not None:
+            log = copy_log(log)
             yield from timeline_tables(log, self.window_of(log), self.timeline, self.fold_options(log))
 
     def check(self, selection: SharePartitionFilter) -> None:
@@ -258,14 +271,17 @@ class FoldPlan:
         Raises:
             InputError: naming the nearest that have records.
         """
-        keys = (share_partitions(log, self.window_of(log), self.fold_options(log)) for log in self.logs)
+        keys = (read_whole(log, self._share_partitions) for log in self.logs)
         columns = ["group_id", "topic_id", "topic", "partition"]
         tables = [table_schema(TIMELINE).empty_table().select(columns), *(table.select(columns) for table in keys)]
         selection.check(pa.concat_tables(tables, promote_options="permissive"))
 
+    def _share_partitions(self, log: LogPartition) -> pa.Table:
+        return share_partitions(log, self.window_of(log), self.fold_options(log))
+
     def decode(self, log: LogPartition) -> Iterator[pa.Table]:
-        """The decoded records of one of the logs, one table per chunk."""
-        return decoded_tables(log, self.window_of(log), self.fold_options(log))
+        """The decoded records of one of the logs, one table per chunk; not those that the broker deletes meanwhile."""
+        return read_pieces(log, lambda part: decoded_tables(part, self.window_of(part), self.fold_options(part)))
 
 
 def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = None) -> FoldPlan:

@@ -11,7 +11,7 @@ from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
 from share_state.errors import NothingCommittedError
-from share_state.fold.checkpoint import CHECKPOINT_TABLE, with_input
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, sealed, with_input
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
@@ -60,16 +60,17 @@ def run_reconstruct(
         side, plan = read_driver_side(plan)
     with Warehouse(warehouse) as tables, executor.open_sink(tables) as sink:
         with progress("read and fold"):
-            result = summarize(sink.fold(plan, written, (FINDINGS, *side.staged)), inputs, options or {})
-        result, rows = judge_across_logs(side, plan, result, sink, result.log_time)
+            rows = sink.fold(plan, written, (FINDINGS, *side.staged))
+            result = summarize(rows, inputs, options or {}, newest_of_others=side.newest_time)
+        result, driver_rows = judge_across_logs(side, plan, result, sink, result.log_time)
         if plan.timeline is not None and not sink.count(TIMELINE):
             plan.check(plan.timeline)
         with progress("write findings"):
-            finish_findings(sink, result, rows.findings)
+            finish_findings(sink, result, driver_rows.findings)
         row = run_row(result, "reconstruct", inputs, options or {}, started)
         with progress("commit"):
             made = {"carried_logs": carried_logs(result, plan)} if is_whole else {}
-            replace_tables(sink, (FINDINGS, *written), {"cutoff": result.cutoff, **made, **rows.tables})
+            replace_tables(sink, (FINDINGS, *written), {"cutoff": result.cutoff, **made, **driver_rows.tables})
             sink.commit_run(row)
     return result
 
@@ -87,7 +88,7 @@ def carried_logs(result: RunResult, plan: FoldPlan) -> pa.Table:
     for name, row in result.carried.items():
         found = plan.resumed[name].found if plan.resumed else None
         carried = row if found is None else with_input(row, partial(digest_of_logs, [found]))
-        rows.append({"log": name, "next_offset": result.progress[name], "carried": carried})
+        rows.append({"log": name, "next_offset": result.progress[name], "carried": sealed(name, carried)})
     return pa.Table.from_pylist(rows, schema=table_schema("carried_logs"))
 
 
@@ -117,14 +118,14 @@ def finish_findings(sink: Sink, result: RunResult, others: Iterable[pa.Table]) -
         result: the result of the run.
         others: findings that the driver made.
     """
-    with_run_id = partial(_with_run_id, result.run_id, result.archiving)
+    with_run_id = partial(_with_run_id, result)
     sink.finish(FINDINGS, with_run_id)
     sink.add(FINDINGS, map(with_run_id, others))
 
 
-def _with_run_id(run_id: str, archiving: tuple[str, int, int] | None, rows: pa.Table) -> pa.Table:
-    rows = keep_proven(rows, archiving)
-    return rows.set_column(rows.schema.get_field_index("run_id"), "run_id", pa.repeat(run_id, len(rows)))
+def _with_run_id(result: RunResult, rows: pa.Table) -> pa.Table:
+    rows = keep_proven(rows, result.archiving, result.log_time)
+    return rows.set_column(rows.schema.get_field_index("run_id"), "run_id", pa.repeat(result.run_id, len(rows)))
 
 
 def write_decoded(executor: Executor[Any], plan: FoldPlan, folder: str) -> int:

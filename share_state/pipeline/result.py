@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from share_state import __version__
 from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError, pluralize
+from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import to_datetime
 from share_state.pipeline.task import CUTOFF, SUMMARY, Digest, returned_table
-from share_state.rules.findings import count_findings, drop_unproven
+from share_state.rules.findings import complete_durations, count_findings, drop_unproven
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 
@@ -39,7 +40,7 @@ class RunResult:
             unless `verify` is set.
         differing: those of them whose state differs.
         carried: log partition -> its row of `carried_logs`, if a later run may continue from it.
-        log_time: ms, timestamp of the newest record of the whole input (audits only).
+        log_time: ms, timestamp of the newest record of the whole export: durations end there.
         archiving: log partition, offset and timestamp (ms) of the first record that only 4.4 or later writes; None if
             there is none, or rules over records were not evaluated.
         complete_times: log partition -> (complete_since of FoldedLog, timestamp of its newest record), ms.
@@ -106,13 +107,16 @@ class RunResult:
         return shown | {"cutoff": self.cutoff.to_pylist(), "findings": findings}
 
 
-def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, str]) -> RunResult:
+def summarize(
+    results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, str], *, newest_of_others: int | None = None
+) -> RunResult:
     """Combine the summaries of the tasks.
 
     Args:
         results: the result of `Executor.fold`.
         inputs: as given.
         options: the other settings that shape the result.
+        newest_of_others: ms, timestamp of the newest record of the logs of groups and of the dead letters.
     Raises:
         InputError: if the input holds no valid batch, or no state record.
     """
@@ -124,16 +128,21 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
     findings, progress = Counter[tuple[str, str]](), dict[str, int | None]()
     archiving = [(summary["log"], *summary["archiving"]) for summary in summaries if summary["archiving"] is not None]
     first = min(archiving, key=itemgetter(2, 0), default=None)
+    # A timestamp that no table can hold says nothing about when the log was written.
+    times = [time for one in summaries if (time := one["newest_time"]) is not None and to_datetime(time)]
+    times += [] if newest_of_others is None else [newest_of_others]
+    clock: int | None = max(times, default=None)
     for summary in summaries:
         findings.update({(found["severity"], found["rule"]): found["count"] for found in summary["findings"]})
         for found in summary["unproven"]:
             if first is not None and found["second"] > first[2] // 1000:
                 findings[found["severity"], found["rule"]] += found["count"]
+        for found in summary["pending"]:
+            if clock is not None and clock >= found["due"]:
+                findings[found["severity"], found["rule"]] += found["count"]
         progress[summary["log"]] = summary["next_offset"]
     progress = dict(sorted(progress.items()))
     digests = sorted(summary["digest"] for summary in summaries)
-    # A timestamp that no table can hold says nothing about when the log was written.
-    times = [time for one in summaries if (time := one["newest_time"]) is not None and to_datetime(time)]
     identity = json.dumps([__version__, inputs, dict(options), progress, sorted(findings.items()), digests])
     return RunResult(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
@@ -146,7 +155,7 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         compared=sum(proofs) if (proofs := [s["compared"] for s in summaries if s["compared"] is not None]) else None,
         differing=tuple(name for summary in summaries for name in summary["differing"] or ()),
         carried={summary["log"]: summary["carried"] for summary in summaries if summary["carried"] is not None},
-        log_time=max(times, default=None),
+        log_time=clock,
         archiving=first,
         complete_times={one["log"]: (one["complete_since"], one["newest_time"] or 0) for one in summaries},
         notes=() if first is None else (_writer_note(*first),),
@@ -170,13 +179,15 @@ def mark_unsafe(cutoffs: pa.Table, reasons: Mapping[str, str]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=cutoffs.schema)
 
 
-def keep_proven(findings: pa.Table, archiving: tuple[str, int, int] | None) -> pa.Table:
-    """Findings of a task without those that only count if 4.4 or later wrote the record, unless that is known.
+def keep_proven(findings: pa.Table, archiving: tuple[str, int, int] | None, clock: int | None = None) -> pa.Table:
+    """Findings of a task, complete, without those that do not count.
 
     Args:
         findings: findings that a task staged.
         archiving: as in RunResult. The feature that writes it needs 4.4 or later on every broker.
+        clock: ms, up to which durations are measured; None if no record has a timestamp.
     """
+    findings = complete_durations(findings, NO_OFFSET if clock is None else clock)
     if archiving is None:
         return drop_unproven(findings)
     log, offset, time = archiving

@@ -16,7 +16,14 @@ from pyarrow.fs import FileSelector, FileSystem
 from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables, delete_folder, open_filesystem, warehouse_errors
 from share_state.errors import InputError, NothingCommittedError, ShareStateError, WarehouseError
-from share_state.fold.checkpoint import CHECKPOINT_TABLE, resume_point_of
+from share_state.fold.checkpoint import (
+    CHECKPOINT_TABLE,
+    DamagedCheckpointError,
+    RowDigest,
+    digest_of_rows,
+    is_as_written,
+    resume_point_of,
+)
 from share_state.fold.state_log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.pipeline.plan import FoldPlan, ResumedLog, read_checkpoint
@@ -40,9 +47,11 @@ _NOTES = {
     ResumeStatus.DIVERGED: "holds different bytes where the last audit stopped; read from its start",
     ResumeStatus.CLEANED: "was deleted beyond the offset that the last audit had read; read from its start",
     ResumeStatus.LONGER: "starts at an earlier offset than before; read from its start",
+    ResumeStatus.CHANGED: "is read from its start: what the last audit left was changed (RESUME_STATE_CHANGED)",
     ResumeStatus.REREAD: "is read from its start again: records were missing, copies differ, or --afresh names it",
 }
 
+DAMAGED = "is read from its start: its row of carried_logs is damaged"
 VACUUMED = "files of the last audit's tables are gone or truncated, as by VACUUM; all logs are read from their start"
 ALL_LOGS = "all"
 """Stands for all log partitions where names of those to read from their start are given."""
@@ -67,12 +76,15 @@ class LastRun:
         checkpoints: name of a log partition -> its row of `carried_logs`.
         logs: name of each log partition that it read -> next offset.
         is_vacuumed: whether files of its tables are gone or truncated.
+        damaged, changed: names of the logs whose row of `carried_logs` is not what a run writes, or not what it wrote.
     """
 
     tables: CommittedTables
     checkpoints: Mapping[str, str]
     logs: Mapping[str, int]
     is_vacuumed: bool = False
+    damaged: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, warehouse: str, command: str | None = COMMAND) -> "LastRun | None":
@@ -90,7 +102,30 @@ class LastRun:
         # Earlier releases named logs without a number by the path of their folder.
         rows = {row["log"]: row["carried"] for row in tables.read("carried_logs").to_pylist()}
         logs = {name: offset for name, offset in dict(tables.run["progress"]).items() if _NAME.fullmatch(name)}
-        return cls(tables, {name: row for name, row in rows.items() if resume_point_of(row) and name in logs}, logs)
+        checkpoints, damaged, changed = dict[str, str](), set[str](), set[str]()
+        for name in logs.keys() & rows.keys():
+            try:
+                is_known = resume_point_of(rows[name]) is not None
+            except DamagedCheckpointError:
+                damaged.add(name)
+                continue
+            if not is_as_written(name, rows[name]):
+                changed.add(name)
+            elif is_known:
+                checkpoints[name] = rows[name]
+        return cls(tables, checkpoints, logs, damaged=frozenset(damaged), changed=frozenset(changed))
+
+    def changed_share_partitions(self, names: Collection[str]) -> set[str]:
+        """Those of some logs whose rows of `carried_share_partitions` are not those that the last run wrote."""
+        expected = {name: digest_of_rows(self.checkpoints[name]) for name in names}
+        digests = {name: RowDigest() for name, digest in expected.items() if digest is not None}
+        if not digests:
+            return set()
+        for rows in self.tables.batches(CHECKPOINT_TABLE):
+            logs = rows["log"].unique().drop_null().to_pylist()
+            for name in digests.keys() & {*logs}:
+                digests[name].take(rows if len(logs) == 1 else rows.filter(pc.field("log") == name))
+        return {name for name, digest in digests.items() if digest.text != expected[name]}
 
     @property
     def cluster(self) -> str | None:
@@ -130,7 +165,7 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
         raise InputError(f"--afresh: {unknown[0]} is not in the input; found {', '.join(sorted(by_name))}")
     logs, statuses = list[LogPartition](), dict[str, ResumeStatus]()
     for log in found:
-        left, status = log, ResumeStatus.NEW
+        left, status = log, ResumeStatus.CHANGED if last and log.name in last.changed else ResumeStatus.NEW
         if (point := points.get(log.name)) is not None and _is_resumable(log, point):
             is_named = log.name in afresh or ALL_LOGS in afresh
             # Missing records stay missing while no byte of the input changes.
@@ -140,7 +175,9 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
         statuses[log.name] = status
     for name in _missing(found, statuses, points, last):
         logs.append(_empty_log(name, points.get(name), (last.logs[name] if last else None) or 0))
-        statuses[name] = ResumeStatus.MISSING
+        # What was kept of it is not to be believed.
+        is_lost = last is not None and name in last.changed | last.damaged
+        statuses[name] = ResumeStatus.CHANGED if is_lost else ResumeStatus.MISSING
     stated_partitions = None if plan.partition_count.is_inferred else plan.state_partitions
     plan = replace(plan, partition_count=count_partitions(logs, stated_partitions))
     files = last.tables.files(CHECKPOINT_TABLE) if points and last else []
@@ -157,9 +194,26 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
     notes = [f"{name} {_NOTES[status]}" for name, status in sorted(statuses.items()) if status in _NOTES]
     if last is not None and last.is_vacuumed:
         notes.append(VACUUMED)
+    notes += [f"{name} {DAMAGED}" for name in sorted(last.damaged & by_name.keys() if last else ())]
     seen = dict(last.tables.run["progress"]) if last else {}
     notes += [f"{name} is not in the input any more; its rows are left out" for name in sorted({*seen} - {*resumed})]
     return replace(plan, logs=logs, resumed=resumed, judging=JUDGE_ALL), notes
+
+
+def without_changed(plan: FoldPlan, last: LastRun) -> tuple[FoldPlan, list[str]]:
+    """The plan of `resume_plan` without the states that another program changed since the last run wrote them.
+
+    Returns:
+        The plan, which reads their logs from the start; and a note for each of them.
+    """
+    resumed = dict(plan.resumed or {})
+    resumable = [log.name for log in plan.logs if log.topic == STATE_TOPIC and resumed[log.name].checkpoint is not None]
+    changed = last.changed_share_partitions(resumable)
+    for name in changed:
+        resumed[name] = ResumedLog(ResumeStatus.CHANGED, found=resumed[name].found)
+    logs = [(log.name in changed and resumed[log.name].found) or log for log in plan.logs]
+    notes = [f"{name} {_NOTES[ResumeStatus.CHANGED]}" for name in sorted(changed)]
+    return replace(plan, logs=logs, resumed=resumed), notes
 
 
 def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartition]:
@@ -248,13 +302,14 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
         if strangers := [info.base_name for info in listed if info.base_name not in known]:
             raise WarehouseError(f"{checkpoint}: holds something else ({strangers[0]}); give an empty folder")
         if run is not None and run.query in known:
-            if run.inputs != inputs:
+            if tuple(absolute_address(one) for one in run.inputs) != inputs:
                 raise WarehouseError(
                     f"{checkpoint}: belongs to a stream of {' '.join(run.inputs)}; give another --checkpoint and --out"
                 )
             return run, f"{checkpoint.rstrip('/')}/{run.query}"
         for name in known:
-            if (other := _warehouse_of(filesystem, f"{folder}/{name}")) not in (None, place):
+            other = _warehouse_of(filesystem, f"{folder}/{name}")
+            if other is not None and absolute_address(other) != place:
                 raise WarehouseError(f"{checkpoint}: belongs to the stream that writes {other}; give another folder")
         if run is not None:
             _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts over", checkpoint, warehouse)
@@ -307,10 +362,21 @@ def _begin_from_last_run(warehouse: str, folder: str, run: StreamRun) -> StreamR
     That is an audit, or a reconstruct of every record.
     """
     last = LastRun.of(warehouse, None)
-    if last is None or not last.checkpoints or last.logs.keys() != dict(last.tables.run["progress"]).keys():
+    if (
+        last is None
+        or not last.checkpoints
+        or last.damaged
+        or last.changed
+        or last.logs.keys() != dict(last.tables.run["progress"]).keys()
+    ):
         return run
     if {"WRONG_PARTITION", "SPLIT_KEY"} & {*last.tables.read(FINDINGS, columns=["rule"])["rule"].to_pylist()}:
         # Its tables have rows of keys that belong to another log partition, which a stream leaves out.
+        return run
+    if changed := last.changed_share_partitions(last.checkpoints):
+        _LOG.warning(
+            "%s: the state of %s was changed by another program; the stream begins anew", warehouse, min(changed)
+        )
         return run
     place, topic_ids = f"{folder}/{INITIAL}", set[str]()
     files = [file["path"] for file in last.tables.files(CHECKPOINT_TABLE)]

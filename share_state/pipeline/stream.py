@@ -258,6 +258,8 @@ class StreamFold:
         rows = rows.sort_by("offset").combine_chunks()
         if start is None:
             start = rows["offset"][0].as_py() if len(rows) else 0
+        # The broker may have deleted what was read first, and records after it that were not.
+        rows = rows.filter(pc.field("offset") >= start).combine_chunks()
         has_moved = mark is None or mark.log_start_offset != start
         if not (len(rows) or has_moved or is_by_clock):
             return None, None
@@ -275,7 +277,14 @@ class StreamFold:
         folded = fold_log(log, options=options)
         changes = LogChanges(log.name, _changed_rows(folded, before, status, is_by_clock=is_by_clock))
         changes.tables[CUTOFF] = folded.cutoff
-        changes.tables[FINDINGS] = judge(folded, self.severities, Topics(), folded.record_breaches, with_unproven=True)
+        changes.tables[FINDINGS] = judge(
+            folded,
+            self.severities,
+            Topics(),
+            folded.record_breaches,
+            with_unproven=True,
+            clock=folded.judged_at,
+        )
         if folded.archiving_ranges is not None and len(folded.archiving_ranges):
             changes.tables[RANGES] = folded.archiving_ranges
         changes.summary = {

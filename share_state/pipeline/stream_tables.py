@@ -13,15 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import itemgetter
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.delta.commits import held_signals, standing
 from share_state.delta.merge import DELETED, keep_log_for_a_day, restore_version, without_deleted
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
-from share_state.errors import NothingCommittedError, ShareStateError
+from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
 from share_state.fold.archiving import RANGES
 from share_state.fold.history import HISTORY_TABLE, LOG_TIME, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
@@ -145,9 +147,12 @@ class StreamTables:
         self._known: Topics | None = None
         self._committed_at, self._vacuumed_at = list[tuple[float, dict[str, int]]](), time.monotonic()
         self.findings = table_schema(FINDINGS).empty_table()
+        self._writing, self._is_closed = Lock(), False
 
     def __enter__(self) -> "StreamTables":
         self._warehouse.__enter__()
+        if self.run.batch >= 0:
+            self._note_standing()
         if self.run.batch < 0 and self.run.begun_from is None:
             for table in _TABLES[:-1]:
                 self._begin_table(table)
@@ -190,16 +195,24 @@ class StreamTables:
             self.run = replace(self.run, complete=dict.fromkeys(self.run.progress, (noted_from, noted_from)))
 
     def __exit__(self, *failed: Any) -> None:
+        # Spark calls `write` in a thread of its own, which a signal does not end.
+        with self._writing:
+            self._is_closed = True
         self._warehouse.__exit__(*failed)
 
     def write(self, batch: int, changes: Sequence[LogChanges]) -> None:
         """Merge a micro-batch and commit it; a batch that is committed already changes nothing.
 
         Raises:
-            WarehouseError: if a table is gone or another run has written it.
+            WarehouseError: if a table is gone or another run has written it, or the stream has ended.
         """
-        if batch <= self.run.batch:
-            return
+        with self._writing:
+            if self._is_closed:
+                raise WarehouseError(f"{self._root}: the stream has ended; its next run repeats micro-batch {batch}")
+            if batch > self.run.batch:
+                self._write(batch, changes)
+
+    def _write(self, batch: int, changes: Sequence[LogChanges]) -> None:
         changes = _combined(changes)
         topics, before = self._topics(), self.run
         stale = self._stale_rows(changes, topics)
@@ -366,7 +379,7 @@ class StreamTables:
             lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
             given = rows.drop_columns([COMPLETE, DELETED]).set_column(rows.schema.get_field_index("lag"), "lag", lag)
             until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
-            judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._fold.limits, clock=clock)
+            judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._fold.limits)
             own.append(judged.cast(table_schema(HISTORY_TABLE)).append_column(DELETED, rows[DELETED]))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
@@ -435,7 +448,12 @@ class StreamTables:
         options = self._options | {_QUERY: run.query, _BATCH: str(run.batch)}
         options |= {"archiving": json.dumps(run.archiving)} if run.archiving else {}
         options |= {_COMPLETE: json.dumps(run.complete)} if run.complete else {}
-        self._warehouse.commit_run(run_row(self.result(), COMMAND, run.inputs, options, self._started))
+        with held_signals():
+            self._warehouse.commit_run(run_row(self.result(), COMMAND, run.inputs, options, self._started))
+            self._note_standing()
+
+    def _note_standing(self) -> None:
+        standing[self._warehouse.root] = f"{self._root} holds the stream up to micro-batch {self.run.batch}"
 
 
 def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Table:

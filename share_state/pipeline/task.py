@@ -16,13 +16,27 @@ import pyarrow.compute as pc
 
 from share_state.delta.staging import STAGED_SCHEMA, StagedFile, Staging
 from share_state.fold.archiving import RANGES
-from share_state.fold.checkpoint import CHECKPOINT_TABLE, checkpoint_row, checkpoint_share_partitions
+from share_state.fold.checkpoint import (
+    CHECKPOINT_TABLE,
+    RowDigest,
+    checkpoint_row,
+    checkpoint_share_partitions,
+    with_digest,
+)
 from share_state.fold.history import FIRST_DELIVERY_AT, HISTORY_TABLE, LOG_TIME, PREVIOUS_START, history_pieces
 from share_state.fold.log_stats import Folded
 from share_state.fold.state_log import FoldedLog
+from share_state.fold.states import as_type
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
-from share_state.rules.findings import WRITTEN, count_findings, drop_unproven
+from share_state.rules.findings import (
+    CONDITIONS,
+    DUE,
+    WRITTEN,
+    complete_durations,
+    count_findings,
+    drop_unproven,
+)
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 
@@ -66,6 +80,7 @@ SUMMARIES = pa.schema(
         ("is_resumed", pa.bool_()),
         ("findings", pa.list_(pa.struct(_COUNT))),
         ("unproven", pa.list_(pa.struct([*_COUNT, ("second", pa.int64())]))),
+        ("pending", pa.list_(pa.struct([*_COUNT, ("due", pa.int64())]))),
         ("archiving", pa.list_(pa.int64())),
         ("key_modulus", pa.int64()),
         ("digest", pa.string()),
@@ -82,7 +97,7 @@ SUMMARIES = pa.schema(
 """Schema of the summary of a log partition."""
 
 _COLUMNS_TO_FINISH = {
-    FINDINGS: [pa.field(WRITTEN, pa.int64())],
+    FINDINGS: [pa.field(name, pa.int64()) for name in CONDITIONS],
     HISTORY_TABLE: [
         pa.field(PREVIOUS_START, pa.int64()),
         pa.field(FIRST_DELIVERY_AT, pa.timestamp("us", "UTC")),
@@ -136,13 +151,14 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
         InputError: if a segment cannot be read.
     """
     schema, returned = output.schema, Counter[str]()
+    log = plan.copied(log)
     folded = plan.fold(log)
     findings, digest = plan.judge(folded), Digest()
     summary = _summary(plan, folded, findings)
     made: dict[str, Iterable[pa.Table]] = {
         STATE: digest.of_each(folded.state_pieces),
         IN_FLIGHT: folded.in_flight_pieces,
-        FINDINGS: [findings if FINDINGS in output.incomplete else drop_unproven(findings)],
+        FINDINGS: [findings if FINDINGS in output.incomplete else _complete(findings, folded)],
         TIMELINE: plan.states_of(log),
     }
     if isinstance(folded, FoldedLog) and folded.archiving_ranges is not None:
@@ -150,8 +166,9 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     if plan.resumed is not None:
         made[HISTORY_TABLE] = history_pieces(folded)
     checkpoint = folded.checkpoint if isinstance(folded, FoldedLog) else None
+    carried_rows = RowDigest()
     if checkpoint is not None and CHECKPOINT_TABLE in output.tables:
-        made[CHECKPOINT_TABLE] = checkpoint_share_partitions(log.name, checkpoint)
+        made[CHECKPOINT_TABLE] = carried_rows.of_each(checkpoint_share_partitions(log.name, checkpoint))
         summary |= {"carried": checkpoint_row(log.name, checkpoint)["carried"]}
     pieces = {name: made[name] for name in output.tables if name in made}
     staged = [] if output.staging is None else _stage(pieces, output.staging, plan.cores_of(log))
@@ -159,6 +176,8 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
         for batch in _to_batches(tables, ROWS_A_BATCH):
             returned[name] += batch.num_rows
             yield _row_of(schema, log.name, {name: batch.to_struct_array()})
+    if CHECKPOINT_TABLE in pieces:
+        summary["carried"] = with_digest(summary["carried"], carried_rows.text)
     if STATE not in pieces:
         deque(made[STATE], maxlen=0)
     digest.take(folded.cutoff)
@@ -183,14 +202,15 @@ def _to_batches(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.RecordBatc
     return (batch for table in tables for batch in table.combine_chunks().to_batches(max_chunksize=rows))
 
 
-def returned_table(rows: pa.Table, table: str) -> pa.Table:
+def returned_table(rows: pa.Table, table: str, output: OutputSpec | None = None) -> pa.Table:
     """One of the tables that tasks returned.
 
     Args:
         rows: rows of `OutputSpec.schema`.
         table: one of `OutputSpec.tables`, or CUTOFF.
+        output: what the tasks made, if the rows of the table are incomplete.
     """
-    schema = table_schema(table)
+    schema = table_schema(table) if output is None else output.schema_of(table)
     structs = (chunk.drop_null() for chunk in rows[table].chunks)
     batches = [pa.RecordBatch.from_struct_array(chunk).cast(schema) for chunk in structs if len(chunk)]
     return pa.Table.from_batches(batches, schema=schema)
@@ -244,13 +264,29 @@ class Digest:
             yield table
 
 
+def _certain(findings: pa.Table) -> pa.Table:
+    """The findings that count whatever the other logs show."""
+    for name in (WRITTEN, DUE):
+        if name in findings.schema.names:
+            findings = findings.filter(pc.field(name) < 0)
+    return findings
+
+
+def _complete(findings: pa.Table, folded: Folded) -> pa.Table:
+    """The findings as far as this log shows that they count."""
+    return drop_unproven(complete_durations(findings, folded.judged_at))
+
+
 def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, Any]:
     unproven: list[dict[str, Any]] = []
+    pending: list[dict[str, Any]] = []
     if WRITTEN in findings.schema.names:
         rows = findings.filter(pc.field(WRITTEN) >= 0)
         seconds = rows[WRITTEN].to_numpy() // 1000
         unproven = _counted(rows.append_column("second", pa.array(seconds)), ["severity", "rule", "second"])
     counts = folded.observations.counts
+    if DUE in findings.schema.names:
+        pending = _counted(findings.filter(pc.field(DUE) >= 0), ["severity", "rule", DUE])
     # Folding the input again shows nothing about records that are not in it.
     is_provable = folded.cutoff["safe"][0].as_py()
     proof = plan.prove(folded) if plan.verify and is_provable else None
@@ -262,8 +298,9 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "foreign": counts.foreign,
         "is_foreign": counts.is_foreign,
         "is_resumed": folded.observations.read_before >= 0,
-        "findings": _counted(drop_unproven(findings), ["severity", "rule"]),
+        "findings": _counted(_certain(findings), ["severity", "rule"]),
         "unproven": unproven,
+        "pending": pending,
         "key_modulus": folded.observations.key_modulus,
         "archiving": folded.archiving if isinstance(folded, FoldedLog) and folded.archiving[1] >= 0 else None,
         "index": [asdict(entry) for entry in folded.index_entries],
@@ -275,14 +312,22 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
 
 
 def _counted(findings: pa.Table, by: list[str]) -> list[dict[str, Any]]:
+    if not len(findings):
+        return []
     counted = findings.append_column("count", count_findings(findings))
-    return counted.group_by(by).aggregate([("count", "sum")]).rename_columns({"count_sum": "count"}).to_pylist()
+    return (
+        counted.group_by(by, use_threads=False)
+        .aggregate([("count", "sum")])
+        .rename_columns({"count_sum": "count"})
+        .to_pylist()
+    )
 
 
 def _row_of(schema: pa.Schema, log: str, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     count = len(next(iter(columns.values())))
     given = {LOG: pa.repeat(log, count), **columns}
     arrays = [
-        given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type) for field in schema
+        as_type(given[field.name], field.type) if field.name in given else pa.nulls(count, field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -210,8 +210,8 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
         if first.command is not None and len(first.command) <= _FILE_WIDTH:
             print_line(f"      {first.command}")
     for path in written[:_MAX_PATHS]:
-        print_line(f"written: {escape_unprintable(path)}")
-    warehouse = escape_unprintable(report.warehouse)
+        print_line(f"written: {path}")
+    warehouse = report.warehouse
     print_line(f"tables are in {warehouse}: `share-state show {warehouse}`")
 
 

@@ -15,7 +15,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import pluralize
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
 from share_state.kafka.primitives import partition_for
-from share_state.report.console import escape_unprintable, print_line, print_table
+from share_state.report.console import print_line, print_table
 from share_state.report.share_partitions import plain_run
 from share_state.rules.registry import ERROR, INFO, SEVERITIES, WARNING
 from share_state.sources.discovery import STATE_TOPIC
@@ -86,7 +86,7 @@ def print_comparison(found: Mapping[str, Any]) -> None:
         names = ("group_id", "topic", "partition", "log_start_offset", "broker_start_offset", "log_lag", "broker_lag")
         print_table(columns, [[*(row[name] for name in names), row["verdict"]] for row in unlike], numeric=_NUMERIC)
     for finding in sorted(found["findings"], key=lambda one: SEVERITIES.index(one["severity"])):
-        print_line(escape_unprintable(f"{finding['severity']}: {finding['rule']}: {finding['message']}"))
+        print_line(f"{finding['severity']}: {finding['rule']}: {finding['message']}")
 
 
 def _current_topic(row: Mapping[str, Any], names: Mapping[str, str]) -> str:

@@ -16,8 +16,11 @@ import pyarrow.compute as pc
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
-from share_state.errors import ShareStateError, pluralize
+from share_state.delta.commits import held_signals, note_file
+from share_state.errors import ShareStateError, pluralize, reason_of
+from share_state.fold.durations import duration_text
 from share_state.kafka.buffers import column_bytes
+from share_state.terminal import elide, escape_unprintable, one_line, styled
 
 if TYPE_CHECKING:
     from share_state.pipeline.plan import FoldPlan
@@ -26,6 +29,8 @@ UNKNOWN = "-"
 """Printed for a value that is not known, as kafka-share-groups.sh does."""
 
 _COLUMN_GAP = "  "
+_LONGEST_WORD, _LONGEST_CELL = 100, 160
+"""Characters of a word in a cell, and of a cell, that are printed: one long group id must not pad every row."""
 _PIECE_ROWS = 10_000
 """Rows that become Python objects at a time."""
 
@@ -33,12 +38,13 @@ _PIECE_ROWS = 10_000
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numeric: Container[str] = (), otherwise: str | None = None
 ) -> None:
-    """Print rows below a header, aligned and never cut; the `numeric` columns are right-aligned.
+    """Print rows below a header, aligned; the `numeric` columns are right-aligned.
 
-    Without rows print `otherwise`, or only the header.
+    Cells are escaped, and those of great length elided; only --json has them whole. Without rows print `otherwise`, or
+    only the header.
     """
     # rich.table takes half a millisecond per row.
-    cells = [[UNKNOWN if cell is None else escape_unprintable(str(cell)) for cell in row] for row in rows]
+    cells = [list(map(_cell, row)) for row in rows]
     if not cells and otherwise is not None:
         print_line(otherwise)
         return
@@ -51,13 +57,25 @@ def print_table(
         )
         return _COLUMN_GAP.join(padded).rstrip()
 
-    Console(highlight=False, markup=False, emoji=False).print(line(columns), style="bold", soft_wrap=True)
+    Console(file=styled(sys.stdout), highlight=False, markup=False, emoji=False).print(
+        line(columns), style="bold", soft_wrap=True
+    )
     sys.stdout.writelines(f"{line(row)}\n" for row in cells)
 
 
+def _cell(value: Any) -> str:
+    return UNKNOWN if value is None else elide(one_line(str(value), _LONGEST_WORD), _LONGEST_CELL)
+
+
 def print_line(text: str = "") -> None:
-    """Print a line on stdout."""
-    sys.stdout.write(f"{text}\n")
+    """Print a line on stdout: unprintable characters, also line breaks, are escaped."""
+    sys.stdout.write(f"{one_line(text)}\n")
+
+
+def print_lines(text: str) -> None:
+    """Print a text of several lines that a report has made; names in it hold no line break."""
+    for line in text.split("\n"):
+        print_line(line)
 
 
 def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
@@ -158,13 +176,6 @@ def _encode_column(column: pa.Array) -> pa.Array:
     return column.cast(pa.string())
 
 
-def escape_unprintable(text: str) -> str:
-    """Escape characters that would break a line or control a terminal: a group id may hold any character."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
 def format_name(text: str | None) -> str:
     """A group or topic name: unprintable characters are escaped, an empty name is quoted."""
     if text is None:
@@ -186,15 +197,7 @@ def format_duration(begin: datetime | None, end: datetime | None) -> str:
     """The time between two times in its two largest units, as "3 d 4 h"."""
     if begin is None or end is None:
         return UNKNOWN
-    seconds = (end - begin).total_seconds()
-    if 0 < seconds < 10:
-        return f"{seconds:.1f} s"
-    left, parts = abs(round(seconds)), []
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        if left >= length:
-            parts.append(f"{left // length} {unit}")
-            left %= length
-    return ("-" if seconds < 0 else "") + (" ".join(parts[:2]) or "0 s")
+    return duration_text(round((end - begin).total_seconds() * 1000))
 
 
 def format_size(octets: int | None) -> str:
@@ -261,8 +264,12 @@ def write_report(path: str, content: str | bytes) -> None:
     try:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         if temporary != target:
-            temporary.replace(target)
+            with held_signals():
+                temporary.replace(target)
+                note_file(path)
     except OSError as error:
         if temporary != target:
             temporary.unlink(missing_ok=True)
-        raise ReportError(f"{path}: cannot be written ({error.strerror}); an existing file is unchanged") from None
+        raise ReportError(
+            f"{path}: cannot be written ({reason_of(path, error)}); an existing file is unchanged"
+        ) from None

@@ -1,12 +1,13 @@
 """Prints cutoffs, and writes offsets for kafka-delete-records.sh."""
 
 import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from share_state.errors import InputError, pluralize
+from share_state.errors import InputError, ShareStateError, pluralize
 from share_state.report.console import (
-    escape_unprintable,
     format_time,
     print_line,
     print_table,
@@ -14,6 +15,7 @@ from share_state.report.console import (
 )
 from share_state.rules.registry import listed
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
+from share_state.sources.kafka_client import KAFKA_FORM
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +52,7 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
         log = f"{row['topic']}-{row['partition']}"
         if row["ignored"]:
             names = [f"{one['group_id']} (would lose {one['lost_records']:,} records)" for one in row["ignored"]]
-            print_line(escape_unprintable(f"{log}: ignored, without a subscription: {listed(names)}"))
+            print_line(f"{log}: ignored, without a subscription: {listed(names)}")
         if row["skipped_records"] or row["unflagged_records"]:
             print_line(
                 f"{log}: skipped {row['skipped_records']:,} control records of other types, and "
@@ -65,7 +67,7 @@ def _print_reasons(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in explained[:_REASONS_SHOWN]:
         label = "" if row["safe"] else "not safe: "
         log = row["topic"] if row["partition"] is None else f"{row['topic']}-{row['partition']}"
-        print_line(escape_unprintable(f"{label}{log}: {row['reason']}"))
+        print_line(f"{label}{log}: {row['reason']}")
     if len(explained) > _REASONS_SHOWN:
         more = pluralize(len(explained) - _REASONS_SHOWN, "more log partition")
         print_line(f"and {more}: --json lists them")
@@ -74,6 +76,27 @@ def _print_reasons(rows: Sequence[Mapping[str, Any]]) -> None:
 def refused(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows of the table `cutoff` whose records before the cutoff must not be deleted."""
     return [row for row in rows if not row["safe"] and (row["cutoff_offset"] or 0) > row["log_start_offset"]]
+
+
+_INTERVAL = "share.coordinator.state.topic.prune.interval.ms"
+_FREED_BY = (
+    "to free what is held back: let the group consume, wait for a cold snapshot (4.1 or later, after 5 minutes), or "
+    "kafka-share-groups.sh --delete-offsets (--delete for the group)"
+)
+
+
+def print_pruning(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print what the brokers delete by themselves, and what frees the records that they keep."""
+    own = [row for row in rows if row["topic"] == STATE_TOPIC]
+    due = [row for row in own if (row["cutoff_offset"] or 0) > row["log_start_offset"]]
+    if due:
+        records = pluralize(sum(row["redundant_records"] or 0 for row in due), "record")
+        print_line(
+            f"due for the broker's own pruning: {records} of {pluralize(len(due), 'state partition')} "
+            f"({_INTERVAL}, by default 5 minutes)"
+        )
+    if any(row["pinned_records"] for row in own):
+        print_line(_FREED_BY)
 
 
 def print_verification(rows: Sequence[Mapping[str, Any]], compared: int | None, differing: Sequence[str]) -> None:
@@ -100,19 +123,40 @@ def print_verification(rows: Sequence[Mapping[str, Any]], compared: int | None, 
 
 
 def check_deletable(path: str, logs: Sequence[LogPartition]) -> None:
-    """Refuse logs that hold more than share-group state.
+    """Refuse logs that hold more than share-group state, and the state topic of a running cluster.
 
     Raises:
-        InputError: if there is one: DeleteRecords would delete the user data between its control records.
+        InputError: if there is one: DeleteRecords would delete the user data between control records, and brokers
+            refuse it for an internal topic.
     """
     for log in logs:
+        if log.source is not None and log.source.form == KAFKA_FORM:
+            raise InputError(
+                f"{path}: not written: brokers refuse DeleteRecords on {STATE_TOPIC}, which only their own pruner "
+                "cuts; leave --delete-records out to see what it will cut and who holds it back"
+            )
         if log.topic != STATE_TOPIC:
             raise InputError(f"{path}: not written: deleting records of {log.name} would delete its user data too")
 
 
-def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
+def check_topic_name(name: str) -> None:
+    """Refuse what Kafka does not take as the name of a topic.
+
+    Raises:
+        ShareStateError: if it is none.
+    Source: Kafka Topic.validate.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
+        raise ShareStateError(f"--copy-topic {name!r}: not a topic name; give that of the copy of {STATE_TOPIC}")
+
+
+def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]], topic: str | None = None) -> int:
     """Write the safe cutoffs beyond the log start as JSON for `kafka-delete-records.sh --offset-json-file`.
 
+    Args:
+        path: the file.
+        rows: rows of the table `cutoff`.
+        topic: the topic that the file names; by default that of the log, which brokers refuse.
     Returns:
         The number of log partitions in it.
     Raises:
@@ -125,7 +169,31 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
             f"{path}: not written: a log's number is not known; keep its folder name __share_group_state-N"
         )
     entries = [
-        {"topic": row["topic"], "partition": row["partition"], "offset": row["cutoff_offset"]} for row in deletable
+        {"topic": topic or row["topic"], "partition": row["partition"], "offset": row["cutoff_offset"]}
+        for row in deletable
     ]
     write_report(path, json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n")
     return len(entries)
+
+
+def print_delete_records(path: str, count: int | None, topic: str | None) -> None:
+    """Print what was written, and for which topic it is.
+
+    Args:
+        path: the file of --delete-records.
+        count: number of log partitions in it; None if it was not written.
+        topic: the topic of --copy-topic.
+    """
+    if count is None:
+        print_line("nothing was written")
+        return
+    text = f"{path}: names {pluralize(count, 'state partition')}"
+    if topic is not None and count:
+        command = f"kafka-delete-records.sh --offset-json-file {shlex.quote(path)}"
+        text = f"{text} of {topic}, which must have the offsets of this log; run {command}"
+    elif count:
+        text = (
+            f"{text} of {STATE_TOPIC}, on which brokers refuse DeleteRecords (an internal topic: their own pruner cuts "
+            "it); it is for a log cleaner, and with --copy-topic NAME for a copy of the log under another name"
+        )
+    print_line(text)

@@ -21,8 +21,9 @@ from share_state.fold.states import to_datetime
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ACQUIRED, ARCHIVING, state_name
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.plan import FoldPlan
-from share_state.report.console import UNKNOWN, escape_unprintable, format_time, print_line, print_table
+from share_state.report.console import UNKNOWN, format_time, print_line, print_table
 from share_state.sources.discovery import LogPartition, find_group_logs
+from share_state.sources.pruned_logs import read_whole
 
 _EPOCHS = ("snapshot_epoch", "state_epoch", "leader_epoch")
 _PLACES = {
@@ -78,7 +79,11 @@ def explain_offset(
     found: list[Explanation] = []
     for logs in _likely_first(plan, selection):
         found = found or [
-            one for log in logs for one in explain(log, plan.window_of(log), selection, offset, plan.fold_options(log))
+            one
+            for log in logs
+            for one in read_whole(
+                log, lambda part: explain(part, plan.window_of(part), selection, offset, plan.fold_options(part))
+            )
         ]
     if not found:
         plan.check(selection)
@@ -273,7 +278,7 @@ def _final_state(offset_state: OffsetState, limit: DeliveryLimit) -> str:
 def print_explanation(found: Mapping[str, Any]) -> None:
     """Print the result of `explain_offset`: one line per record, and the sentence."""
     topic = found["topic"] or found["topic_id"]
-    key = escape_unprintable(f"group {found['group_id']}, topic {topic}, partition {found['partition']}")
+    key = f"group {found['group_id']}, topic {topic}, partition {found['partition']}"
     print_line(f"{key}, offset {found['offset']} ({found['log']})")
     for other in found["others"]:
         print_line(f"  (not shown: topic id {other['topic_id']} in {other['log']})")
@@ -296,6 +301,6 @@ def print_explanation(found: Mapping[str, Any]) -> None:
     for letter in found.get("dead_letters", ()):
         place = f"{letter['dead_letter_topic']}-{letter['dead_letter_partition']} offset {letter['dead_letter_offset']}"
         text = f"Dead letter: {place}, {format_time(letter['timestamp'])}: {letter['reason'] or 'no reason'}"
-        print_line(escape_unprintable(text))
+        print_line(text)
     if found.get("dead_letters") == []:
         print_line("The dead-letter topics hold no dead letter for this offset.")

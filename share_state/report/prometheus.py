@@ -4,6 +4,7 @@ Groups and the cluster are counted in full; series of single share-partitions ar
 kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is `share_state_group_topic_partition_lag` here).
 """
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from share_state.errors import WarehouseError
+from share_state.errors import WarehouseError, printable
 from share_state.fold.history import HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY
@@ -307,20 +308,32 @@ class StreamMetrics(Collector):
         yield _stream_gauge("newest_record_age_seconds", "Age of the newest record that was read.", newest)
 
 
-def serve_metrics(port: int, metrics: StreamMetrics) -> Callable[[], None]:
-    """Serve metrics on a port, at /metrics.
+def serve_metrics(address: str, port: int, metrics: StreamMetrics) -> Callable[[], None]:
+    """Serve metrics on a port of one network address, at /metrics; whoever reaches it can read them.
 
+    Args:
+        address: IPv4, IPv6 or the name of a host; 0.0.0.0 or :: for every network interface.
+        port: its number.
+        metrics: what is served.
     Returns:
         A function that stops the server.
     Raises:
-        ReportError: if the port is taken.
+        ReportError: if the address is not of this host, or the port is taken.
     """
     registry = CollectorRegistry()
     registry.register(metrics)
     try:
-        server, thread = start_http_server(port, registry=registry)
-    except OSError as error:
-        raise ReportError(f"--prometheus-port {port}: cannot be opened ({error.strerror}); give another") from None
+        server, thread = start_http_server(port, address, registry)
+    except socket.gaierror as error:
+        raise ReportError(
+            f"--prometheus-address {printable(address)}: unknown ({error.strerror}); give an address of this host"
+        ) from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "not an address"
+        raise ReportError(
+            f"--prometheus-address {printable(address)} --prometheus-port {port}: cannot be opened ({reason}); "
+            "give an address of this host and a free port"
+        ) from None
 
     def stop() -> None:
         server.shutdown()

@@ -1,13 +1,13 @@
 """Rules over the control records of the KIP-932 draft: faulty records and tuples, and deleted records."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from share_state.fold.control_log import FoldedControlLog
+from share_state.fold.durations import duration_text
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.control_records import UNREADABLE_CONTROL_FAULTS, ControlFault
@@ -178,7 +178,8 @@ def cutoff_pinned(folded: FoldedControlLog) -> list[GroupBreach]:
     evidence = {"pinned_records": pinned}
     if since is not None:
         evidence["seconds"] = max(0, folded.newest_time // 1000 - int(since.timestamp()))
-        text += f"; it was written {timedelta(seconds=evidence['seconds'])} before the newest record of the log"
+        age = duration_text(1000 * evidence["seconds"])
+        text += f"; it was written {age} before the newest record of the log"
     return [_of_group(folded, group, text, earliest.limited_from, evidence=evidence)]
 
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.control_log import FoldedControlLog
+from share_state.fold.durations import duration_texts
 from share_state.fold.log_stats import FINDINGS_KEPT, Folded
 from share_state.fold.record_context import ContextChunk
 from share_state.fold.state_chains import NO_OFFSET
-from share_state.fold.states import KEY, row_texts
+from share_state.fold.states import KEY, as_type, row_texts
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import take_rows
 from share_state.rules.registry import (
@@ -22,6 +23,7 @@ from share_state.rules.registry import (
     NO_KEY,
     OFF,
     PLACE,
+    WAITED,
     Breaches,
     Column,
     GroupBreach,
@@ -35,6 +37,12 @@ from share_state.sources.topics import Topics
 
 WRITTEN = "written"
 """Column for unproven findings: `Breaches.written`."""
+
+SINCE, DUE = "since", "due"
+"""Columns for findings with a duration: `Breaches.since`, `Breaches.due`."""
+
+CONDITIONS = (WRITTEN, SINCE, DUE)
+"""Columns of findings that are not complete before all logs are read."""
 
 
 def find_breaches(
@@ -164,6 +172,7 @@ def judge(
     records: Sequence[tuple[str, Breaches]] = (),
     *,
     with_unproven: bool = False,
+    clock: int | None = None,
 ) -> pa.Table:
     """Evaluate the rules for the dialect of a folded log partition.
 
@@ -172,7 +181,9 @@ def judge(
         severities: code -> severity, or OFF, in place of the rule's own.
         topics: known names.
         records: results of `RecordRules` for its chunks.
-        with_unproven: keep findings that count only if the writer is 4.4 or later, and add the column WRITTEN.
+        with_unproven: keep findings that may not count, and add the columns CONDITIONS.
+        clock: ms, up to which durations are measured. By default the newest record of this log; with `with_unproven`,
+            durations are left for `complete_durations`.
     Returns:
         The table `findings` with run_id null.
     """
@@ -183,23 +194,31 @@ def judge(
     table = findings_table(
         breaches_by_rule, severities, lambda breaches: _identity(folded, breaches, topics or Topics())
     )
-    if not any(breaches.written is not None for _, breaches in breaches_by_rule):
+    conditions = [[getattr(breaches, name) for _, breaches in breaches_by_rule] for name in CONDITIONS]
+    if all(column is None for columns in conditions for column in columns):
         return table
-    proven = np.full(len(table), NO_OFFSET)
-    written = [proven[: len(one.offset)] if one.written is None else one.written for _, one in breaches_by_rule]
-    table = table.append_column(WRITTEN, pa.array(np.concatenate(written)))
+    unconditional = np.full(len(table), NO_OFFSET)
+    counts = [len(breaches.offset) for _, breaches in breaches_by_rule]
+    for name, columns in zip(CONDITIONS, conditions, strict=True):
+        whole = [
+            unconditional[:count] if column is None else column for column, count in zip(columns, counts, strict=True)
+        ]
+        table = table.append_column(name, pa.array(np.concatenate(whole)))
+    if clock is not None or not with_unproven:
+        table = complete_durations(table, folded.judged_at if clock is None else clock)
     return table if with_unproven else drop_unproven(table)
 
 
 def _cap(breaches_by_rule: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]:
     """Keep the first FINDINGS_KEPT breaches of each rule, severity and `settled`; one more counts the others.
 
-    Unproven breaches (`Breaches.written`), and those about groups, are all kept.
+    Breaches that may not count (`Breaches.written`, `Breaches.due`), and those about groups, are all kept.
     """
     seen, rest, kept = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], tuple[Breaches, int]](), []
     for code, one in breaches_by_rule:
         count = len(one.offset)
-        if one.written is not None or one.identity is not None or isinstance(one.evidence, pa.MapArray):
+        may_not_count = one.written is not None or one.due is not None
+        if may_not_count or one.identity is not None or isinstance(one.evidence, pa.MapArray):
             kept.append((code, one))
             continue
         weights = np.asarray(one.evidence.get(FINDINGS, np.ones(count, np.int64)))
@@ -237,6 +256,7 @@ def _take(breaches: Breaches, rows: np.ndarray) -> Breaches:
         evidence={name: take(column) for name, column in breaches.evidence.items()},  # type: ignore[union-attr]
         severity=take(breaches.severity),
         settled=take(breaches.settled),
+        since=take(breaches.since),
     )
 
 
@@ -281,6 +301,68 @@ def count_findings(rows: pa.Table) -> pa.ChunkedArray:
     """The number of findings that each row of `findings` represents."""
     counts = pc.map_lookup(rows["evidence"], pa.scalar(FINDINGS), "first")
     return pc.fill_null(counts.cast(pa.int64()), 1)
+
+
+def unconditional(findings: pa.Table) -> pa.Table:
+    """The complete findings, which count whatever the other logs show, without the columns CONDITIONS.
+
+    Args:
+        findings: result of `judge`, with or without these columns.
+    """
+    for name in _present_conditions(findings):
+        findings = findings.filter(pa.array(pc.fill_null(findings[name], NO_OFFSET).to_numpy() < 0))
+    return findings.drop_columns(_present_conditions(findings))
+
+
+def conditional(findings: pa.Table) -> pa.Table:
+    """The other findings, with the columns CONDITIONS."""
+    depends = np.zeros(len(findings), bool)
+    for name in _present_conditions(findings):
+        depends |= pc.fill_null(findings[name], NO_OFFSET).to_numpy() >= 0
+    return findings.filter(pa.array(depends))
+
+
+def _present_conditions(findings: pa.Table) -> list[str]:
+    return [name for name in CONDITIONS if name in findings.schema.names]
+
+
+def complete_durations(findings: pa.Table, clock: int) -> pa.Table:
+    """Complete the findings with a duration, and drop those whose duration is too short to count.
+
+    Args:
+        findings: result of `judge`, with or without the columns SINCE and DUE, which are dropped.
+        clock: ms, up to which durations are measured.
+    """
+    if SINCE not in findings.schema.names:
+        return findings
+    findings = findings.filter(pa.array(findings[DUE].fill_null(NO_OFFSET).to_numpy() <= clock))
+    since = findings[SINCE].fill_null(NO_OFFSET).to_numpy()
+    findings = findings.drop_columns([SINCE, DUE]).combine_chunks()
+    rows = np.flatnonzero(since >= 0)
+    if not len(rows):
+        return findings
+    waited = np.maximum(clock - since[rows], 0)
+    parts = pc.split_pattern(findings["message"].take(pa.array(rows)), WAITED)
+    pieces = (pc.list_element(parts, 0), duration_texts(waited), pc.list_element(parts, 1), pa.scalar(""))
+    messages = pc.call_function("binary_join_element_wise", [*pieces])
+    evidence = _with_milliseconds(findings["evidence"].take(pa.array(rows)).combine_chunks(), waited)
+    place = np.arange(len(findings))
+    place[rows] = len(findings) + np.arange(len(rows))
+    for name, changed in (("message", messages), ("evidence", evidence)):
+        chunks = [*findings[name].chunks, *(changed.chunks if isinstance(changed, pa.ChunkedArray) else [changed])]
+        column = pa.concat_arrays(chunks).take(pa.array(place))
+        findings = findings.set_column(findings.schema.get_field_index(name), findings.schema.field(name), column)
+    return findings
+
+
+def _with_milliseconds(evidence: pa.MapArray, waited: np.ndarray) -> pa.MapArray:
+    """Evidence with the value of "milliseconds" in each row; rows without it stay."""
+    names = evidence.keys
+    owner = np.repeat(np.arange(len(evidence)), np.diff(evidence.offsets.to_numpy()))
+    is_duration = pc.equal(names, "milliseconds")
+    texts = pa.array(waited[owner]).cast(pa.string())
+    values = pc.if_else(is_duration, texts, evidence.items)
+    return pa.MapArray.from_arrays(evidence.offsets, names, values)
 
 
 def drop_unproven(findings: pa.Table, since: int | None = None, why: str = "") -> pa.Table:
@@ -339,7 +421,7 @@ def findings_table(
             "run_id": pa.nulls(count, pa.string()),
             **identity_columns,
         }
-        arrays = [columns[name].cast(schema.field(name).type) for name in schema.names]
+        arrays = [as_type(columns[name], schema.field(name).type) for name in schema.names]
         tables.append(pa.table(arrays, schema=schema))
     return pa.concat_tables(tables)
 

@@ -1,6 +1,7 @@
 """Rules over the folded state: share-partitions that make no progress or keep old records from being deleted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +14,25 @@ from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, is_poison
-from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, at_share_partitions, rule
+from share_state.rules.registry import (
+    INFO,
+    NOTHING,
+    PLACE,
+    WAITED,
+    WARNING,
+    Breaches,
+    Column,
+    GroupBreach,
+    Scope,
+    at_share_partitions,
+    rule,
+)
 
 _MAX_RANGES = 5
 _MINUTE_MS = 60_000
+
+PRUNING_DUE_MS = 30 * _MINUTE_MS
+"""Age of a cutoff up to which the broker has pruned: six times the default of the interval at which it does."""
 
 
 @rule("ARCHIVING_STUCK", Scope.STATE_LOG, WARNING, "KIP-1191")
@@ -25,18 +41,15 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     chains = folded.chains.chains
     # A fold without rules over records does not know the time; the last record is an upper limit for it.
     since = np.where(chains["archiving_at"] == NO_OFFSET, chains["last_timestamp"], chains["archiving_at"])
-    newest = max(folded.judged_at, int(chains["last_timestamp"].max(initial=NO_OFFSET)))
-    waited = newest - since
-    owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
-    is_late = (waited >= folded.limits.archiving_seconds * 1000) | (newest < 0)
-    rows = np.flatnonzero((folded.chains.batches["state"] == ARCHIVING) & is_late[owner])
+    rows = np.flatnonzero(folded.chains.batches["state"] == ARCHIVING)
     why = ": the start offset cannot pass them until their dead-letter write is done"
-
-    def text(owners: np.ndarray) -> tuple[Column, ...]:
-        since = () if newest < 0 else (", the first for ", waited[owners] // 1000, " s")
-        return ("in ARCHIVING", *since, why)
-
-    return _with_ranges(folded, rows, text, milliseconds=waited)
+    if (since < 0).any():
+        # The format has no timestamps.
+        return _with_ranges(folded, rows, lambda _: (f"in ARCHIVING{why}",))
+    text = ("in ARCHIVING, the first for ", WAITED, why)
+    breaches = _with_ranges(folded, rows, lambda _: text, milliseconds=since, since=since)
+    due = np.asarray(breaches.evidence["since"]) + folded.limits.archiving_seconds * 1000
+    return replace(breaches, since=np.asarray(breaches.evidence["since"]), due=due)
 
 
 @rule("POISON_RECORDS", Scope.LOG, WARNING, "Kafka group.share.delivery.count.limit")
@@ -65,6 +78,8 @@ def _with_ranges(
         text: returns the end of the message for rows of share-partitions.
         evidence: additional evidence, one value per live share-partition.
     """
+    if not len(rows):
+        return NOTHING
     chains = folded.chains
     owner = np.searchsorted(chains.ends, rows, "right") - 1
     starts, last = chains.chains["start_offset"][owner], chains.batches["last"][rows]
@@ -97,7 +112,10 @@ def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.n
 
 @rule("SPSO_STALL", Scope.LOG, WARNING, "KIP-1222; KIP-932, share-partition start offset")
 def spso_stall(folded: Folded) -> Breaches:
-    """The start offset advances while later offsets finish (limits.stall_minutes)."""
+    """The start offset advances while later offsets finish (limits.stall_minutes).
+
+    Offsets after it finished until at least `limits.stall_minutes` after the first delivery since it moved.
+    """
     chains, batches = folded.chains.chains, folded.chains.batches
     start = chains["start_offset"].copy()
     stuck = folded.leader_starts() == start
@@ -107,9 +125,9 @@ def spso_stall(folded: Folded) -> Breaches:
         chains["first_delivery_at"] < 0, 0, chains["last_consumed_at"] - chains["first_delivery_at"]
     )
     rows = np.flatnonzero(stuck & finished & (start >= 0) & (milliseconds >= folded.limits.stall_minutes * _MINUTE_MS))
-    minutes = milliseconds[rows] // _MINUTE_MS
-    text = ("the start offset ", start[rows], " has not moved for ", minutes, " minutes while later offsets finished")
-    return at_share_partitions(folded, rows, *text, start_offset=start[rows], milliseconds=milliseconds[rows])
+    text = ("the start offset ", start[rows], " has not moved for ", WAITED, ", and later offsets finished since")
+    breaches = at_share_partitions(folded, rows, *text, start_offset=start[rows], milliseconds=milliseconds[rows])
+    return replace(breaches, since=chains["first_delivery_at"][rows])
 
 
 @rule(
@@ -168,3 +186,37 @@ def cutoff_pinned(folded: FoldedLog) -> Breaches:
     text = (f"its snapshot at {PLACE} ", at, f"{why}; without it the cutoff would be {row['next_cutoff_offset']}")
     evidence = {"pinned_records": np.array([pinned]), "pinned_bytes": np.array([size])}
     return at_share_partitions(folded, limiting_row, *text, offset=at, **evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCutoff:
+    """A state partition whose broker records where its log starts.
+
+    Attributes:
+        state_partition: its number.
+        log_start_offset: its log start offset now.
+        cutoff_offset: its cutoff PRUNING_DUE_MS ago.
+    """
+
+    state_partition: int
+    log_start_offset: int
+    cutoff_offset: int
+
+
+@rule("PRUNING_BEHIND", Scope.PRUNING, WARNING, "Kafka ShareCoordinatorService.performRecordPruning")
+def pruning_behind(earlier: Sequence[EarlierCutoff]) -> Iterator[GroupBreach]:
+    """The log starts at or after the cutoff of 30 minutes ago.
+
+    The coordinator prunes up to its cutoff every share.coordinator.state.topic.prune.interval.ms, 5 minutes by default.
+    `cutoff` checks it where the input records the log start.
+    """
+    minutes = PRUNING_DUE_MS // _MINUTE_MS
+    for one in earlier:
+        if one.log_start_offset < one.cutoff_offset:
+            yield GroupBreach(
+                f"the log starts at offset {one.log_start_offset}, but the broker could have pruned it up to "
+                f"{one.cutoff_offset} for {minutes} minutes",
+                state_partition=one.state_partition,
+                offset=one.log_start_offset,
+                evidence={"log_start_offset": one.log_start_offset, "cutoff_offset": one.cutoff_offset},
+            )

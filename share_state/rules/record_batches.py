@@ -97,6 +97,8 @@ def offset_gap(folded: FoldedLog) -> Breaches:
     removed them.
     """
     seen = folded.observations
+    if not seen.gaps and not seen.compacted:
+        return NOTHING
     between = np.array([(start, end) for start, end, explained in seen.gaps if not explained], np.int64).reshape(-1, 2)
     start, end = np.concatenate((between, *seen.compacted)).T
     fixes = ["; copy all segments of the folder", " in a batch that was compacted; set cleanup.policy=delete"]
@@ -124,6 +126,8 @@ def transactional_batch(folded: FoldedLog) -> Breaches:
 
 def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus) -> Breaches:
     numbers = np.flatnonzero(folded.observations.batches["status"] == status)
+    if not len(numbers):
+        return NOTHING
     rows = folded.observations.batches[numbers]
     files = pa.array([folded.log.segments[segment].path for segment in rows["segment"]])
     why = pa.array([folded.observations.reasons[row] and f" ({folded.observations.reasons[row]})" for row in numbers])
@@ -180,3 +184,13 @@ def log_diverged(folded: FoldedLog) -> Breaches:
     """
     text = "has other bytes where the previous audit stopped; it was read from its start again"
     return _since_last_audit(folded, ResumeStatus.DIVERGED, text, settled=True)
+
+
+@rule("RESUME_STATE_CHANGED", Scope.STATE_LOG, ERROR, "docs/tables/carried_logs.md: digest")
+def resume_state_changed(folded: FoldedLog) -> Breaches:
+    """What an audit leaves to resume from stays as it was written.
+
+    The state of a log partition that another program changed is not believed; the log is read from its start.
+    """
+    text = "another program changed what the previous audit left to resume from; the log was read from its start"
+    return _since_last_audit(folded, ResumeStatus.CHANGED, text, settled=True)

@@ -70,6 +70,8 @@ def key_malformed(folded: FoldedLog) -> Breaches:
     Trailing bytes are a warning, because Kafka ignores them.
     """
     rows = _with_fault(folded, Fault.KEY_MALFORMED | Fault.KEY_TRAILING)
+    if not len(rows):
+        return NOTHING
     trailing = rows["fault"] & Fault.KEY_TRAILING != 0
     texts = [f"the key cannot be read; {_KEY_TEXT}", "the key has trailing bytes, which Kafka ignores"]
     text = pa.DictionaryArray.from_arrays(trailing.astype(np.int8), texts)
@@ -89,6 +91,8 @@ def value_malformed(folded: FoldedLog) -> Breaches:
         Fault.OVER_LIMIT: "more batches or tags than Kafka 4.4 reads; earlier releases load it",
     }
     rows = _with_fault(folded, sum(flaws))
+    if not len(rows):
+        return NOTHING
     first = np.select([rows["fault"] & flaw != 0 for flaw in flaws], range(len(flaws)))
     text = pa.DictionaryArray.from_arrays(first.astype(np.int8), list(flaws.values()))
     fatal = rows["fault"] & (Fault.VALUE_MALFORMED | Fault.OVER_LIMIT) != 0

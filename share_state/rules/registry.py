@@ -40,6 +40,9 @@ NO_KEY = -1
 FINDINGS = "findings"
 """Name of evidence: how many findings a row represents; 1 in rows without it."""
 
+WAITED = "{waited}"
+"""Placeholder in messages for the duration since `Breaches.since`."""
+
 PLACE = "{place}"
 """Placeholder in messages, before the offset of a record: becomes "offset", or "record" if the input has no offsets and
 records are numbered instead."""
@@ -56,6 +59,7 @@ class Scope(StrEnum):
     CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
     INPUT = "input"  # the state partitions that are in the input
     STATES = "states"  # rows of share_partition_state of several state partitions
+    PRUNING = "pruning"  # log starts of state partitions, and their cutoffs some time ago
     GROUPS = "groups"  # share groups and the state of their share-partitions
     CLAIMS = "claims"  # claims and assignments of classic consumer groups
     DEAD_LETTERS = "dead letters"  # dead letters, and the offsets that the state logs show in ARCHIVING
@@ -80,6 +84,9 @@ class Breaches:
         identity: columns of `findings` that identify the subject of a finding about groups; replaces `key`.
         written: int64, ms: timestamp of the record if the finding counts only if 4.4 or later wrote the record; -1 if
             it always counts. None if all findings count.
+        since: int64, ms: when the duration began that WAITED stands for in the message and that the evidence
+            "milliseconds" has; -1 for none. It ends at the newest record of the export, which a task does not know.
+        due: int64, ms: the finding counts only if the export goes on until then; -1 if it always counts.
     """
 
     offset: np.ndarray
@@ -90,6 +97,8 @@ class Breaches:
     settled: np.ndarray | None = None
     identity: Mapping[str, pa.Array] | None = None
     written: np.ndarray | None = None
+    since: np.ndarray | None = None
+    due: np.ndarray | None = None
 
 
 NOTHING = Breaches(np.zeros(0, np.int64), ("",))

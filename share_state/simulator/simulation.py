@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from share_state.errors import disk_error
+from share_state.errors import disk_error, reason_of
 from share_state.kafka.releases import LATEST
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT
@@ -17,6 +17,7 @@ from share_state.simulator.requests import OutcomeMismatch, RequestReplay, read_
 from share_state.simulator.settings import WIDEST, BrokerConfigs, ConfigError, DraftConfigs, PlayerSettings, with_config
 from share_state.simulator.types import SharePartitionKey, SimulationError, find_release
 from share_state.simulator.workload import BEHAVIOURS, GroupAdmin, Member, Workload, run_cold_snapshots, run_pruning
+from share_state.sources.object_stores import regular_path
 
 START_MS = 1_700_000_000_000
 _GROUPS_A_TOPIC = 3
@@ -204,7 +205,7 @@ def _remove_on_failure(out: Path) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         is_empty = not any(out.iterdir())
     except OSError as error:
-        raise SimulationError(f"{out}: cannot be written ({error.strerror}); give another folder") from None
+        raise SimulationError(f"{out}: cannot be written ({reason_of(str(out), error)}); give another folder") from None
     if not is_empty:
         raise SimulationError(f"{out}: is not empty; give a new or empty folder")
     try:
@@ -221,7 +222,7 @@ def _remove_on_failure(out: Path) -> Iterator[None]:
 
 def _lines_of(path: Path, what: str) -> Iterator[bytes]:
     try:
-        with path.open("rb") as lines:
+        with regular_path(path).open("rb") as lines:
             yield from lines
     except OSError as error:
         raise SimulationError(f"{path}: cannot be read ({error.strerror}); give {what}") from None

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from share_state.errors import InputError
+from share_state.kafka.primitives import LARGEST_INT64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ def as_of_window(point: AsOfPoint | None) -> Window:
     if point is None:
         return Window()
     if isinstance(point, int):
-        if point < 0:
-            raise InputError(f"as of {point}: give an offset of at least 0")
+        if not 0 <= point <= LARGEST_INT64:
+            raise InputError(f"as of an offset outside of 0 to {LARGEST_INT64}: no log holds it")
         return Window(until_offset=point)
     return Window(until_time_ms=to_epoch_ms(point))
 

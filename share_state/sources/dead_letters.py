@@ -12,13 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import InputError
+from share_state.kafka.buffers import is_text
 from share_state.kafka.dead_letters import DEAD_LETTERS, HEADER_PREFIX, HEADERS, dead_letters, header_columns
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.object_stores import InputPath
+from share_state.sources.pruned_logs import read_pieces
 from share_state.sources.resume_point import digest_of_logs
 from share_state.sources.segments import index_records, read_chunks
-from share_state.sources.tables import timestamp_ms
+from share_state.sources.tables import check_distinct, int64_column, timestamp_ms
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_admin import DeadLetterTopics
@@ -31,6 +33,7 @@ COLUMNS = ("headers", "topic", "partition", "offset", "timestamp")
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MESSAGES = 10_000
+_LARGEST_PARTITION = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class TableLetters:
     """Tables with the columns of Spark's Kafka source, one after the other.
 
     Attributes:
-        tables: each opens the rows of a table, at least COLUMNS.
+        tables: each opens the rows of a table, as `checked_batches` yields them.
         files: files that change if a table changes.
     """
 
@@ -162,10 +165,13 @@ class ClusterLetters:
     def read(self, so_far: ReadSoFar) -> DeadLetters:
         """Read the dead letters from where an earlier audit stopped."""
         logs, topics = self._find()
-        parts = list[_Part]()
-        for log in logs:
-            source: Any = log.source
+        parts, starts = list[_Part](), {_place(log): log.log_start_offset for log in logs}
+
+        def read_log(log: LogPartition) -> Iterator[_Part]:
             begin = max(so_far.get(_place(log), 0), log.log_start_offset)
+            # Retention may delete records before they are read.
+            starts[_place(log)] = max(starts[_place(log)], log.log_start_offset)
+            source: Any = log.source
             messages = source.messages(replace(log, log_start_offset=begin))
             while part := list(islice(messages, _MESSAGES)):
                 columns = {
@@ -175,8 +181,10 @@ class ClusterLetters:
                     "offset": pa.array([message.offset() for message in part]),
                     "timestamp": pa.array([message.timestamp()[1] for message in part], pa.timestamp("ms", "UTC")),
                 }
-                parts.append(_of_table(pa.RecordBatch.from_pydict(columns)))
-        starts = {_place(log): log.log_start_offset for log in logs}
+                yield _of_table(pa.RecordBatch.from_pydict(columns))
+
+        for log in logs:
+            parts += read_pieces(log, read_log)
         return DeadLetters(*_joined(parts), starts, topics.topics, topics.unusable, is_live=True)
 
     def digest(self) -> str:
@@ -186,15 +194,75 @@ class ClusterLetters:
         return sha256(json.dumps([ends, topics.topics, topics.unusable]).encode()).hexdigest()[:16]
 
 
-def check_columns(path: str, names: Sequence[str]) -> None:
-    """Refuse a table that lacks one of COLUMNS; `headers` needs the option `includeHeaders`.
+ReadTable = Callable[..., Iterator[pa.RecordBatch]]
+"""Yields columns of the table at a place, after it has called a check with the place and all names of columns."""
 
+
+def checked_batches(read: ReadTable, place: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a table of dead letters.
+
+    Args:
+        read: reads Parquet or Delta.
+        place: path or address of the table.
+    Yields:
+        COLUMNS; topic as text, partition and offset as int64, timestamp in ms.
     Raises:
-        InputError: if one is missing; the message names it.
+        InputError: if the table cannot be read, lacks a column, or has a value that no record has.
     """
+    rows_before = 0
+    for batch in read(place, COLUMNS, _check_names):
+        yield _checked(batch, place, rows_before)
+        rows_before += len(batch)
+
+
+def _check_names(path: str, names: Sequence[str]) -> None:
+    """Refuse a table that lacks one of COLUMNS or has one twice; `headers` needs the option `includeHeaders`."""
     if missing := [name for name in COLUMNS if name not in names]:
         fix = "write it with Spark's option includeHeaders" if "headers" in missing else "give a table that has it"
         raise InputError(f"{path}: no column {missing[0]}, which dead letters need; {fix}")
+    for name in COLUMNS:
+        check_distinct(path, name, names)
+
+
+def _checked(batch: pa.RecordBatch, path: str, rows_before: int) -> pa.RecordBatch:
+    kinds = {name: batch.schema.field(name).type for name in COLUMNS}
+    is_right = {
+        "headers": _is_header_list(kinds["headers"]),
+        "topic": is_text(kinds["topic"]),
+        "partition": pa.types.is_integer(kinds["partition"]),
+        "offset": pa.types.is_integer(kinds["offset"]),
+        "timestamp": pa.types.is_timestamp(kinds["timestamp"]) or pa.types.is_integer(kinds["timestamp"]),
+    }
+    if wrong := [name for name in COLUMNS if not is_right[name]]:
+        raise InputError(f"{path}: column {wrong[0]} is {kinds[wrong[0]]}; write it as Spark's Kafka source has it")
+    if batch["topic"].null_count:
+        row = rows_before + int(np.flatnonzero(np.asarray(batch["topic"].is_null()))[0])
+        raise InputError(f"{path}: row {row}: topic is null; each record needs a value")
+    partitions, offsets = (
+        int64_column(pa.chunked_array([batch[name]]), name, path, rows_before) for name in ("partition", "offset")
+    )
+    if len(beyond := np.flatnonzero(partitions > _LARGEST_PARTITION)):
+        row = rows_before + int(beyond[0])
+        raise InputError(f"{path}: row {row}: partition is {partitions[beyond[0]]}; Kafka's are up to 2^31 - 1")
+    columns = {
+        "headers": batch["headers"],
+        "topic": batch["topic"].cast(pa.string()),
+        "partition": pa.array(partitions),
+        "offset": pa.array(offsets),
+        "timestamp": pa.array(timestamp_ms(batch["timestamp"])),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _is_header_list(kind: pa.DataType) -> bool:
+    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+        return False
+    fields = {field.name: field.type for field in kind.value_type}
+    value = fields.get("value")
+    is_binary = value is not None and any(
+        check(value) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    )
+    return is_binary and "key" in fields and is_text(fields["key"])
 
 
 _Part = tuple[pa.Table, int]
@@ -219,5 +287,4 @@ def _of_table(batch: pa.RecordBatch) -> _Part:
         matching = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(names, f"{HEADER_PREFIX}{header}"), False)))
         places[row_of[matching]] = matching
         columns.append(values.take(pa.array(places, mask=places < 0)))
-    times = pa.array(timestamp_ms(batch["timestamp"]))
-    return dead_letters(columns, batch["topic"].cast(pa.string()), batch["partition"], batch["offset"], times)
+    return dead_letters(columns, batch["topic"], batch["partition"], batch["offset"], batch["timestamp"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from share_state.errors import InputError
 from share_state.kafka.compression import MAX_BODY_SIZE
+from share_state.kafka.primitives import LARGEST_INT64, parse_digits
 from share_state.sources.object_stores import InputPath, StorePath, expand_paths, read_errors, read_head, to_path
 from share_state.sources.topics import Topics
 
@@ -53,7 +54,7 @@ class RecordSource(Protocol):
 
 STATE_TOPIC = "__share_group_state"
 
-_SEGMENT_NAME = re.compile(r"(\d{20})\.log")
+_SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
 _FOLDER_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)", re.ASCII)
 _MAX_PARTITION = 2**31 - 1
 _MAX_DEPTH = 6
@@ -283,8 +284,8 @@ def _log_partition(
         segments += own
         first = min(segment.base_offset for segment in own)
         recorded = _checkpointed(folder, "log-start-offset-checkpoint", topic, partition) or 0
-        lines = (line.split() for line in _lines(folder / "leader-epoch-checkpoint"))
-        epochs = tuple((int(words[0]), int(words[1])) for words in lines if _are_two_numbers(words))
+        lines = _lines(folder / "leader-epoch-checkpoint")
+        epochs = tuple(entry for line in lines if (entry := _two_numbers(line.split())) is not None)
         # A broker that moves the log start moves the start of the first epoch, too.
         # Source: Kafka LeaderEpochFileCache.truncateFromStart.
         first_epoch_start = epochs[0][1] if epochs else 0
@@ -408,6 +409,8 @@ def _segment(file: InputPath, replica: int) -> Segment:
         first = b"" if name and isinstance(file, StorePath) else read_head(file, 8)
         size = file.stat().st_size
     base_offset = int(name[1]) if name else max(int.from_bytes(first, "big", signed=True), 0)
+    if base_offset > LARGEST_INT64:
+        raise InputError(f"{file}: a base offset above {LARGEST_INT64}; rename the file or leave it out")
     return Segment(str(file), base_offset, size, replica)
 
 
@@ -423,8 +426,8 @@ def _checkpointed(folder: InputPath, name: str, topic: str, partition: int | Non
         return None
     for line in _lines(folder.resolve().parent / name):
         words = line.split()
-        if words[:2] == [topic, str(partition)] and _are_two_numbers(words[1:]):
-            return int(words[2])
+        if words[:2] == [topic, str(partition)] and (numbers := _two_numbers(words[1:])) is not None:
+            return numbers[1]
     return None
 
 
@@ -438,8 +441,12 @@ def _text(file: InputPath) -> str:
     return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
-def _are_two_numbers(words: Sequence[str]) -> bool:
-    return len(words) == 2 and all(word.isdecimal() for word in words)
+def _two_numbers(words: Sequence[str]) -> tuple[int, int] | None:
+    """The numbers of an entry; None if it holds something else, or a number that no log holds."""
+    if len(words) != 2:
+        return None
+    first, second = map(parse_digits, words)
+    return None if first is None or second is None else (first, second)
 
 
 def find_topic_logs(inputs: Sequence[str]) -> list[LogPartition]:

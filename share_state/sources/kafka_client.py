@@ -7,10 +7,9 @@ message, `repr` or log shows them.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from share_state.errors import InputError
-from share_state.sources.object_stores import read_errors
+from share_state.sources.object_stores import read_errors, regular_path, to_path
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LOGINS = ("PlainLoginModule", "ScramLoginModule")
@@ -100,7 +99,7 @@ def read_client_properties(path: str | None) -> ClientProperties:
         return ClientProperties()
     try:
         with read_errors(path, "give a file of client properties"):
-            text = Path(path).read_text(encoding="utf-8")
+            text = regular_path(to_path(path)).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path}: not text; give a file of client properties, one NAME=VALUE per line") from None
     settings = {}

@@ -1,6 +1,7 @@
 """Reads a running Kafka cluster with confluent-kafka: the offsets of its logs, its topics, and the records.
 
-`read_cluster` returns the log partitions to fold, each read by a `KafkaSource` between the offsets taken at the start.
+`read_cluster` returns the log partitions to fold, each read by a `KafkaSource` between the offsets taken at the start;
+`pruned_logs` reads on where the broker deletes records meanwhile.
 Needs the extra `share-state[kafka]`; import this module only when an address is given.
 """
 
@@ -20,7 +21,7 @@ from share_state.kafka.codec import uuid_text
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
-from share_state.sources.tables import rows_of_batches, rows_to_chunk
+from share_state.sources.tables import CONSUMED, rows_of_batches, rows_to_chunk
 from share_state.sources.topics import Topics
 
 try:
@@ -240,6 +241,7 @@ class Cluster:
                     "end_offset": pa.array(ends.values(), pa.int64()),
                 }
             ),
+            are_live=True,
         )
 
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
@@ -328,11 +330,14 @@ class KafkaSource:
 
     Attributes:
         end_offset: offset to stop at; later records were written after the command started.
+        is_extended: whether `end_offset` was fetched later than the ends of other topics, because the broker had
+            deleted records before they were read.
     """
 
     address: str
     end_offset: int
     properties: ClientProperties
+    is_extended: bool = False
 
     form = KAFKA_FORM
     has_offsets = True
@@ -399,20 +404,31 @@ class KafkaSource:
             consumer.close()
 
     def _remaining(self, log: LogPartition, consumer: Any) -> LogPartition:
-        """The log from its current start on; up to its current end if all requested records are deleted."""
-        start, end = consumer.get_watermark_offsets(_kafka.TopicPartition(log.topic, log.partition), timeout=TIMEOUT)
-        source = self if start < self.end_offset else replace(self, end_offset=end)
-        return replace(log, log_start_offset=start, source=source)
+        """The log from its current start up to an end that is fetched after that start (see `pruned_logs`)."""
+        start = self._watermarks(log, consumer)[0]
+        end = self._watermarks(log, consumer)[1]
+        return replace(log, log_start_offset=start, source=replace(self, end_offset=end, is_extended=True))
+
+    def _watermarks(self, log: LogPartition, consumer: Any) -> tuple[int, int]:
+        """The current log start offset and high watermark."""
+        watermarks = consumer.get_watermark_offsets(_kafka.TopicPartition(log.topic, log.partition), timeout=TIMEOUT)
+        if watermarks is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return watermarks
+
+    def fetch_topics(self) -> Topics:
+        """Names and end offsets of the cluster's topics now."""
+        return Cluster(self.address, self.properties).topics()
 
 
 def _batch(messages: list[Any]) -> pa.RecordBatch:
     columns = {
-        "key": pa.array([message.key() for message in messages], pa.binary()),
-        "value": pa.array([message.value() for message in messages], pa.binary()),
-        "offset": pa.array([message.offset() for message in messages], pa.int64()),
-        "timestamp": pa.array([message.timestamp()[1] for message in messages], pa.int64()),
+        "key": [message.key() for message in messages],
+        "value": [message.value() for message in messages],
+        "offset": [message.offset() for message in messages],
+        "timestamp": [message.timestamp()[1] for message in messages],
     }
-    return pa.RecordBatch.from_pydict(columns)
+    return pa.RecordBatch.from_pydict(columns, schema=CONSUMED)
 
 
 def read_cluster(address: str, properties: str | None = None) -> Export:

@@ -504,6 +504,8 @@ def to_path(text: str) -> InputPath:
         InputError: if it is an invalid address.
     """
     path = normalize_address(text)
+    if "\0" in path:
+        raise InputError(f"{text}: a path holds no NUL character; remove it")
     return Path(path) if "://" not in path else StorePath.at(path)
 
 
@@ -514,8 +516,15 @@ def normalize_address(text: str) -> str:
 
 
 def absolute_address(text: str) -> str:
-    """A path from the root of the file system; an address stays as it is, without a slash at its end."""
-    return text.rstrip("/") if "://" in text else str(Path(text).absolute())
+    """A path from the root of the file system, without `..`; an address as it is, without a slash at its end."""
+    if "://" in text:
+        return text.rstrip("/")
+    path = Path(text).absolute()
+    if ".." not in path.parts:
+        return str(path)
+    # After a symbolic link, `..` is the parent of its target; links after the last `..` keep their names.
+    rest = len(path.parts) - path.parts[::-1].index("..")
+    return str(Path(*path.parts[:rest]).resolve().joinpath(*path.parts[rest:]))
 
 
 def expand_paths(text: str) -> list[InputPath]:

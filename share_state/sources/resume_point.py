@@ -3,7 +3,7 @@
 import hashlib
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, cast
 
@@ -39,6 +39,7 @@ class ResumeStatus(StrEnum):
     CLEANED = "cleaned"  # its start is after the next offset to read
     LONGER = "longer"  # its start is before that of the earlier run
     VANISHED = "vanished"  # read from its start, and share-partitions of the earlier run are gone without a tombstone
+    CHANGED = "changed"  # another program changed what the earlier run left to resume from
     REREAD = "reread"  # whether it continues the log read earlier is uncertain
 
 
@@ -48,6 +49,7 @@ READ_FROM_START = (
     ResumeStatus.DIVERGED,
     ResumeStatus.CLEANED,
     ResumeStatus.LONGER,
+    ResumeStatus.CHANGED,
     ResumeStatus.REREAD,
 )
 """Statuses of logs that are read from their start."""
@@ -93,6 +95,19 @@ class ResumePoint:
     input: str | None = None
     start_is_recorded: bool = False
     committed_end: int | None = None
+
+    def check(self) -> None:
+        """Refuse values of other types, as a damaged table may hold.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        if {type(self.topic_id), type(self.input)} - {str, type(None)} or type(self.is_sound) is not bool:
+            raise ValueError("not a resume point")
+        optional = ("is_sound", "topic_id", "input")
+        numbers = [getattr(self, field.name) for field in fields(self) if field.name not in optional]
+        if any(type(number) is not int or not -(2**63) <= number < 2**63 for number in numbers):
+            raise ValueError("not a resume point")
 
 
 class _ReplicaStatus(StrEnum):

@@ -155,7 +155,7 @@ def is_destroyed(segments: Sequence[Segment], number: int, row: np.void) -> bool
         return bool(segment.unread > _MAGIC_AT and not is_due)
     if row["magic"] != -1 or segment.begin:
         return False
-    is_newest = all(other.replica != segment.replica for other in segments[number + 1 :])
+    is_newest = all(segments[later].replica != segment.replica for later in range(number + 1, len(segments)))
     index = to_path(segment.path.removesuffix(".log") + ".index")
     try:
         with index.open("rb") as file:

@@ -12,11 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from share_state.errors import InputError, WarehouseError
+from share_state.errors import InputError, WarehouseError, reason_of
+from share_state.kafka.primitives import LARGEST_INT64, parse_digits
 from share_state.sources.discovery import LogPartition
 from share_state.sources.object_stores import InputPath, read_errors, regular_path, to_path
+from share_state.terminal import elide
 
 _VERSION = "0"
+_LARGEST_EPOCH = 2**16 - 1
+"""schemas/records/share_checkpoint_value.yaml: uint16."""
+_LONGEST_SHOWN = 60
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
 """Escape in a file -> character that would break its lines."""
 _ESCAPES = {ord(text): escaped for escaped, text in _UNESCAPED.items()}
@@ -73,7 +78,9 @@ def write_share_snapshots(
                     path.mkdir(parents=True, exist_ok=True)
                 write_share_snapshot_file(_file(folder, name), entries)
     except OSError as error:
-        raise WarehouseError(f"{folder}: cannot be written ({error.strerror}); give a folder for --index") from None
+        raise WarehouseError(
+            f"{folder}: cannot be written ({reason_of(folder, error)}); give a folder for --index"
+        ) from None
 
 
 def _file(folder: str, name: str) -> InputPath:
@@ -105,16 +112,26 @@ def read_share_snapshot_file(path: InputPath) -> list[ShareSnapshotEntry]:
         raise InputError(f"{path}: not a share snapshot file (not UTF-8 text); leave it out") from None
     if lines[0] != _VERSION or len(lines) < 2 or not lines[1].isdecimal():
         raise InputError(f"{path}: not a share snapshot file (line 1 must be 0, line 2 a count); leave it out")
-    entries = [line for line in lines[2:] if line]
-    if len(entries) != int(lines[1]):
-        raise InputError(f"{path}: {len(entries)} entries where line 2 says {lines[1]}; write it again or leave it out")
-    return [_entry(path, number, line) for number, line in enumerate(entries, 3)]
+    entries = [(number, line) for number, line in enumerate(lines[2:], 3) if line]
+    if len(entries) != parse_digits(lines[1]):
+        count = elide(lines[1], _LONGEST_SHOWN)
+        raise InputError(f"{path}, line 2: says {count}, and {len(entries)} entries follow; {_FIX}")
+    return [_entry(path, number, line) for number, line in entries]
+
+
+_FIX = "write it again or leave it out"
 
 
 def _entry(path: InputPath, number: int, line: str) -> ShareSnapshotEntry:
     # Group ids may contain spaces, so split from the right.
     parts = line.rsplit(" ", 3)
     if len(parts) != 4 or not parts[0] or not all(part.isdecimal() for part in parts[1:]):
-        raise InputError(f"{path}, line {number}: not `group offset epoch offset`; write it again or leave it out")
+        raise InputError(f"{path}, line {number}: not `group offset epoch offset`; {_FIX}")
+    checkpoint_offset = parse_digits(parts[1])
+    checkpoint_epoch = parse_digits(parts[2], _LARGEST_EPOCH)
+    last_offset = parse_digits(parts[3])
+    if checkpoint_offset is None or checkpoint_epoch is None or last_offset is None:
+        largest = f"an offset is at most {LARGEST_INT64}, an epoch at most {_LARGEST_EPOCH}"
+        raise InputError(f"{path}, line {number}: a number that no log holds ({largest}); {_FIX}")
     group = _ESCAPED.sub(lambda match: _UNESCAPED[match[0]], parts[0])
-    return ShareSnapshotEntry(group, int(parts[1]), int(parts[2]), int(parts[3]))
+    return ShareSnapshotEntry(group, checkpoint_offset, checkpoint_epoch, last_offset)

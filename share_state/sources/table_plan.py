@@ -12,16 +12,18 @@ import pyarrow.parquet as pq
 
 from share_state.errors import InputError
 from share_state.kafka.buffers import is_text
+from share_state.kafka.primitives import parse_digits
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.object_stores import InputPath, parquet_source, read_errors
-from share_state.sources.tables import Columns, RowGroup, TableRows, int64_column
+from share_state.sources.tables import Columns, RowGroup, TableRows, check_distinct, int64_column
 
 MAX_OVERLAP = 256 << 20
 """Bytes of row groups with overlapping offsets that may be in memory at a time."""
 
 _MIN_REREAD = 64 << 20
 _MAX_SCANNED_ROWS = 4_000_000
+_LARGEST_PARTITION = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +156,16 @@ def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None
         "topic": (columns.topic, is_text, "text"),
         "timestamp": (columns.timestamp, _is_time, "a timestamp or milliseconds"),
     }
+    number = file.constants.get(columns.partition, "0")
+    if columns.partition not in schema.names and parse_digits(str(number), _LARGEST_PARTITION) is None:
+        raise InputError(f"{file.path}: {columns.partition}={number} is no partition number; rename the folder")
     for ours, (name, is_right, expected) in kinds.items():
         if name not in schema.names:
             if ours in ("topic", "timestamp") or name in file.constants:
                 continue
             existing = ", ".join(schema.names)
             raise InputError(f"{file.path}: no column {name} (columns: {existing}); give --column {ours}=NAME")
+        check_distinct(file.path, name, schema.names)
         if not is_right(schema.field(name).type):
             raise InputError(f"{file.path}: column {name} is {schema.field(name).type}, not {expected}")
 

@@ -4,7 +4,7 @@
 and `TableRows` reads the row groups that `table_plan` selected.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,9 @@ from share_state.sources.object_stores import parquet_source
 
 NO_TIME = -1
 """A missing timestamp. Source: Kafka RecordBatch.NO_TIMESTAMP."""
+
+CONSUMED = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())])
+"""Columns of the records of a log partition that a consumer returns; timestamps are in ms."""
 
 
 @dataclass(slots=True)
@@ -257,6 +260,16 @@ class Columns:
     partition: str = "partition"
     offset: str = "offset"
     timestamp: str = "timestamp"
+
+
+def check_distinct(path: str, name: str, names: Sequence[str]) -> None:
+    """Refuse a table with two columns of a name that is read: which of them holds the records is unknown.
+
+    Raises:
+        InputError: naming the column.
+    """
+    if (count := list(names).count(name)) > 1:
+        raise InputError(f"{path}: has {count} columns {name}; write it with one, or rename the others")
 
 
 @dataclass(frozen=True, slots=True)

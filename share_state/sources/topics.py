@@ -24,11 +24,13 @@ class Topics:
         names: columns topic_id and topic.
         ends: columns topic_id, partition (int32) and end_offset (next offset to be written, int64).
         partition_counts: topic id -> number of partitions, where it is given; `ends` may lack some of them.
+        are_live: whether a running cluster was asked for them.
     """
 
     names: pa.Table = field(default_factory=_NAMES.empty_table)
     ends: pa.Table = field(default_factory=_ENDS.empty_table)
     partition_counts: Mapping[str, int] = field(default_factory=dict)
+    are_live: bool = False
 
     def name_of(self, topic_ids: pa.Array) -> pa.Array:
         """The name of each topic id, null if unknown."""

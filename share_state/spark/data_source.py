@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, JUDGE_STATE, input_spec
+from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_STATE, input_spec
 from share_state.errors import ShareStateError
 from share_state.pipeline.across_logs import (
     GroupSide,
@@ -24,8 +23,10 @@ from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import find_cluster_address
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.reconstruct import DECODED_RECORDS
+from share_state.pipeline.result import keep_proven, summarize
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, OutputSpec, decoded_batches, returned_table
 from share_state.pipeline.task import run_task as fold_batches
+from share_state.rules.findings import conditional, unconditional
 from share_state.schema.declarations import table_schema
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.object_stores import absolute_address
@@ -148,8 +149,7 @@ class ShareGroupStateReader(DataSourceReader):
         if self.table == CUTOFF and len(numbers) > 1 and self.plan.state_partitions is None:
             # Whether the logs hold records of each other.
             return [InputPartition(None)]
-        needs_all = self.table == FINDINGS and (self.side is not None or not self.plan.names_logs)
-        return [*numbers, *([InputPartition(None)] if needs_all else [])]
+        return [*numbers, *([InputPartition(None)] if self.table == FINDINGS else [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one log partition."""
@@ -163,16 +163,24 @@ class ShareGroupStateReader(DataSourceReader):
             yield from decoded_batches(self.plan, log)
             return
         returned = () if self.table == CUTOFF else (self.table,)
-        for batch in fold_batches(self.plan, OutputSpec(returned), log):
-            yield from returned_table(pa.Table.from_batches([batch]), self.table).to_batches()
+        output = OutputSpec(returned, incomplete=(FINDINGS,))
+        for batch in fold_batches(self.plan, output, log):
+            rows = returned_table(pa.Table.from_batches([batch]), self.table, output)
+            # What depends on the other logs comes from `_batches_of_all`.
+            yield from (unconditional(rows) if self.table == FINDINGS else rows).to_batches()
 
     def _batches_of_all(self) -> Iterator[pa.RecordBatch]:
         """The cutoffs of all logs, or the findings that need the state of all."""
-        rows = LocalExecutor().fold(replace(self.plan, judging=JUDGE_NONE), OutputSpec((STATE,)))
+        output = OutputSpec((STATE, FINDINGS), incomplete=(FINDINGS,))
+        rows = LocalExecutor().fold(self.plan, output)
         if self.table == CUTOFF:
             cutoffs = returned_table(rows, CUTOFF)
             yield from settle_cutoffs(self.plan, cutoffs, modulus_of(rows)).to_batches()
             return
+        newest_of_groups = None if self.side is None else self.side.folded.newest_time
+        result = summarize(rows, (), {}, newest_of_others=newest_of_groups)
+        pending = conditional(returned_table(rows, FINDINGS, output))
+        yield from keep_proven(pending, result.archiving, result.log_time).to_batches()
         found = judge_folded_states(self.side, self.plan, rows, returned_table(rows, STATE))[1]
         for findings in found:
             # This source does not settle the states that SPLIT_KEY is about.

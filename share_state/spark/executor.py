@@ -16,9 +16,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
 from share_state.fold.timeline import TIMELINE
-from share_state.pipeline.across_logs import GroupSide, judge_states, settle_cutoffs
+from share_state.pipeline.across_logs import GroupSide, extended_logs, judge_states, settle_cutoffs
 from share_state.pipeline.executor import DeltalakeSink
 from share_state.pipeline.plan import FoldPlan, cores_per_log
+from share_state.pipeline.result import keep_proven, summarize
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import (
     CUTOFF,
@@ -31,6 +32,7 @@ from share_state.pipeline.task import (
     OutputSpec,
     PerLog,
     balance_tasks,
+    returned_table,
     run_task,
     timeline_batches,
 )
@@ -114,8 +116,9 @@ class SparkExecutor:
 
     def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, DataFrame]:
         """Every table that `reconstruct` writes, by name; Spark folds once, when one of them is first used."""
-        rows = self.fold(plan, OutputSpec(RESULTS))
+        rows = self.fold(plan, OutputSpec(RESULTS, incomplete=(FINDINGS,)))
         tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
+        tables[FINDINGS] = _completed_findings(rows, None if side is None else side.folded.newest_time)
         has_several = _has_several_logs(plan)
         if side is None and not has_several and plan.names_logs:
             return tables
@@ -127,6 +130,10 @@ class SparkExecutor:
         tables[FINDINGS] = tables[FINDINGS].unionByName(_rows_of(judged, FINDINGS))
         of_groups = {} if side is None else side.tables()
         return tables | {name: self.spark.createDataFrame(table) for name, table in of_groups.items()}
+
+    def cutoffs(self, plan: FoldPlan) -> DataFrame:
+        """The table `cutoff`, in which what all logs show together is considered."""
+        return _settled_cutoffs(self.fold(plan, OutputSpec(())), plan)
 
     def timeline(self, plan: FoldPlan) -> DataFrame:
         """The states after every record of a plan; if it has several logs, their last states are folded, too."""
@@ -182,13 +189,18 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
     schema = pa.schema([(_SPLIT, pa.struct(list(_SPLIT_KEYS))), (FINDINGS, pa.struct(list(findings)))])
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        states, newest, modulus = [empty], 0, 0
+        states, newest, modulus, progress = [empty], 0, 0, dict[str, int | None]()
         for batch in batches:
             newest = max([newest, *batch["newest_time"].drop_null().to_pylist()])
             modulus = gcd(modulus, *batch["key_modulus"].drop_null().to_pylist())
+            is_summary = batch["key_modulus"].is_valid()
+            ends = (batch[name].filter(is_summary).to_pylist() for name in (LOG, "next_offset"))
+            progress |= dict(zip(*ends, strict=True))
             own = pa.Table.from_batches([batch.filter(batch["dialect"].is_valid())])
             states.append(own.select(names).cast(empty.schema))
-        split, found = judge_states(side, plan, pa.concat_tables(states), modulus, newest)
+        split, found = judge_states(
+            side, plan, pa.concat_tables(states), modulus, newest, extended_logs(plan, progress)
+        )
         is_misplaced = pc.fill_null(pc.not_equal(split["owner"], split["state_partition"]), False)
         split = split.append_column("is_misplaced", is_misplaced).append_column(
             "is_ambiguous", split["owner"].is_null()
@@ -200,9 +212,31 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     chosen = rows.where(sql.col(STATE).isNotNull() | sql.col(SUMMARY).isNotNull()).select(
-        LOG, *(f"{STATE}.{name}" for name in STATE_COLUMNS), f"{SUMMARY}.newest_time", f"{SUMMARY}.key_modulus"
+        LOG,
+        *(f"{STATE}.{name}" for name in STATE_COLUMNS),
+        *(f"{SUMMARY}.{name}" for name in ("newest_time", "key_modulus", "next_offset")),
     )
     return chosen.repartition(1).mapInArrow(judge, from_arrow_schema(schema))
+
+
+def _completed_findings(rows: DataFrame, newest_of_groups: int | None) -> DataFrame:
+    """The table `findings` of the tasks, complete, in one task: a finding may depend on what the other logs show.
+
+    Args:
+        rows: the result of `SparkExecutor.fold`, with incomplete findings.
+        newest_of_groups: ms, timestamp of the newest record of the group side; None without one.
+    """
+    output = OutputSpec(RESULTS, incomplete=(FINDINGS,))
+    columns = pa.schema([field for field in output.schema if field.name in (LOG, CUTOFF, SUMMARY, FINDINGS)])
+
+    def complete(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        folded = pa.Table.from_batches(batches).cast(columns)
+        result = summarize(folded, (), {}, newest_of_others=newest_of_groups)
+        findings = returned_table(folded, FINDINGS, output)
+        yield from keep_proven(findings, result.archiving, result.log_time).to_batches()
+
+    chosen = rows.where(sql.col(FINDINGS).isNotNull() | sql.col(SUMMARY).isNotNull()).select(*columns.names)
+    return chosen.repartition(1).mapInArrow(complete, from_arrow_schema(table_schema(FINDINGS)))
 
 
 def _settled_cutoffs(rows: DataFrame, plan: FoldPlan) -> DataFrame:

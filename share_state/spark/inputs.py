@@ -34,6 +34,7 @@ from share_state.config.inputs import INT32_MAX
 from share_state.delta.reader import foreign_schema, scan_foreign
 from share_state.errors import InputError
 from share_state.kafka.buffers import is_text
+from share_state.kafka.primitives import parse_digits
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.pipeline.inputs import SortedLogs, data_files
@@ -346,7 +347,10 @@ def _read(session: SparkSession, form: str, path: str, columns: Columns) -> Data
         lines = _read_in_tasks(session, addresses, _lines, pa.schema([("line", pa.string())]))
         kinds = reader.json(lines.select("line").rdd.map(itemgetter(0))).schema
         rows = lines.select(sql.from_json("line", kinds, _KEEP_CORRUPT).alias("row"), _FILE).select("row.*", _FILE)
-        of_folders = {name: sql.lit(int(value) if value.isdecimal() else value) for name, value in constants.items()}
+        of_folders = {
+            name: sql.lit(value if (number := parse_digits(value)) is None else number)
+            for name, value in constants.items()
+        }
         frames.append(rows.withColumns(of_folders) if of_folders else rows)
     return reduce(_UNION, frames)
 

@@ -2,6 +2,9 @@
 
 The offset of a stream names the topic id and the next offset of each partition. Records that the broker has deleted are
 left out, and reading continues at the log start; a topic that was deleted and created again is read from its start.
+Where the log start passes the reader of the command `stream`, the state that it has is of no use: the reader goes on to
+an end that was fetched after that start (`sources/pruned_logs.py`), beyond the micro-batch, and `StreamFold` skips what
+the next micro-batch repeats.
 """
 
 import json
@@ -68,7 +71,13 @@ class LogRange(InputPartition):
 
 
 class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads micro-batches of a cluster; subclasses define what a log partition yields."""
+    """Plans and reads micro-batches of a cluster; subclasses define what a log partition yields.
+
+    Attributes:
+        reads_on: whether a task may read beyond the end of its range, if the broker deletes records of the range.
+    """
+
+    reads_on = False
 
     def __init__(
         self, address: str, properties: ClientProperties, most_records: int | None = None, starting: str | None = None
@@ -109,7 +118,12 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             total = max(1, sum(ends[log] - begins[log] for log in ends))
             share = min(1.0, limit.max_rows / total)
-            ends = {log: begins[log] + int(np.ceil((end - begins[log]) * share)) for log, end in ends.items()}
+            # A log whose start has passed what was read is read whole: its state begins anew.
+            passed = {log for log, begin in begins.items() if begin > before.get(log, begin)}
+            ends = {
+                log: end if log in passed else begins[log] + int(np.ceil((end - begins[log]) * share))
+                for log, end in ends.items()
+            }
         return latest | {"next": ends}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -128,22 +142,22 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of a range; waits for a broker that restarts."""
+        """The records of a range, and with `reads_on` what it needs beyond it; waits for a broker that restarts."""
         assert isinstance(partition, LogRange)
         given, deadline = partition, time.monotonic() + _RETRY_SECONDS
-        facts, at = given.facts, given.next_offset
+        facts, at, end = given.facts, given.next_offset, given.end_offset
         yield from self.begin(given)
-        while at < given.end_offset:
+        while at < end:
             try:
-                for batch in self._source(given.end_offset).batches(_log(given, at)):
+                for batch in self._source(end).batches(_log(given, at)):
                     yield self.convert(batch, given, facts)
                     at = batch["offset"][-1].as_py() + 1
                 return
             except PrunedError as pruned:
                 log = pruned.log
-                if log.log_start_offset >= given.end_offset:
-                    return
                 at = log.log_start_offset
+                if self.reads_on:
+                    end = log.source.end_offset
                 facts = LogFacts(at, facts.topic_id, facts.state_partitions)
             except InputError as error:
                 if "no such topic" in str(error):
@@ -211,6 +225,8 @@ class DecodedStreamReader(ClusterStreamReader):
 
 class _PackedReader(ClusterStreamReader):
     """The records of each log partition packed into few rows."""
+
+    reads_on = True
 
     def begin(self, given: LogRange) -> Iterator[pa.RecordBatch]:
         """Facts alone: the log may have a new start without a new record."""

@@ -4,26 +4,30 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
+from pyspark.accumulators import AccumulatorTCPServer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from share_state.errors import SetupError, ShareStateError
+from share_state.errors import SetupError, ShareStateError, SparkEndedError
 from share_state.pipeline.executor import LOCAL_MASTER, is_local, is_master, is_under_spark_submit
 from share_state.schema import declarations
 from share_state.sources import jars
@@ -182,6 +186,7 @@ def session(
     Raises:
         ShareStateError: if Spark does not know the master, or does not start with these settings.
         SetupError: if Java or the jars are missing.
+        SparkEndedError: in place of any error, if the JVM has ended.
     """
     if not is_master(master):
         raise ShareStateError(f"--master {master}: give local[*], local[4], spark://HOST:PORT, yarn or k8s://HOST:PORT")
@@ -190,13 +195,74 @@ def session(
     if active is not None:
         yield active
         return
+    interrupt = signal.getsignal(signal.SIGINT)
     with phase("start Spark"):
         spark = start(master, conf, verbose=verbose, delta=delta)
+    if not verbose:
+        # It prints a traceback when the JVM ends, which is an error of one line.
+        AccumulatorTCPServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    if interrupt is not signal.default_int_handler and current_thread() is main_thread():
+        # pyspark has replaced the program's own.
+        signal.signal(signal.SIGINT, interrupt)
     try:
         yield spark
+    except Exception as error:
+        if (ended := _jvm_end(spark, error)) is not None:
+            raise ended from error
+        raise
     finally:
         with phase("stop Spark"):
             _stop(spark)
+
+
+_ENDED = "Spark's JVM ended; out of memory? give it more: --spark-conf spark.driver.memory=4g"
+_LOST = re.compile(
+    "SparkContext was shut ?down|stopped SparkContext|Answer from Java side is empty|Error while sending"
+)
+_OUT_OF_MEMORY = re.compile("OutOfMemoryError|GC overhead limit exceeded")
+_ENDS_WITHIN = 10
+"""Seconds that a JVM takes to end after its connections."""
+
+
+def _jvm_end(spark: SparkSession, error: Exception) -> SparkEndedError | None:
+    """What to raise in place of an error that is due to the end of the JVM, or to its lack of memory."""
+    texts = list[str]()
+    is_cut = False
+    chain: BaseException | None = error
+    while chain is not None:
+        # The text of a Java error is asked of the JVM.
+        with suppress(Exception):
+            texts.append(f"{type(chain).__name__}: {chain}")
+        is_cut |= isinstance(chain, Py4JNetworkError | ConnectionError | EOFError)
+        chain = chain.__cause__ or chain.__context__
+    text = "\n".join(texts)
+    if _OUT_OF_MEMORY.search(text):
+        return SparkEndedError("Spark's JVM is out of memory; give it more: --spark-conf spark.driver.memory=4g")
+    if _has_ended(spark, _ENDS_WITHIN if is_cut or _LOST.search(text) else 0):
+        return SparkEndedError(_ENDED)
+    return None
+
+
+def _was_killed(error: Exception) -> bool:
+    """Whether a signal ended the JVM before it answered; only pyspark's frame knows the process."""
+    processes = (frame.f_locals.get("proc") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any((getattr(process, "returncode", 0) or 0) < 0 for process in processes)
+
+
+def _has_ended(spark: SparkSession, patience: float) -> bool:
+    """Whether the JVM of a session has ended, or ends within some seconds."""
+    gateway: Any = spark.sparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        # spark-submit has started it.
+        try:
+            gateway.jvm.java.lang.System.nanoTime()
+        except (Py4JError, OSError):
+            return True
+        return False
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(patience)
+    return process.poll() is not None
 
 
 def start(
@@ -218,6 +284,7 @@ def start(
     Raises:
         SetupError: if Java is missing, or the jars are and cannot be fetched.
         ShareStateError: if Spark does not start with these settings.
+        SparkEndedError: if its JVM is killed meanwhile.
     """
     while _STOPPING:
         _STOPPING.pop().join()
@@ -242,7 +309,11 @@ def start(
         spark = builder.getOrCreate()
         # Reading one checks the types of all.
         spark.conf.get("spark.sql.session.timeZone")
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise SparkEndedError(_ENDED) from error
     except (PySparkException, Py4JError) as error:
+        if _was_killed(error):
+            raise SparkEndedError(_ENDED) from error
         # The value of a setting may be a secret.
         given = " and ".join(["--master " + master, *(f"--spark-conf {name}" for name in conf or ())])
         why = reason(error)

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from share_state.errors import SetupError, ShareStateError
+from share_state.errors import InputError, SetupError, ShareStateError, pluralize
 from share_state.pipeline.stream import EMPTY_ROWS, PACKED, LogChanges, LogFacts, StreamFold, from_ipc, packed_batch
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.report.prometheus import StreamProgress
@@ -88,9 +89,39 @@ def _read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
             path = "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
             try:
                 yield from _read_file(path, root)
-            except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                yield _problem(f"{path}: cannot be read ({reason}); its records are left out")
+            except _READ_ERRORS as error:
+                yield _problem(f"{path}: cannot be read ({_first_line(error)}); its records are left out")
+
+
+_READ_ERRORS = (pa.ArrowException, OSError, KeyError, ValueError, TypeError)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def check_readable(given: str, root: str) -> None:
+    """Refuse a local folder in which no Parquet file can be read; one without files may grow.
+
+    Args:
+        given: the folder as the user wrote it.
+        root: its path from the root of the file system.
+    Raises:
+        InputError: naming the first file.
+    """
+    problem, count = "", 0
+    for path in sorted(map(str, Path(root).rglob("*.parquet"))):
+        try:
+            next(_read_file(path, root), None)
+        except _READ_ERRORS as error:
+            problem, count = problem or f"{path}: {_first_line(error)}", count + 1
+        else:
+            return
+    if problem:
+        raise InputError(
+            f"{given}: none of its {pluralize(count, 'Parquet file')} can be read ({problem}); "
+            "give a folder of Parquet files with Spark's Kafka columns"
+        )
 
 
 def _read_file(path: str, root: str) -> Iterator[pa.RecordBatch]:

@@ -55,9 +55,43 @@ def test_what_may_be_deleted_is_written_for_kafka_s_tool(light: Command, tmp_pat
         ],
     }
     assert contents(tmp_path).keys() == {"offsets.json"}
-    assert "kafka-delete-records.sh --offset-json-file" in light("cutoff", CHAOS, "--delete-records", target).out
-    spaced = tmp_path / "of today.json"
-    assert f"--offset-json-file '{spaced}'" in light("cutoff", CHAOS, "--delete-records", spaced).out
+
+
+def test_the_file_of_the_state_topic_is_not_recommended_for_brokers(light: Command, tmp_path: Path):
+    said = light("cutoff", CHAOS, "--delete-records", tmp_path / "offsets.json").out
+    assert "of __share_group_state, on which brokers refuse DeleteRecords" in said
+    assert "kafka-delete-records.sh" not in said
+
+
+def test_the_file_names_the_copy_of_the_topic_and_how_to_use_it(light: Command, tmp_path: Path):
+    target = tmp_path / "of today.json"
+    said = light("cutoff", CHAOS, "--delete-records", target, "--copy-topic", "eu.state_copy")
+    assert "eu.state_copy, which must have the offsets of this log" in said.out
+    assert f"kafka-delete-records.sh --offset-json-file '{target}'" in said.out
+    entries = json.loads(target.read_text())["partitions"]
+    assert {entry["topic"] for entry in entries} == {"eu.state_copy"}
+    assert {entry["partition"]: entry["offset"] for entry in entries} == _redundant(CHAOS)
+
+
+def test_a_copy_without_a_file_or_without_a_topic_name_is_refused(light: Command, tmp_path: Path):
+    said = light("cutoff", CHAOS, "--copy-topic", "copy")
+    assert (said.code, said.err) == (2, "share-state: --copy-topic: names the topic in the file of --delete-records; "
+                                        "give that, too\n")  # fmt: skip
+    said = light("cutoff", CHAOS, "--delete-records", tmp_path / "offsets.json", "--copy-topic", "a b")
+    assert said.code == 2
+    assert said.err.startswith("share-state: --copy-topic 'a b': not a topic name")
+    assert not contents(tmp_path)
+
+
+def test_what_the_broker_prunes_and_what_holds_it_back_is_printed(light: Command):
+    said = light("cutoff", CHAOS).out
+    rows = light("cutoff", CHAOS, "--json").json["cutoff"]
+    due = sum(row["redundant_records"] for row in rows)
+    assert f"due for the broker's own pruning: {due} records of 3 state partitions" in said
+    assert "(share.coordinator.state.topic.prune.interval.ms, by default 5 minutes)" in said
+    assert "to free what is held back: let the group consume" in said
+    assert "due for" not in light("cutoff", DATA / "4.3.1/prune").out
+    assert "due for" not in light("cutoff", CHAOS, "--as-of-time", "2026-11-21T03:07Z").out
 
 
 def test_kafka_s_tool_takes_the_file(spark: SparkSession, light: Command, tmp_path: Path):

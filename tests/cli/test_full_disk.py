@@ -1,6 +1,7 @@
 """A disk without space, as a limit on the size of a file: the same errors reach the program without root's rights."""
 
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -101,3 +102,39 @@ def test_kernels_that_cannot_be_kept_are_one_line(tmp_path: Path, monkeypatch: p
     assert len(said) == 1
     assert said[0].startswith("share-state: the folder of scratch files or of compiled kernels: cannot be written")
     assert not (tmp_path / "w").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mounts a disk that holds a number of files."""
+    mounted = list[Path]()
+
+    def mount(inodes: int) -> Path:
+        folder = tmp_path / f"disk-{inodes}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size=50m,nr_inodes={inodes}", "none", str(folder)]
+        if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("mounting a disk takes the rights of root")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        # A library may still have a file open.
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("inodes", [2, 3, 5, 14, 20])
+@pytest.mark.parametrize("command", ["reconstruct", "decode"])
+def test_a_disk_that_can_hold_no_more_files_is_named_as_such(
+    small_disk: Callable[[int], Path], capfd: pytest.CaptureFixture[str], command: str, inodes: int
+):
+    disk = small_disk(inodes)
+    code = run([command, str(DATA / "4.3.1/happy"), "--out", str(disk / "w")])
+    last = capfd.readouterr().err.splitlines()
+    if command == "decode" and inodes > 10:
+        assert code == 0
+        return
+    assert code == 2, last
+    assert last[-1].startswith(f"share-state: {disk}/w")
+    assert "cannot be written (no inodes left: the disk can hold no more files); " in last[-1]

@@ -1,23 +1,30 @@
 """A log that its broker prunes while it is read, as a running cluster does."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from share_state.errors import PrunedError
+from share_state.errors import InputError, PrunedError
+from share_state.fold.dialect import NOT_COMPARED
 from share_state.fold.history import history_pieces
 from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import Chunk
 from share_state.pipeline.executor import LocalExecutor, Progress
 from share_state.pipeline.plan import FoldPlan
+from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.tables import arrow_rows, rows_to_chunk
+from share_state.sources.pruned_logs import MOST_PASSES, copy_log, read_pieces, read_whole
+from share_state.sources.tables import arrow_rows, rows_of_batches, rows_to_chunk
 from share_state.spark.choice import ExecutorChoice, open_executor
 from share_state.spark.executor import SparkExecutor
 from tests.fold.groups.group_tables import rows_of
@@ -92,3 +99,122 @@ def test_a_share_partition_of_which_only_a_cold_snapshot_is_left_has_no_active_t
     (log,) = (one for one in find_logs([str(DATA / "4.4.0/dead-letters")]) if one.partition == 2)
     rows = pa.concat_tables(history_pieces(fold_log(log)))
     assert (rows["active_time"].null_count, len(rows)) == (10, 15)
+
+
+class GrowingLog:
+    """A log that its broker extends and prunes, step by step, while it is read.
+
+    Attributes:
+        records: all records that are ever written, columns of CONSUMED.
+        ends, starts: the end of the log at each step, and the cutoff that the coordinator prunes to then.
+        step: the present step; the last one lasts.
+    """
+
+    def __init__(self, records: pa.Table, ends: Sequence[int], starts: Sequence[int]) -> None:
+        self.records, self.ends, self.starts, self.step = records, ends, starts, 0
+
+    def advance(self, steps: int) -> None:
+        """Let the broker write and prune."""
+        self.step = min(self.step + steps, len(self.ends) - 1)
+
+
+@dataclass(frozen=True)
+class GrowingSource:
+    """Reads a growing log as a consumer does, a few records a fetch; the broker goes on between two fetches."""
+
+    log: GrowingLog
+    end_offset: int
+    pauses: Iterator[int]
+
+    form = KAFKA_FORM
+    has_offsets = True
+    has_times = True
+    has_sizes = False
+    is_extended = False
+
+    def batches(self, log: LogPartition) -> Iterator[pa.RecordBatch]:
+        position = log.log_start_offset
+        while position < self.end_offset:
+            self.log.advance(next(self.pauses, 1))
+            start = self.log.starts[self.log.step]
+            if position < start:
+                source = replace(self, end_offset=self.log.ends[self.log.step])
+                raise PrunedError("pruned", replace(log, log_start_offset=start, source=source))
+            count = min(16, self.end_offset - position)
+            yield from self.log.records.slice(position, count).combine_chunks().to_batches()
+            position += count
+
+    def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
+        yield from (rows_to_chunk(rows) for rows, _ in rows_of_batches(self.batches(log)))
+
+
+@cache
+def _history() -> tuple[LogPartition, pa.Table, list[int], list[int]]:
+    """A log that was never pruned: its records, and ends with the cutoffs up to which it could be pruned then."""
+    log = _log_of(PRUNE / "archive-unpruned", 0)
+    rows = rows_of([log])
+    times = pc.cast(rows["timestamp"], pa.timestamp("ms", "UTC")).cast(pa.int64())
+    records = rows.select(["key", "value", "offset"]).append_column("timestamp", times)
+    ends = list(range(10, len(records) + 1, 10))
+    cutoffs = (fold_log(log, Window(until_offset=end)).cutoff["cutoff_offset"][0].as_py() for end in ends)
+    return log, records, ends, [cutoff or 0 for cutoff in cutoffs]
+
+
+def _growing(pauses: Sequence[int]) -> tuple[LogPartition, LogPartition, GrowingLog]:
+    """The log that was never pruned, and as it is read while its broker prunes it."""
+    log, records, ends, starts = _history()
+    growing = GrowingLog(records, ends, starts)
+    source = GrowingSource(growing, ends[0], iter(pauses))
+    return log, replace(log, segments=(), log_start_offset=starts[0], source=source), growing
+
+
+def _ordered(rows: pa.Table) -> pa.Table:
+    """Rows in the order of their keys, without columns that depend on deleted records."""
+    by_key = ["group_id", "topic_id", "partition", *(name for name in rows.schema.names if name == "first_offset")]
+    kept = [name for name in rows.schema.names if name not in NOT_COMPARED]
+    return rows.select(kept).sort_by([(name, "ascending") for name in by_key]).combine_chunks()
+
+
+_PAUSES = st.lists(st.integers(0, 12), max_size=30)
+
+
+@given(_PAUSES, st.booleans())
+def test_a_log_that_is_pruned_at_any_moment_is_read_whole(pauses: list[int], is_copied: bool):
+    whole, log, growing = _growing(pauses)
+    folded = FoldPlan([log]).fold(copy_log(log) if is_copied else log)
+    expected = fold_log(whole, Window(until_offset=folded.next_offset))
+    assert folded.next_offset in growing.ends
+    assert _ordered(folded.states).equals(_ordered(expected.states))
+    assert _ordered(folded.in_flight).equals(_ordered(expected.in_flight))
+    assert not {"BASE_LOST", "ORPHAN_UPDATE", "OFFSET_GAP"} & {*FoldPlan([log]).judge(folded)["rule"].to_pylist()}
+
+
+@given(_PAUSES)
+def test_pieces_of_a_log_that_is_pruned_are_in_order_and_without_repeats(pauses: list[int]):
+    _, log, growing = _growing(pauses)
+    pieces = read_pieces(log, lambda part: part.source.batches(part) if part.source else iter(()))
+    offsets = [offset for piece in pieces for offset in piece["offset"].to_pylist()]
+    assert offsets == sorted(set(offsets))
+    left = growing.starts[growing.step]
+    assert {offset for offset in offsets if offset >= left} == {*range(left, max(offsets) + 1)}
+
+
+def test_a_copied_log_can_be_read_again_after_the_broker_has_pruned_it():
+    _, log, growing = _growing([0] * 100)
+    copied = copy_log(log)
+    growing.advance(1000)
+    assert fold_log(copied).states.equals(fold_log(copied).states)
+    assert copy_log(copied) is copied
+
+
+def test_a_reader_that_the_log_start_always_overtakes_gives_up():
+    log, passes = _log_of(PRUNE, 0), list[int]()
+
+    def overtaken(part: LogPartition) -> None:
+        passes.append(part.log_start_offset)
+        raise PrunedError("pruned", replace(part, log_start_offset=part.log_start_offset + 1))
+
+    with pytest.raises(InputError, match="__share_group_state-0: the broker deleted records before they were read, 50"):
+        read_whole(log, overtaken)
+    assert len(passes) == MOST_PASSES
+    assert passes == sorted({*passes})

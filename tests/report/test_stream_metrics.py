@@ -1,14 +1,20 @@
 """The metrics that a stream serves are those of the tables that it has committed."""
 
+import inspect
 import subprocess
+from contextlib import closing
 from pathlib import Path
+from socket import create_connection
 from urllib.request import urlopen
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from share_state.cli.stream import stream as stream_command
 from share_state.delta.reader import CommittedTables
 from share_state.fold.limits import Limits
 from share_state.pipeline.stream_tables import StreamRun, StreamTables
+from share_state.report.console import ReportError
 from share_state.report.prometheus import StreamMetrics, StreamProgress, serve_metrics
 from tests.pipeline.test_stream_tables import Stream, pieces
 from tests.report.test_prometheus_rules import PROMTOOL
@@ -40,7 +46,7 @@ def test_a_scrape_shows_the_latest_micro_batch(tmp_path: Path):
     with StreamTables(stream.lake, StreamRun("a-stream")) as tables:
         progress = StreamProgress(1.5, 7)
         metrics = StreamMetrics(tables, lambda: progress, warehouse=stream.lake, limits=Limits(), most=2)
-        stop = serve_metrics(port, metrics)
+        stop = serve_metrics("127.0.0.1", port, metrics)
         try:
             assert scraped(port)["stream_micro_batch"] == {"": -1}
             for number, changes in enumerate(batches):
@@ -57,3 +63,57 @@ def test_a_scrape_shows_the_latest_micro_batch(tmp_path: Path):
     assert seen["group_in_flight_records"] == in_flight
     assert sum(seen["group_share_partitions"].values()) == seen["share_partitions"][""] > 2
     assert seen["share_partitions_without_series"] == {"": seen["share_partitions"][""] - 2}
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> StreamMetrics:
+    lake = str(tmp_path / "lake")
+    tables = StreamTables(lake, StreamRun("a-stream"))
+    return StreamMetrics(tables, lambda: None, warehouse=lake, limits=Limits(), most=2)
+
+
+def is_open(address: str, port: int) -> bool:
+    try:
+        with closing(create_connection((address, port))):
+            return True
+    except ConnectionRefusedError:
+        return False
+
+
+DEFAULT_ADDRESS = inspect.signature(stream_command).parameters["prometheus_address"].default
+
+
+@pytest.mark.parametrize(("address", "is_everywhere"), [(DEFAULT_ADDRESS, False), ("0.0.0.0", True)])
+def test_metrics_are_open_on_every_interface_only_on_request(metrics: StreamMetrics, address: str, is_everywhere: bool):
+    (port,) = free_ports(1)
+    stop = serve_metrics(address, port, metrics)
+    try:
+        # On Linux, every address of 127.0.0.0/8 is this host.
+        assert (is_open("127.0.0.1", port), is_open("127.0.0.2", port)) == (True, is_everywhere)
+    finally:
+        stop()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("no.such.host.invalid", "--prometheus-address no.such.host.invalid: unknown"),
+        ("203.0.113.7", "--prometheus-address 203.0.113.7 --prometheus-port {port}: cannot be opened (Cannot assign"),
+        ("a..b", "--prometheus-address a..b --prometheus-port {port}: cannot be opened (not an address)"),
+    ],
+)
+def test_an_address_of_another_host_is_refused(metrics: StreamMetrics, address: str, message: str):
+    (port,) = free_ports(1)
+    with pytest.raises(ReportError) as refused:
+        serve_metrics(address, port, metrics)
+    assert str(refused.value).startswith(message.format(port=port))
+
+
+def test_a_port_that_is_taken_is_refused(metrics: StreamMetrics):
+    (port,) = free_ports(1)
+    stop = serve_metrics("127.0.0.1", port, metrics)
+    try:
+        with pytest.raises(ReportError, match=r"cannot be opened \(Address already in use\)"):
+            serve_metrics("127.0.0.1", port, metrics)
+    finally:
+        stop()

@@ -41,6 +41,40 @@ def test_a_stream_that_commits_nothing_says_why(
 
 
 @pytest.mark.usefixtures("spark")
+def test_a_folder_named_by_its_parent_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    records = table_of(found(DATA / "4.3.1/happy"))
+    write(records, tmp_path / "elsewhere/in/a.parquet")
+    (tmp_path / "elsewhere/below").mkdir()
+    # The parent of a link is that of its target, for the operating system.
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere/below")
+    monkeypatch.chdir(tmp_path / "link")
+    stream = ["stream", "../in", "--out", str(tmp_path / "lake"), "--checkpoint", "../cp", "--once", "--quiet"]
+    assert run(stream) == 0
+    assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    same = ["stream", "link/../in", "--out", "link/../../lake", "--checkpoint", "elsewhere/cp", "--once", "--quiet"]
+    assert run(same) == 0
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_folder_in_which_no_file_can_be_read_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    folder = tmp_path / "in"
+    write(pa.table({"a": [1, 2]}), folder / "a.parquet")
+    (folder / "b.parquet").write_bytes(b"no Parquet")
+    places = ["--out", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "cp"), "--once", "--quiet"]
+    assert run(["stream", str(folder), *places]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith(f"share-state: {folder}: none of its 2 Parquet files can be read ({folder}/a.parquet: ")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "lake").exists()
+    # Once there is a file that can be read, the others are findings.
+    write(table_of(found(DATA / "4.3.1/happy")), folder / "c.parquet")
+    assert run(["stream", str(folder), *places]) == 1
+    rules = CommittedTables(str(tmp_path / "lake")).read("findings")["rule"].to_pylist()
+    assert rules == ["LOG_UNREADABLE"] * 2
+
+
+@pytest.mark.usefixtures("spark")
 def test_a_growing_folder_is_taken_in_where_the_last_run_stopped(tmp_path: Path):
     records = table_of(found(DATA / "4.4.0/dlq"))
     # One record cannot be decoded: the stream reads on, and that is a finding.

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.inputs import LimitSettings
+from share_state.delta.commits import standing
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError, pluralize
 from share_state.fold.history import HISTORY_TABLE, VERDICTS
@@ -144,14 +145,16 @@ def audited(plan: FoldPlan, inputs: Sequence[str], *, is_live: bool = False) -> 
     log = logging.getLogger("share_state")
     with TemporaryDirectory(prefix="share-state-repair-") as folder:
         level = log.level
+        threads = nullcontext(LocalExecutor())
+        tables = f"{folder}/tables"
         # Notes on the tables of that folder would only confuse.
         log.setLevel(logging.WARNING)
         try:
-            threads, tables = nullcontext(LocalExecutor()), f"{folder}/tables"
             run_audit(lambda _: threads, plan, tables, inputs=tuple(inputs), by_wall_clock=is_live)
         finally:
             log.setLevel(level)
-        yield CommittedTables(f"{folder}/tables")
+            standing.pop(tables, None)
+        yield CommittedTables(tables)
 
 
 def open_warehouse(inputs: Sequence[str]) -> CommittedTables | None:

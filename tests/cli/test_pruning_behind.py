@@ -1,0 +1,74 @@
+"""PRUNING_BEHIND: a log that starts before the cutoff that its broker knew half an hour ago."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from share_state.sources.discovery import STATE_TOPIC
+from tests.cli.commands import Command
+from tests.kafka.batches import NOW, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
+from tests.truth import DATA
+
+_MINUTE = 60_000
+
+
+def _pruned_log(folder: Path, start: int, *, minutes_ago: int) -> Path:
+    """Offsets 0 to 5: snapshots of two share-partitions, an update, their next snapshots, and a late update.
+
+    The second snapshots make the cutoff 3, since some minutes before the last record.
+    """
+    then = NOW - minutes_ago * _MINUTE
+    early = [Record(key(partition=number), snapshot()) for number in range(2)]
+    early.append(Record(key(UPDATE), update()))
+    later = [Record(key(partition=number), snapshot(epoch=1)) for number in range(2)]
+    batches = [Batch([record], base_timestamp=then, max_timestamp=then) for record in (*early, *later)]
+    batches.append(Batch([Record(key(UPDATE), update(epoch=1))]))
+    log_of(folder, in_bytes(consecutive(batches)))
+    (folder / "log-start-offset-checkpoint").write_text(f"0\n1\n{STATE_TOPIC} 0 {start}\n")
+    return folder
+
+
+def _findings(cutoff: Command, folder: Path, *options: str) -> list[tuple[str, str, int]]:
+    found = cutoff("cutoff", folder, "--json", *options).json["findings"]
+    return [(one["rule"], one["severity"], one["count"]) for one in found if one["rule"] == "PRUNING_BEHIND"]
+
+
+def test_a_log_that_could_have_been_pruned_half_an_hour_ago_is_reported(light: Command, tmp_path: Path):
+    folder = _pruned_log(tmp_path, 1, minutes_ago=31)
+    assert _findings(light, folder) == [("PRUNING_BEHIND", "warning", 1)]
+    assert "warning: PRUNING_BEHIND, 1 finding" in light("cutoff", folder).out
+    assert not _findings(light, folder, "--rule", "PRUNING_BEHIND=off")
+    assert light("cutoff", folder).code == 0
+    assert light("cutoff", folder, "--fail-on", "warning").code == 1
+
+
+@pytest.mark.parametrize(("start", "minutes_ago"), [(1, 29), (3, 31)])
+def test_a_recent_cutoff_and_a_pruned_log_are_healthy(light: Command, tmp_path: Path, start: int, minutes_ago: int):
+    assert not _findings(light, _pruned_log(tmp_path, start, minutes_ago=minutes_ago))
+
+
+def test_an_earlier_state_says_nothing_about_pruning(light: Command, tmp_path: Path):
+    folder = _pruned_log(tmp_path, 1, minutes_ago=31)
+    assert not _findings(light, folder, "--as-of-offset", "0=5")
+
+
+@pytest.mark.parametrize("name", ["4.3.1/chaos", "4.3.1/prune", "4.1.2/fuzz", "4.4.0/fifty", "4.4.0/dlq"])
+def test_brokers_that_prune_are_not_reported(light: Command, name: str):
+    assert not _findings(light, DATA / name)
+
+
+def test_simulated_brokers_are_reported_once_they_stop_pruning(light: Command, tmp_path: Path):
+    folder = tmp_path / "simulated"
+    light("simulate", "--out", folder, "--groups", "2", "--minutes", "90", "--state-partitions", "1")
+    end = datetime.fromisoformat(light("cutoff", folder, "--json").json["cutoff"][0]["limited_since"])
+    cutoffs = [
+        light("cutoff", folder, "--as-of-time", (end - timedelta(minutes=minutes)).isoformat(), "--json").json["cutoff"]
+        for minutes in (5, 70)
+    ]
+    for (row,), is_reported in zip(cutoffs, (False, True), strict=True):
+        start = row["cutoff_offset"]
+        (folder / "log-start-offset-checkpoint").write_text(f"0\n1\n{STATE_TOPIC} 0 {start}\n")
+        (now,) = light("cutoff", folder, "--json").json["cutoff"]
+        assert 0 < start == now["log_start_offset"] < now["cutoff_offset"]
+        assert bool(_findings(light, folder)) == is_reported
