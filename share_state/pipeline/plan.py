@@ -252,8 +252,15 @@ class FoldPlan:
         """The findings of a folded log, with the columns CONDITIONS if some may not count."""
         if self.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
-        clock = self.judged_at
-        return judge(folded, self.severities, self.topics, folded.record_breaches, with_unproven=True, clock=clock)
+        return judge(
+            folded,
+            self.severities,
+            self.topics,
+            folded.record_breaches,
+            with_unproven=True,
+            clock=self.judged_at,
+            compares_topics=self.window_of(folded.log) == Window(),
+        )
 
     def prove(self, folded: Folded) -> CutoffVerification | None:
         """Fold again without the records before the cutoff, and compare."""

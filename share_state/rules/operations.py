@@ -42,6 +42,8 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     # A fold without rules over records does not know the time; the last record is an upper limit for it.
     since = np.where(chains["archiving_at"] == NO_OFFSET, chains["last_timestamp"], chains["archiving_at"])
     rows = np.flatnonzero(folded.chains.batches["state"] == ARCHIVING)
+    if not len(rows):
+        return NOTHING
     why = ": the start offset cannot pass them until their dead-letter write is done"
     if (since < 0).any():
         # The format has no timestamps.

@@ -14,6 +14,7 @@ from share_state.sources.object_stores import read_errors, regular_path, to_path
 
 _NAMES = pa.schema([("topic_id", pa.string()), ("topic", pa.string())])
 _ENDS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("end_offset", pa.int64())])
+_STARTS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("start_offset", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,16 @@ class Topics:
         names: columns topic_id and topic.
         ends: columns topic_id, partition (int32) and end_offset (next offset to be written, int64).
         partition_counts: topic id -> number of partitions, where it is given; `ends` may lack some of them.
+        starts: columns topic_id, partition (int32) and start_offset (first offset that is not deleted, int64).
+        is_complete: whether a topic without a partition count here does not exist.
         are_live: whether a running cluster was asked for them.
     """
 
     names: pa.Table = field(default_factory=_NAMES.empty_table)
     ends: pa.Table = field(default_factory=_ENDS.empty_table)
     partition_counts: Mapping[str, int] = field(default_factory=dict)
+    starts: pa.Table = field(default_factory=_STARTS.empty_table)
+    is_complete: bool = False
     are_live: bool = False
 
     def name_of(self, topic_ids: pa.Array) -> pa.Array:
@@ -41,10 +46,42 @@ class Topics:
 
     def end_of(self, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
         """The end offset of each topic-partition, null if unknown."""
-        if not len(self.ends):
-            return pa.nulls(len(topic_ids), pa.int64())
-        keys = _join(self.ends["topic_id"].combine_chunks(), self.ends["partition"].combine_chunks())
-        return self.ends["end_offset"].combine_chunks().take(pc.index_in(_join(topic_ids, partitions), keys))
+        return _offset_of(self.ends, topic_ids, partitions)
+
+    def start_of(self, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
+        """The log start offset of each topic-partition, null if unknown."""
+        return _offset_of(self.starts, topic_ids, partitions)
+
+
+def _offset_of(offsets: pa.Table, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
+    """The offset of each topic-partition in one of the tables `ends` and `starts`, null if unknown."""
+    if not len(offsets):
+        return pa.nulls(len(topic_ids), pa.int64())
+    columns = [column.combine_chunks() for column in offsets.columns]
+    return columns[2].take(pc.index_in(_join(topic_ids, partitions), _join(columns[0], columns[1])))
+
+
+def topics_of(
+    names: Mapping[str, str],
+    *,
+    ends: Mapping[tuple[str, int], int] | None = None,
+    starts: Mapping[tuple[str, int], int] | None = None,
+    partition_counts: Mapping[str, int] | None = None,
+    is_complete: bool = False,
+) -> Topics:
+    """Topics from dictionaries.
+
+    Args:
+        names: topic id -> name.
+        ends, starts: topic id and partition -> offset.
+        partition_counts, is_complete: as in Topics.
+    """
+    tables = [
+        pa.table([[key[0] for key in offsets], [key[1] for key in offsets], [*offsets.values()]], schema=schema)
+        for offsets, schema in ((ends or {}, _ENDS), (starts or {}, _STARTS))
+    ]
+    named = pa.table([[*names], [*names.values()]], schema=_NAMES)
+    return Topics(named, tables[0], partition_counts or {}, tables[1], is_complete)
 
 
 def _join(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
@@ -61,11 +98,12 @@ class _Topic(BaseModel):
     name: str | None = None
     partitions: Annotated[int, Field(ge=1, lt=2**31, strict=True)] | None = None
     end_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
+    start_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, topic: Any) -> Any:
-        """`"name"` alone, and partitions as a list of {partition, highWatermark or end_offset}."""
+        """`"name"` alone, and partitions as a list of {partition, highWatermark or end_offset, logStartOffset}."""
         if isinstance(topic, str):
             return {"name": topic}
         end_offsets = topic.get("end_offsets", {}) if isinstance(topic, dict) else None
@@ -76,9 +114,17 @@ class _Topic(BaseModel):
             for entry in topic["partitions"]
             if isinstance(entry, dict) and isinstance(entry.get("partition"), int)
         }
+        starts = {
+            entry["partition"]: entry["logStartOffset"]
+            for entry in topic["partitions"]
+            if isinstance(entry, dict) and isinstance(entry.get("partition"), int) and "logStartOffset" in entry
+        }
         # A partition without a leader has no high watermark.
         known = {number: end for number, end in {**ends, **end_offsets}.items() if end is not None}
-        return {**topic, "end_offsets": known, "partitions": max(ends) + 1 if ends else None}
+        known_starts = {number: start for number, start in starts.items() if start is not None}
+        known_starts |= topic.get("start_offsets", {})
+        count = max(ends) + 1 if ends else None
+        return {**topic, "end_offsets": known, "start_offsets": known_starts, "partitions": count}
 
 
 _TopicId = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
@@ -98,6 +144,7 @@ def read_topics(path: str) -> Topics:
 
     Accepts two forms: `{"<topic id>": {"name": "orders", "partitions": 3, "end_offsets": {"0": 612}}}`, and a list of
     `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`; all but the id is optional.
+    A file that has the partitions of each topic in it is taken to name all topics of the cluster.
 
     Raises:
         InputError: if the file is missing or invalid.
@@ -121,8 +168,19 @@ def read_topics(path: str) -> Topics:
         for key, topic in topics.items()
         for number, end in topic.end_offsets.items()
     ]
+    starts = [
+        {"topic_id": key, "partition": number, "start_offset": start}
+        for key, topic in topics.items()
+        for number, start in topic.start_offsets.items()
+    ]
     counts = {key: topic.partitions for key, topic in topics.items() if topic.partitions is not None}
-    return Topics(pa.Table.from_pylist(names, _NAMES), pa.Table.from_pylist(ends, _ENDS), counts)
+    return Topics(
+        pa.Table.from_pylist(names, _NAMES),
+        pa.Table.from_pylist(ends, _ENDS),
+        counts,
+        pa.Table.from_pylist(starts, _STARTS),
+        is_complete=bool(topics) and len(counts) == len(topics),
+    )
 
 
 def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
