@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 DEMO_INPUT := tests/data/4.3.1/chaos
 DEMO_OUT := demo-warehouse
 
-# uv installs in a fraction of pip's time; if it is not available, pip installs.
+# uv installs in a fraction of pip's time, and the versions of requirements.lock; if it is not available, pip installs.
+LOCK := requirements.lock
 UV := $(or $(shell command -v uv),$(BIN)/uv)
 INDEX = $(or $(UV_DEFAULT_INDEX),$(PIP_INDEX_URL),$(shell $(BIN)/python -m pip config get global.index-url 2>/dev/null))
-INSTALL = { $(UV) --version && $(if $(INDEX),UV_DEFAULT_INDEX=$(INDEX)) $(UV) pip install --quiet --python $(BIN)/python $(1); } >/dev/null \
+INSTALL = { $(UV) --version && $(if $(INDEX),UV_DEFAULT_INDEX=$(INDEX)) $(UV) pip install --quiet --python $(BIN)/python \
+	--constraint $(LOCK) --build-constraint $(LOCK) $(1); } >/dev/null \
 	|| { $(BIN)/python -m pip install --quiet "pip>=25.1" && $(BIN)/python -m pip install --quiet $(1); }
 TIMED = echo "$(1) ..."; begun=$$(date +%s); { $(2); } && echo "  done in $$(($$(date +%s) - begun)) s"
 # Debian's package has promtool, which checks the alert rules; without it their tests are skipped.
@@ -19,7 +21,7 @@ PROMTOOL = d=$$(mktemp -d) && { (cd $$d && apt-get download prometheus && dpkg-d
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench clean
+.PHONY: help setup demo test lint docs bench lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -27,13 +29,13 @@ help: ## list the targets
 $(BIN)/python:
 	@$(call TIMED,create $(VENV),$(PYTHON) -m venv $(VENV))
 
-$(VENV)/.runtime: pyproject.toml | $(BIN)/python
+$(VENV)/.runtime: pyproject.toml $(LOCK) | $(BIN)/python
 	@command -v uv >/dev/null || test -x $(BIN)/uv || { $(call TIMED,install uv,$(BIN)/python -m pip install --quiet uv || echo "  not available: pip installs"); }
-	@$(call TIMED,install share-state and its dependencies (1.3 GB with Spark),$(call INSTALL,--editable .))
+	@$(call TIMED,install share-state and its dependencies (600 MB),$(call INSTALL,--editable . --group venv))
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	@$(call TIMED,install what tests and checks need,$(call INSTALL,--editable . --group dev))
+	@$(call TIMED,install Spark and what tests and checks need (1.7 GB),$(call INSTALL,--editable ".[all]" --group dev))
 	@command -v promtool >/dev/null || test -x $(BIN)/promtool || { $(call TIMED,get promtool,$(PROMTOOL)); }
 	@touch $@
 
@@ -62,6 +64,10 @@ docs: $(VENV)/.dev ## build the documentation into site/, strict
 
 bench: setup ## compare Kafka's own classes and share_state on the same log (bench/README.md)
 	@$(BIN)/python -m bench
+
+lock: $(VENV)/.runtime ## write the newest versions that pyproject.toml allows to requirements.lock
+	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
+		--no-emit-index-url --no-header --no-annotate pyproject.toml --output-file $(LOCK)
 
 clean: ## remove .venv and all generated files
 	rm -rf $(VENV) $(DEMO_OUT) site bench/data .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -78,7 +78,9 @@ def records_page() -> str:
         "The records in the log, field by field in byte order. All numbers are big-endian. A key starts with its record"
         " type and a value with its version, both int16. In a flexible layout, strings and arrays start with their"
         " length plus one as an unsigned varint, and the record and every struct in it end with tagged fields. In other"
-        " layouts, strings start with an int16 length and arrays with an int32 length. No array is null."
+        " layouts, strings start with an int16 length and arrays with an int32 length. An array is null only where its"
+        " default is null. A message of the metadata log starts with its frame instead: three unsigned varints, the"
+        " version of the frame (1), the record type and the version."
     ]
     for name in declaration_names("records", "name"):
         this = record(name)

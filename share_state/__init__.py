@@ -1,7 +1,10 @@
 """Kafka share-group state from exported logs: the Python API (docs/python.md), imported on first use."""
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from share_state.errors import missing_module
 
 __version__ = "0.1.0"
 
@@ -53,15 +56,26 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that callers do not load Spark, matplotlib or kernels that they do not need."""
+    """Import on first use, so that callers do not load Spark, matplotlib or kernels that they do not need.
+
+    Raises:
+        SetupError: if a module of an extra is needed and not installed.
+    """
     for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"share_state.{module}"), name)
+            return getattr(_import(module), name)
     if name == "session":
-        return import_module("share_state.spark.session").start
+        return _import("spark.session").start
     if name == "plots":
-        return import_module("share_state.report.plots")
+        return _import("report.plots")
     raise AttributeError(f"module 'share_state' has no attribute '{name}'")
+
+
+def _import(module: str) -> ModuleType:
+    try:
+        return import_module(f"share_state.{module}")
+    except ImportError as error:
+        raise missing_module(error) from None
 
 
 def __dir__() -> list[str]:

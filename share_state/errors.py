@@ -1,6 +1,7 @@
 """Exceptions of the package. A message is the one line that a command prints."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class NothingCommittedError(WarehouseError):
 
 
 class SetupError(ShareStateError):
-    """Raised when something that `share-state setup` provides is missing and cannot be fetched."""
+    """Raised when an optional package or something that `share-state setup` provides is missing."""
 
 
 class DeclarationError(ShareStateError):
@@ -93,3 +94,56 @@ def reason_of(place: str, error: OSError) -> str:
     """Why a place cannot be written, in the words of the system."""
     is_out_of_inodes = error.strerror == _NO_SPACE and has_no_inodes(place)
     return _NO_INODES if is_out_of_inodes else str(error.strerror or error)
+
+
+EXTRAS = {
+    "pyspark": ("spark", "pyspark>=4.2,<4.3"),
+    "pandas": ("spark", "pandas>=2.2,<3"),
+    "google.protobuf": ("spark", "protobuf>=6.33.5,<7"),
+    "matplotlib": ("plots", "matplotlib>=3.9,<4"),
+    "confluent_kafka": ("kafka", "confluent-kafka>=2.16,<3"),
+    "py4j": ("kafka", "py4j>=0.10.9.7,<0.11"),
+}
+"""Modules that only some commands need -> the extra of share-state that installs them, and the requirement in it."""
+
+
+def require(*modules: str) -> None:
+    """Refuse to begin what needs a module of an extra that is not installed.
+
+    Args:
+        modules: keys of EXTRAS.
+    Raises:
+        SetupError: naming the first that is missing, and the command that installs it.
+    """
+    for module in modules:
+        try:
+            # The parent of a module in a package is imported first; without it this raises.
+            spec = find_spec(module)
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None:
+            raise SetupError(_describe_missing(module))
+
+
+def missing_module(error: ImportError) -> Exception:
+    """Convert the failed import of a module of an extra to SetupError; other errors are returned unchanged."""
+    name = error.name or ""
+    module = next((module for module in EXTRAS if f"{name}.".startswith(f"{module}.")), None)
+    if module is None:
+        return error
+    if isinstance(error, ModuleNotFoundError) and name == module:
+        return SetupError(_describe_missing(module))
+    extra, requirement = EXTRAS[module]
+    lacking = str(error).partition(" (")[0]
+    return SetupError(f"the installed {module} does not fit ({lacking}): {extra} needs {requirement}")
+
+
+def _describe_missing(module: str) -> str:
+    """A cluster's own pyspark stays as it is: beside it, only what is missing is installed."""
+    extra, requirement = EXTRAS[module]
+    try:
+        has_cluster_spark = extra == "spark" and module != "pyspark" and find_spec("pyspark") is not None
+    except ModuleNotFoundError:
+        has_cluster_spark = False
+    package = requirement if has_cluster_spark else f"share-state[{extra}]"
+    return f"{module} is not installed: run `pip install '{package}'`"

@@ -2,14 +2,20 @@
 
 import os
 import pty
+import shutil
 import subprocess
 import sys
+from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
 from share_state import __version__
+from share_state.cli.main import DONE, UNUSABLE
+from share_state.errors import EXTRAS
+from tests.cli.every_command import CALLS, CLUSTER, prepare
 from tests.profiles import nightly
 
 HOME = Path(__file__).parents[1]
@@ -67,12 +73,58 @@ def _on_terminal(command: list[str], folder: Path, environment: dict[str, str]) 
     return process.returncode, output.decode()
 
 
+def test_the_wheel_alone_requires_neither_spark_nor_charts_nor_kafka_clients(wheel: Path):
+    with ZipFile(wheel) as archive:
+        metadata = Parser().parsestr(archive.read(f"share_state-{__version__}.dist-info/METADATA").decode())
+    requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
+    alone = {one.name for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})}
+    heavy = {Requirement(requirement).name for _, requirement in EXTRAS.values()} | {"delta-spark"}
+    assert {"pyarrow", "deltalake", "numba"} <= alone
+    assert heavy <= {one.name for one in requirements} - alone
+
+
+def _interpreter(version: str) -> str:
+    """A Python of this version, of the PATH or of pyenv."""
+    of_pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    candidates = [shutil.which(f"python{version}"), *map(str, sorted(of_pyenv.glob(f"{version}.*/bin/python3")))]
+    for candidate in filter(None, candidates):
+        # A shim of pyenv may stand for a version that is not active.
+        asked = subprocess.run([candidate, "-c", "import venv"], capture_output=True, check=False)
+        if asked.returncode == 0:
+            return candidate
+    pytest.skip(f"there is no Python {version}")
+
+
+def _environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NUMBA_CACHE_DIR")}
+    return kept | {"HOME": str(home), "TERM": "xterm", "COLUMNS": "200"}
+
+
+@nightly("installs 1.3 GB per version and compiles")
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_every_command_runs_from_the_wheel_in_each_version_of_python(wheel: Path, tmp_path: Path, version: str):
+    subprocess.run([_interpreter(version), "-m", "venv", tmp_path / "venv"], check=True)
+    subprocess.run([tmp_path / "venv/bin/python", *_PIP, "install", f"{wheel}[all]"], check=True, cwd=tmp_path)
+    prepare(tmp_path)
+    codes = dict[str, int]()
+    told = dict[str, str]()
+    for name, arguments in CALLS.items():
+        command = [tmp_path / "venv/bin/share-state", name, *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=_environment(tmp_path)
+        )
+        codes[name] = done.returncode
+        told[name] = done.stderr
+    # No broker answers.
+    assert codes == dict.fromkeys(CALLS, DONE) | {"compare": UNUSABLE}, told
+    assert f"{CLUSTER}: " in told["compare"]
+
+
 @nightly("installs 1.3 GB and compiles")
 def test_an_empty_environment_with_the_wheel_needs_no_checkout(wheel: Path, tmp_path: Path):
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NUMBA_CACHE_DIR")}
-    environment |= {"HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "200"}
+    environment = _environment(tmp_path)
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    subprocess.run([tmp_path / "venv/bin/python", *_PIP, "install", str(wheel)], check=True, cwd=tmp_path)
+    subprocess.run([tmp_path / "venv/bin/python", *_PIP, "install", f"{wheel}[spark]"], check=True, cwd=tmp_path)
     assert not (tmp_path / "venv/share/share-state").exists()
     reconstruct = [str(tmp_path / "venv/bin/share-state"), "reconstruct", str(EXPORT), "--out"]
     code, output = _on_terminal([*reconstruct, "w"], tmp_path, environment)

@@ -28,7 +28,7 @@ from share_state.config.inputs import KEYS, OPTIONS, input_spec
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import AuditSettings, ReportSettings, config_fingerprint
 from share_state.delta.warehouse import Warehouse, warehouse_lock
-from share_state.errors import ShareStateError, pluralize
+from share_state.errors import ShareStateError, pluralize, require
 from share_state.fold.limits import Limits
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Progress
@@ -68,6 +68,8 @@ def nightly_audit(
         ShareStateError: if the settings, an input or the warehouse cannot be used.
     """
     check_report_paths(settings.report.html, settings.report.prometheus)
+    if settings.report.html is not None:
+        require("matplotlib")
     choice = ExecutorChoice(settings.spark.master, settings.spark.conf, verbose)
     with open_place(choice, settings.warehouse) as (choice, place), open_sorter(choice) as sorter:
         settings = settings.model_copy(update={"warehouse": place})

@@ -34,7 +34,7 @@ from share_state.pipeline.across_logs import judge_input, name_topics
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.pruning import judge_pruning
-from share_state.pipeline.result import TAIL_NOTE, summarize
+from share_state.pipeline.result import EXTENT_NOTES, summarize
 from share_state.pipeline.task import OutputSpec
 from share_state.report import console
 from share_state.report.console import print_records
@@ -247,7 +247,7 @@ def cutoff(
                 result = result.with_driver_rows([judge_pruning(executor, plan, result)])
         result = judge_input(plan, result)
         for note in result.notes:
-            if note.startswith(TAIL_NOTE):
+            if note.startswith(EXTENT_NOTES):
                 _LOG.info("%s", note)
         progress.close()
     if index is not None and not spec.has_as_of:

@@ -27,7 +27,7 @@ from typer.models import ArgumentInfo
 
 from share_state import __version__
 from share_state.delta import commits
-from share_state.errors import DiskFullError, ShareStateError, SparkEndedError, disk_error
+from share_state.errors import DiskFullError, ShareStateError, SparkEndedError, disk_error, missing_module
 from share_state.terminal import CommandStream, elide, one_line
 
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
@@ -51,6 +51,7 @@ COMMANDS = {
     "diff": "logs",
     "groups": "tables",
     "decode": "logs",
+    "topics": "topics",
     "simulate": "simulate",
     "compare": "tables",
     "rules": "tables",
@@ -284,6 +285,8 @@ def _run(given: list[str]) -> int:
             return _fail(_with_standing(str(error), error), UNEXPECTED)
         if (known := _error_of_task(error)) is not None:
             return _fail(_with_standing(known, error), UNUSABLE)
+        if isinstance(error, ImportError) and isinstance(missing := missing_module(error), ShareStateError):
+            return _fail(_with_standing(str(missing), error), UNUSABLE)
         if isinstance(full := disk_error("the folder of scratch files or of compiled kernels", error), DiskFullError):
             return _fail(_with_standing(str(full), error), UNUSABLE)
         if isinstance(error, OSError) and error.errno in _UNUSABLE_PATHS:

@@ -4,10 +4,12 @@ import compileall
 import logging
 import sys
 import tempfile
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,7 @@ import pyarrow as pa
 import typer
 
 from share_state.cli.main import Quiet, command
+from share_state.errors import SetupError, require
 from share_state.fold.checkpoint import RowDigest, checkpoint_row, checkpoint_share_partitions, restore_checkpoint
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.control_replay import ControlReplay
@@ -35,7 +38,8 @@ from share_state.simulator.simulation import simulate
 from share_state.sources import jars
 from share_state.sources.as_of import Window
 from share_state.sources.dead_letters import SegmentLetters
-from share_state.sources.discovery import LogPartition, find_logs, find_topic_logs
+from share_state.sources.discovery import METADATA_FOLDER, LogPartition, find_logs, find_topic_logs
+from share_state.sources.metadata_log import read_metadata_log
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.segments import read_chunks
 from share_state.sources.tables import Rows, concat_table_rows, rows_to_chunk
@@ -66,6 +70,10 @@ def warm_up_kernels(scratch: Path) -> None:
     checkpoint = ControlRecords(np.zeros(1, CONTROL_RECORD), np.zeros(0, STATE_BATCH))
     _run(ControlReplay().apply(checkpoint, np.ones(1, bool)))
     KeyTable().grow(0)
+    metadata = scratch / METADATA_FOLDER
+    metadata.mkdir()
+    (metadata / f"{0:020}.log").write_bytes(first.data.tobytes())
+    read_metadata_log(metadata)
     rows = _rows(first)
     rows_to_chunk(concat_table_rows([rows, rows]))
     rows.compact()
@@ -126,21 +134,65 @@ def setup(
 ) -> None:
     """Compile the kernels and fetch the jars that Spark needs.
 
-    Otherwise the first commands that need them do so. Without Java, it compiles only the kernels: everything but Spark
-    works.
+    Otherwise the first commands that need them do so. Without Spark or Java, it compiles only the kernels: everything
+    but Spark works.
     """
-    from share_state.spark import session  # noqa: PLC0415  imports Spark
+    progress = Progress(quiet=quiet)
+    lacking = _describe_lacking()
+    names = [] if lacking else _jars_to_fetch(with_kafka, with_test_jars)
+    # Ivy mostly waits for the registry, while compiling keeps one core busy.
+    with ThreadPoolExecutor(max_workers=len(jars.COORDINATES)) as waiting, ExitStack() as started:
+        begun = time.monotonic()
+        finishes = {name: started.enter_context(jars.start_fetch(name)) for name in names}
+        fetches = {waiting.submit(_seconds_until, begun, finish): name for name, finish in finishes.items()}
+        _timed(progress, "compile kernels", compile_kernels)
+        with progress(f"fetch jars {', '.join(names)}"):
+            _report_fetches(fetches)
+    if names:
+        from share_state.spark import session  # noqa: PLC0415  imports Spark
 
-    timed = partial(_timed, Progress(quiet=quiet))
-    timed("compile kernels", compile_kernels)
+        _timed(progress, "store Java's classes, so that Spark starts sooner", session.dump_class_archive)
     _compile_modules()
+    if lacking:
+        _LOG.info("%s", lacking)
+
+
+def _describe_lacking() -> str | None:
+    """What jars need and is missing, and what works without it; None if nothing is missing."""
+    try:
+        require("pyspark")
+    except SetupError as error:
+        return f"everything but Spark and `compare` works; for them, {error}, then `share-state setup`"
     if jars.find_java() is None:
-        _LOG.info("no Java found: everything but Spark works; for Spark, install Java 17 and run `share-state setup`")
-        return
-    names = [jars.DELTA, *([jars.KAFKA_CLIENTS] if with_kafka else [])]
-    for name in list(jars.COORDINATES) if with_test_jars else names:
-        timed(f"fetch jars {name}", partial(jars.fetch, name))
-    timed("store Java's classes, so that Spark starts sooner", session.dump_class_archive)
+        return "no Java found: everything but Spark works; for Spark, install Java 17 and run `share-state setup`"
+    return None
+
+
+def _jars_to_fetch(with_kafka: bool, with_test_jars: bool) -> list[str]:
+    if with_test_jars:
+        return list(jars.COORDINATES)
+    return [jars.DELTA, jars.KAFKA_CLIENTS] if with_kafka else [jars.DELTA]
+
+
+def _seconds_until(begun: float, finish: Callable[[], None]) -> float:
+    finish()
+    return time.monotonic() - begun
+
+
+def _report_fetches(fetches: Mapping[Future[float], str]) -> None:
+    """Report each set of jars as soon as it is there.
+
+    Raises:
+        SetupError: the first failure, once all others are there.
+    """
+    errors = list[BaseException]()
+    for fetch in as_completed(fetches):
+        if (error := fetch.exception()) is not None:
+            errors.append(error)
+        else:
+            _LOG.info("fetch jars %s: %.1f s", fetches[fetch], fetch.result())
+    if errors:
+        raise errors[0]
 
 
 def _timed(progress: Progress, phase: str, step: Callable[[], None]) -> None:

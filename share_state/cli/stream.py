@@ -35,7 +35,7 @@ from share_state.cli.reconstruct import print_findings, print_size
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
-from share_state.errors import InputError, SetupError, ShareStateError, WarehouseError
+from share_state.errors import InputError, ShareStateError, WarehouseError, require
 from share_state.fold.limits import Limits
 from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LOCAL_MASTER, Progress
@@ -192,10 +192,7 @@ def stream(
             copied_last=dead_letters_copied_last,
             **({"seconds": inf} if once else {}),
         )
-    try:
-        import google.protobuf  # noqa: F401, PLC0415  what transformWithState needs
-    except ModuleNotFoundError:
-        raise SetupError("streams need protobuf: run `pip install 'share-state[stream]'`") from None
+    require("pyspark", "pandas", "google.protobuf")
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
     from share_state.spark.stream import StreamSpec, check_readable, run_stream  # noqa: PLC0415
 

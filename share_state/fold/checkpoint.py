@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.log_stats import LogCounts, LogExtent, piece_bounds
-from share_state.fold.state_chains import CHAIN, Chains
+from share_state.fold.state_chains import CHAIN, NO_OFFSET, Chains
 from share_state.fold.states import RANGE_COLUMNS, batch_lists, read_batch_lists, sizes_before, slice_chains
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import column_bytes
@@ -24,7 +24,9 @@ _VERSION = 2
 
 CHECKPOINT_TABLE = "carried_share_partitions"
 """A table of audits, and of a reconstruct that a stream may continue."""
-_COLUMNS = dict(zip(CHAIN.names or (), table_schema(CHECKPOINT_TABLE).names[2:-1], strict=True))
+_NOT_CARRIED = ("break_offset", "begins_here")
+_COLUMNS = dict(zip([name for name in CHAIN.names or () if name not in _NOT_CARRIED],
+                    table_schema(CHECKPOINT_TABLE).names[2:-1], strict=True))  # fmt: skip
 """Field of CHAIN -> column; the columns keep the names of the first release."""
 
 _ROWS, _SEAL = "share_partitions", "digest"
@@ -40,6 +42,7 @@ class FoldCheckpoint:
         mark: the last valid batch.
         keys, chains: every share-partition with records in the log, and their folded state.
         last_lost_offset: latest offset from which records of any share-partition may be missing, -1 for none.
+        last_break: as in Chains, -1 for none.
         archiving_since, archiving_time: offset and timestamp (ms) of the first record with a batch in state ARCHIVING,
             -1 for none.
     """
@@ -50,6 +53,7 @@ class FoldCheckpoint:
     extent: LogExtent
     counts: LogCounts
     last_lost_offset: int
+    last_break: int
     archiving_since: int
     archiving_time: int
 
@@ -67,8 +71,10 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
         "unknown_types": list(counts.unknown_types.items()),
         "unknown_tags": counts.unknown_tags,
         "records": counts.records,
+        "other_records": counts.other_records,
         "foreign": counts.foreign,
         "lost_at": checkpoint.last_lost_offset,
+        "break_at": checkpoint.last_break,
         "archiving_since": checkpoint.archiving_since,
         "archiving_time": checkpoint.archiving_time,
         "last_snapshot_record": checkpoint.chains.last_snapshot_record,
@@ -193,6 +199,7 @@ class _CarriedLog:
     extent: LogExtent
     counts: LogCounts
     last_lost_offset: int
+    last_break: int
     archiving_since: int
     archiving_time: int
     last_snapshot_record: int
@@ -214,9 +221,12 @@ def _parsed(carried: str) -> _CarriedLog | None:
             unknown_types={kind: tuple(seen) for kind, seen in log["unknown_types"]},
             unknown_tags=tuple(log["unknown_tags"]),
             records=log.get("records", 0),
-            foreign=log.get("foreign", 0),
+            other_records=log.get("other_records", 0),
+            foreign=tuple(log.get("foreign", (NO_OFFSET, 0))),
         )
-        numbers = [log[name] for name in ("lost_at", "archiving_since", "archiving_time", "last_snapshot_record")]
+        log.setdefault("break_at", NO_OFFSET)
+        names = ("lost_at", "break_at", "archiving_since", "archiving_time", "last_snapshot_record")
+        numbers = [log[name] for name in names]
         np.array(numbers, np.int64)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedCheckpointError from error
@@ -267,13 +277,16 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
         read_batch_lists(ranges, batches[at:batch_end])
         ends[row + 1 : end + 1] = at + np.cumsum(ranges.value_lengths().to_numpy(zero_copy_only=False))
         row, at = end, batch_end
+    chains["break_offset"] = NO_OFFSET
+    chains["begins_here"] = chains["was_deleted"] | (log.mark.folded_from == 0)
     return FoldCheckpoint(
         mark=log.mark,
         keys=KeyTable.of(share_partitions["key"]),
-        chains=Chains(chains, ends, batches, log.last_snapshot_record),
+        chains=Chains(chains, ends, batches, log.last_snapshot_record, log.mark.folded_from == 0),
         extent=log.extent,
         counts=log.counts,
         last_lost_offset=log.last_lost_offset,
+        last_break=log.last_break,
         archiving_since=log.archiving_since,
         archiving_time=log.archiving_time,
     )

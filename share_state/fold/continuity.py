@@ -92,7 +92,17 @@ def _with_vanished(
         keys = KeyTable.of(pa.chunked_array([previous.keys.binary().take(pa.array(vanished))]))
         ends = np.concatenate(([0], np.cumsum(sizes)))
         kept = Chains(chains.copy(), ends, batches.copy())
-        return FoldCheckpoint(mark, keys, kept, LogExtent(), LogCounts(), NO_OFFSET, NO_OFFSET, NO_OFFSET)
+        return FoldCheckpoint(
+            mark=mark,
+            keys=keys,
+            chains=kept,
+            extent=LogExtent(),
+            counts=LogCounts(),
+            last_lost_offset=NO_OFFSET,
+            last_break=NO_OFFSET,
+            archiving_since=NO_OFFSET,
+            archiving_time=NO_OFFSET,
+        )
 
     again = fold(log, replace(options, restore=restore, resume_status=ResumeStatus.VANISHED))
     again.observations.vanished = np.arange(len(vanished))

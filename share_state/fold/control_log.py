@@ -27,6 +27,7 @@ from share_state.fold.cutoff import (
     earliest_share_offset,
     unsafe_reasons,
 )
+from share_state.fold.leader_epochs import LeaderEpochs
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, dictionary_encoded
 from share_state.fold.losses import Losses, LossTracker
@@ -192,6 +193,7 @@ class _ControlLogFold:
         self.groups, self.observations = GroupTable(), LogObservations()
         # User topics may be compacted.
         self.tracker = LossTracker(log.log_start_offset, window, is_compacted=True)
+        self.leader_epochs = LeaderEpochs(log)
         self.has_valid_batches = False
         self.pending: list[ControlRecords] = []
         self.links, self.faulty = [np.zeros(0, LINK)], [np.zeros(0, CONTROL_RECORD)]
@@ -231,6 +233,7 @@ class _ControlLogFold:
         last_offset = int(batches["last_offset"][counted].max(initial=NO_OFFSET - 1))
         self.tracker.window_end = max(self.tracker.window_end, last_offset + 1)
         self.tracker.take(batches[in_window])
+        self.observations.counts.note_foreign(self.leader_epochs.take(batches[in_window]))
         self._note_bad_batches(part, in_window & ~is_valid)
         times = batches["max_timestamp"][counted]
         times = times if until is None else np.minimum(times, until)
@@ -392,6 +395,7 @@ class _ControlLogFold:
             suspects=suspects,
             without_base=0,
             lost_offset=min([*missing, *self.tracker.losses.offsets], default=NO_OFFSET),
+            foreign_offset=self.observations.counts.foreign[0],
             uncommitted=count_uncommitted(chains, self.log.committed_end),
             blocked_by=earliest.blocked_by if earliest.offset is None else (),
         )

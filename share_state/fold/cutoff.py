@@ -27,6 +27,8 @@ class CutoffEvidence:
         suspects: number of live share-partitions whose latest snapshot is known and whose state is suspect.
         without_base: number of live share-partitions whose snapshot is not in the input.
         lost_offset: an offset from which records are missing or unreadable, -1 for none.
+        break_offset: an offset at which the snapshot epochs do not follow, -1 for none.
+        foreign_offset: an offset of a batch that has not the leader epoch of the log there, -1 for none.
         misplaced: number of share-partitions whose records belong to another state partition.
         uncommitted: number of share-partitions whose latest snapshot or tombstone is not before `committed_end`.
         blocked_by: groups that have a subscription but no checkpoint (control records).
@@ -38,6 +40,8 @@ class CutoffEvidence:
     suspects: int
     without_base: int
     lost_offset: int
+    break_offset: int = NO_OFFSET
+    foreign_offset: int = NO_OFFSET
     misplaced: int = 0
     uncommitted: int = 0
     blocked_by: tuple[str, ...] = ()
@@ -68,6 +72,16 @@ def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
         reasons.append(
             f"records from offset {evidence.lost_offset} on are missing or unreadable, possibly the only records of a"
             " share-partition"
+        )
+    if evidence.break_offset != NO_OFFSET:
+        reasons.append(
+            f"the snapshot epoch at offset {evidence.break_offset} does not follow the one before it: records are"
+            " missing, repeated, or of another log"
+        )
+    if evidence.foreign_offset != NO_OFFSET:
+        reasons.append(
+            f"from offset {evidence.foreign_offset} on, leader epochs are not those of this log: another replica's or"
+            " another log's batches are in it"
         )
     if evidence.without_base:
         where = "in the input"

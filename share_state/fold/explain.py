@@ -106,6 +106,8 @@ class Explanation:
         first_gap_start: first offset at or after the start offset that no range covers, None if there is none before
             SPEO.
         is_suspect: whether records since the latest snapshot are missing or unreadable.
+        has_base: whether the snapshot or checkpoint that the state begins with is in the input.
+        begins_late: whether the broker's log may begin before the input.
         records: number of folded records of the share-partition.
         last_offset, last_timestamp: offset and timestamp (ms) of the last of them.
     """
@@ -124,6 +126,8 @@ class Explanation:
     gap: tuple[int, int] | None = None
     first_gap_start: int | None = None
     is_suspect: bool = False
+    has_base: bool = False
+    begins_late: bool = False
     records: int = 0
     last_offset: int = NO_OFFSET
     last_timestamp: int = NO_OFFSET
@@ -161,6 +165,7 @@ def explain(
                 explanations[number] = Explanation(
                     key["group_id"], key["topic_id"], key["topic"], key["partition"] or 0, offset, log.name
                 )
+                explanations[number].begins_late = log.has_offsets and not log.shows_its_start
         for number, touch in _unreadable(dialect, records.rows, reader.view(records.rows, records), selected):
             explanations[number].touches.append(touch)
         for states in reader.replay(records, selected):
@@ -260,6 +265,7 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
     explanation.effective_start = int(leads[last]) if has_start[last] else None
     explanation.gap = _gap(explanation, final) if explanation.offset_state.place == Place.GAP else None
     explanation.first_gap_start = _first_gap(explanation, final)
+    explanation.has_base = bool(exists[last] and chains["snapshot_offset"][last] != NO_OFFSET)
     explanation.records += len(rows)
     explanation.last_offset, explanation.last_timestamp = int(rows[last]["offset"]), int(rows[last]["timestamp"])
 

@@ -49,7 +49,7 @@ BATCH_FAULTS: dict[int, tuple[str, str]] = {
 
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
-_FOREIGN = Fault.UNKNOWN_TYPE | Fault.KEY_MALFORMED | Fault.VALUE_MALFORMED
+_OTHER = Fault.UNKNOWN_TYPE | Fault.KEY_MALFORMED | Fault.VALUE_MALFORMED
 """Faults of records that are no state records, such as those of another topic."""
 
 
@@ -63,7 +63,8 @@ class LogCounts:
         unknown_types: unknown record type -> offset of the first such record, and number of such records.
         unknown_tags: offset of the first record with an unknown tagged field, and number of such records.
         records: number of records that were decoded.
-        foreign: number of those that are no state records.
+        other_records: number of those that are no state records.
+        foreign: offset of the first batch whose leader epoch is not that of the log, and number of such batches.
     """
 
     layouts: dict[int, int] = field(default_factory=dict)
@@ -71,12 +72,17 @@ class LogCounts:
     unknown_types: dict[int, tuple[int, int]] = field(default_factory=dict)
     unknown_tags: tuple[int, int] = (NO_OFFSET, 0)
     records: int = 0
-    foreign: int = 0
+    other_records: int = 0
+    foreign: tuple[int, int] = (NO_OFFSET, 0)
 
     @property
-    def is_foreign(self) -> bool:
+    def holds_other_records(self) -> bool:
         """Whether most records are no state records: those of another topic, or in another encoding."""
-        return 2 * self.foreign > self.records
+        return 2 * self.other_records > self.records
+
+    def note_foreign(self, offsets: np.ndarray) -> None:
+        """Count batches by their base offsets."""
+        self.foreign = _add_occurrences(self.foreign, offsets)
 
     def take(self, batches: np.ndarray, summary: BatchSummary, records: StateRecords) -> None:
         """Count the irregularities of a chunk.
@@ -91,8 +97,8 @@ class LogCounts:
             self.transactional = _add_occurrences(self.transactional, batches["base_offset"][flagged])
         rows = records.rows
         self.records += len(rows)
-        if records.faults & _FOREIGN:
-            self.foreign += int(np.count_nonzero(rows["fault"] & np.int16(_FOREIGN)))
+        if records.faults & _OTHER:
+            self.other_records += int(np.count_nonzero(rows["fault"] & np.int16(_OTHER)))
         for layout in (Layout.EARLY, Layout.CURRENT):
             if layout not in self.layouts and records.layouts & 1 << layout:
                 of_layout = rows["offset"][rows["layout"] == layout]

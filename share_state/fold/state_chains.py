@@ -56,6 +56,8 @@ CHAIN = np.dtype(
         ("exists", "?"),
         ("was_deleted", "?"),  # the log has a tombstone of it
         ("has_max_state_epoch", "?"),
+        ("break_offset", "i8"),  # offset of the latest record whose snapshot epoch does not follow the one before it
+        ("begins_here", "?"),  # the first record of its current life is in the log, if any is
     ]
 )
 """One row per share-partition: its state without the batches."""
@@ -67,7 +69,7 @@ INITIAL_CHAIN = np.zeros(1, CHAIN)[0]
 """The row of a share-partition before its first record."""
 for _name in ("start_offset", "snapshot_offset", "orphan_offset", "last_offset", "suspect_offset",
               "last_timestamp", "last_consumed_at", "start_advanced_at", "first_delivery_at",
-              "archiving_at"):  # fmt: skip
+              "archiving_at", "break_offset"):  # fmt: skip
     INITIAL_CHAIN[_name] = NO_OFFSET
 INITIAL_CHAIN["delivery_complete_count"] = -1
 
@@ -81,12 +83,19 @@ class Chains:
         ends: int64; the batches of number n are rows ends[n] to ends[n + 1].
         batches: STATE_BATCH rows, canonical within each share-partition.
         last_snapshot_record: offset of the latest snapshot or tombstone of any share-partition.
+        begins_at_zero: whether the log begins at offset 0, so that it has the first record of every share-partition.
     """
 
     chains: np.ndarray = field(default_factory=lambda: np.zeros(0, CHAIN))
     ends: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     batches: np.ndarray = field(default_factory=lambda: np.zeros(0, STATE_BATCH))
     last_snapshot_record: int = NO_OFFSET
+    begins_at_zero: bool = False
+
+    @property
+    def last_break(self) -> int:
+        """The latest offset at which snapshot epochs show that records are missing or foreign, -1 for none."""
+        return int(self.chains["break_offset"].max(initial=NO_OFFSET))
 
     @property
     def size(self) -> int:
@@ -98,6 +107,7 @@ class Chains:
         chains = allocate_rows(keys, CHAIN)
         write_rows(self.chains, chains)
         fill_rows(chains[len(self.chains) :], INITIAL_CHAIN)
+        chains["begins_here"][len(self.chains) :] = self.begins_at_zero
         ends = np.full(keys + 1, self.ends[-1], np.int64)
         ends[: len(self.ends)] = self.ends
         return chains, ends
@@ -287,6 +297,22 @@ def fold_scalars(rows, order, begin, end, chain, starts):
 
 
 @inlined
+def breaks_epochs(row, chain):
+    """Whether the snapshot epoch of a record shows that one before it is missing, or was written by another leader.
+
+    A damaged record may be between the two, if one is noted; then the epochs show nothing new.
+    Source: Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState.
+    """
+    if not chain.exists:
+        return chain.begins_here and (row.kind != Kind.SNAPSHOT or row.snapshot_epoch != 0)
+    if chain.suspect_offset != NO_OFFSET:
+        return False
+    if row.kind == Kind.SNAPSHOT:
+        return row.snapshot_epoch != np.int64(chain.snapshot_epoch) + 1
+    return row.snapshot_epoch != chain.snapshot_epoch
+
+
+@inlined
 def fold_record(row, chain):
     """Fold the scalars of a STATE_RECORD into the CHAIN row of its share-partition.
 
@@ -301,12 +327,15 @@ def fold_record(row, chain):
     if row.kind == Kind.TOMBSTONE:
         chain.exists = False
         chain.was_deleted = True
+        chain.begins_here = True
         chain.has_max_state_epoch = False
         chain.snapshot_offset = NO_OFFSET
         chain.orphan_offset = NO_OFFSET
         chain.suspect_offset = NO_OFFSET
         chain.archiving_at = NO_OFFSET
         return 0
+    if breaks_epochs(row, chain):
+        chain.break_offset = row.offset
     inverted = row.fault & Fault.INVERTED_RANGE != 0
     sets_start = not chain.exists or (
         row.start_offset != chain.start_offset and (row.kind == Kind.SNAPSHOT or row.start_offset != -1)

@@ -12,6 +12,7 @@ from share_state.fold.archiving import ArchivingRanges
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import CutoffEvidence, count_uncommitted, cutoff, unsafe_reasons
 from share_state.fold.interval_merge import effective_starts
+from share_state.fold.leader_epochs import LeaderEpochs
 from share_state.fold.log_stats import (
     NO_PREVIOUS_START,
     Folded,
@@ -174,8 +175,11 @@ class _LogFold:
             next_offset=self.observations.read_before,
             last_lost_offset=checkpoint.last_lost_offset if checkpoint else NO_OFFSET,
         )
+        self.leader_epochs = LeaderEpochs(log, self.mark.leader_epoch if self.mark else NO_OFFSET)
         self.newest_time = self.mark.newest_time if self.mark else NO_OFFSET
         self.folded_from = self.mark.folded_from if self.mark else self._first_offset()
+        self.last_break = checkpoint.last_break if checkpoint else NO_OFFSET
+        self.chains.begins_at_zero = self.folded_from == 0
         self.previous_starts = np.zeros(0, np.int64)
         if self.previous is not None:
             before = self.previous.chains.chains
@@ -263,6 +267,7 @@ class _LogFold:
         is_whole = summary.rows and summary.is_continuous
         if not (is_whole and self.tracker.take_whole(chunk.batches)):
             self.tracker.take(chunk.batches)
+        self.observations.counts.note_foreign(self.leader_epochs.take(chunk.batches))
         if not summary.is_complete:
             self._note_missing(chunk.batches, part.located)
         self._note_last(part)
@@ -364,13 +369,25 @@ class _LogFold:
         last = self.tracker.losses.last
         return last if last >= self._first_offset() else NO_OFFSET
 
+    def _last_break(self) -> int:
+        """The latest offset after the log start at which snapshot epochs do not follow, -1 for none."""
+        last = max(self.last_break, self.chains.last_break)
+        return last if last >= self._first_offset() else NO_OFFSET
+
     def _checkpoint(self) -> FoldCheckpoint | None:
         mark = self._mark()
         if mark is None:
             return None
         lost = self._last_lost_offset()
         return FoldCheckpoint(
-            mark, self.keys, self.chains, self.extent, self.observations.counts, lost, *self.archiving
+            mark,
+            self.keys,
+            self.chains,
+            self.extent,
+            self.observations.counts,
+            lost,
+            self._last_break(),
+            *self.archiving,
         )
 
     def finish(self) -> FoldedLog:
@@ -447,7 +464,7 @@ class _LogFold:
 
     def _start_is_shown(self) -> bool:
         """Whether no record of the broker's own log, which it would load, precedes the input."""
-        return self.log.has_offsets and (self._first_offset() == 0 or self._start_is_recorded())
+        return self.log.has_offsets and (self.folded_from == 0 or self._start_is_recorded())
 
     def _cutoff_row(
         self, chains: Chains, key: dict[str, pa.Array], suspect: np.ndarray, extent: tuple[int, int]
@@ -501,6 +518,8 @@ class _LogFold:
             suspects=int((suspect & has_base).sum()),
             without_base=int((~has_base).sum()),
             lost_offset=min(lost, default=NO_OFFSET),
+            break_offset=self._last_break(),
+            foreign_offset=self.observations.counts.foreign[0],
             misplaced=self.observations.misplaced_count,
             uncommitted=count_uncommitted(all_chains, self._committed_end()),
         )

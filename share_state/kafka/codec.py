@@ -17,6 +17,7 @@ _NUMBERS = {
     "int64": struct.Struct(">q"),
     "uint16": struct.Struct(">H"),
 }
+_NULL = "null"
 _MAX_STRING = 0x7FFF
 _UVARINT_BYTES = 5
 _UVARINT_MAX = 0xFFFFFFFF
@@ -43,6 +44,13 @@ def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
     if prefix != layout.prefix:
         raise CodecError(f"{layout.record}: begins with {prefix}, not with {layout.prefix}")
     return _read_fields(reader, layout.fields, layout.flexible), reader.at
+
+
+def default_of(field: WireField) -> Any:
+    """The value of a field that is absent."""
+    return (
+        {_NULL: None, "[]": []}.get(field.default, field.default) if isinstance(field.default, str) else field.default
+    )
 
 
 def encode(layout: WireLayout, value: dict[str, Any]) -> bytes:
@@ -88,7 +96,7 @@ class _Reader:
 
 
 def _read_fields(reader: _Reader, fields: tuple[WireField, ...], flexible: bool) -> dict[str, Any]:
-    value: dict[str, Any] = {field.name: field.default for field in fields}
+    value: dict[str, Any] = {field.name: default_of(field) for field in fields}
     for field in fields:
         if field.tag is None:
             value[field.name] = _read_field(reader, field, flexible)
@@ -119,6 +127,8 @@ def _read_field(reader: _Reader, field: WireField, flexible: bool) -> Any:
     if not field.is_array:
         return _read_one(reader, field, flexible)
     count = reader.uvarint(field.name) - 1 if flexible else reader.number("int32", field.name)
+    if count < 0 and field.default == _NULL:
+        return None
     if count < 0:
         raise reader.error(field.name, "a null array")
     # Each element takes at least one byte, so a larger count is wrong and must not be looped over.
@@ -158,7 +168,7 @@ def _read_bytes(reader: _Reader, field: WireField, flexible: bool) -> bytes | No
 
 
 def _write_fields(fields: tuple[WireField, ...], flexible: bool, value: dict[str, Any], where: str) -> bytes:
-    values = {field.name: field.default for field in fields if field.default is not None} | value
+    values = {field.name: default_of(field) for field in fields if field.default is not None} | value
     names = {field.name for field in fields}
     unknown = values.keys() - names - ({UNKNOWN_TAGS} if flexible else set())
     if unknown or names - values.keys():
@@ -177,7 +187,7 @@ def _write_tags(fields: tuple[WireField, ...], values: dict[str, Any], where: st
     tags = [
         (field.tag, _write_field(field, values[field.name], True, f"{where}.{field.name}"))
         for field in fields
-        if field.tag is not None and values[field.name] != field.default
+        if field.tag is not None and values[field.name] != default_of(field)
     ]
     for tag, data in values.get(UNKNOWN_TAGS, ()):
         if tag in declared:
@@ -191,6 +201,8 @@ def _write_tags(fields: tuple[WireField, ...], values: dict[str, Any], where: st
 def _write_field(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
     if not field.is_array:
         return _write_one(field, value, flexible, where)
+    if value is None and field.default == _NULL:
+        return encode_uvarint(0, where) if flexible else _number("int32", -1, where)
     if not isinstance(value, list):
         raise CodecError(f"{where}: {value!r} is not a list")
     count = encode_uvarint(len(value) + 1, where) if flexible else _number("int32", len(value), where)

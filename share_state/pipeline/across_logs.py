@@ -30,11 +30,13 @@ from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
 from share_state.pipeline.result import (
+    ABSENT_NOTE,
     DEAD_LETTERS_NOTE,
+    START_NOTE,
     TAIL_NOTE,
     RunResult,
-    foreign_logs,
     keep_proven,
+    logs_of_other_records,
     mark_unsafe,
     summarize,
 )
@@ -48,9 +50,10 @@ from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.dead_letters import DeadLetterSource
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.discovery import STATE_TOPIC, LogPartition, recorded_partitions
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.partition_count import state_partition_coverage
+from share_state.sources.resume_point import READ_FROM_START
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_cluster import KafkaSource
@@ -64,6 +67,9 @@ EXTENDED = (
 """Note on logs that were read beyond the planned end."""
 
 _EXTENDED_AS_OF = "; the state as of the given point lacks share-partitions of which only later records are left"
+
+_NAMES_NOTED = 10
+"""Log partitions that a note names; their number stands for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +141,10 @@ def settle_tables(
     split, found = judge_folded_states(side, plan, rows, tables[STATE])
     result = summarize(rows, (), {}, newest_of_others=None if side is None else side.folded.newest_time)
     tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
-    cutoffs = mark_unsafe(tables[CUTOFF], foreign_logs(rows))
+    cutoffs = mark_unsafe(tables[CUTOFF], logs_of_other_records(rows))
     tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
+    if plan.fact_conflicts:
+        found = [*found, judge_facts(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
@@ -311,7 +319,7 @@ def judge_across_logs(
     Returns:
         The result with these findings counted, and a run_id of all sides; the rows of the driver.
     """
-    result = replace(result, notes=(*result.notes, *_tail_notes(plan, result.progress)))
+    result = replace(result, notes=(*result.notes, *extent_notes(plan, result.progress)))
     result, found = _settle_across_logs(side.groups, plan, result, sink, now_ms)
     extended = extended_logs(plan, result.progress)
     if extended:
@@ -319,6 +327,9 @@ def judge_across_logs(
         is_as_of = any((window.until_offset, window.until_time_ms) != (None, None) for window in windows)
         note = EXTENDED.format(listed(extended, 3)) + (_EXTENDED_AS_OF if is_as_of else "")
         result = replace(result, notes=(*result.notes, note))
+    if plan.fact_conflicts:
+        found = [*found, judge_facts(plan)]
+        result = result.with_driver_rows(found[-1:], {})
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
         return result, DriverRows(found, tables)
@@ -340,6 +351,12 @@ def judge_across_logs(
     result = result.with_driver_rows([judged.findings], judged.tables)
     result = replace(result, notes=(*result.notes, *judged.notes))
     return result, DriverRows([*found, judged.findings], tables | judged.tables)
+
+
+def judge_facts(plan: FoldPlan) -> pa.Table:
+    """The findings about facts for which two sources disagree."""
+    conflicts = () if plan.judging == JUDGE_NONE else plan.fact_conflicts
+    return findings(Scope.CLUSTER_FACTS, conflicts, plan.severities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,8 +544,51 @@ def judge_input(plan: FoldPlan, result: RunResult) -> RunResult:
     """The result of a fold whose states nobody needs, with what `judge_across_logs` finds in the summaries alone."""
     found = judge_coverage(plan, result.key_modulus, result.share_partitions)
     result = result.with_driver_rows(found) if found else result
-    notes = (*result.notes, *_tail_notes(plan, result.progress))
+    notes = (*result.notes, *extent_notes(plan, result.progress))
     return replace(result, cutoff=settle_cutoffs(plan, result.cutoff, result.key_modulus), notes=notes)
+
+
+def extent_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
+    """What is not in the input, as far as it shows that: beginnings and ends of logs, partitions of ordinary topics.
+
+    Args:
+        progress: as in RunResult.
+    """
+    return [*_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
+
+
+def _start_notes(plan: FoldPlan) -> list[str]:
+    unseen = [log for log in plan.logs if log.has_offsets and not log.shows_its_start and not _was_read(plan, log)]
+    if not unseen:
+        return []
+    names = listed([log.name for log in unseen], _NAMES_NOTED)
+    least = min(log.log_start_offset for log in unseen)
+    where = f"offset {least}" + (" or later" if unseen[1:] else "")
+    return [
+        f"{START_NOTE}{names}: the log's beginning is not in the input, which begins at {where}, and nothing in it"
+        " shows that the broker's log does: share-partitions whose records are all earlier are not in the tables"
+    ]
+
+
+def _was_read(plan: FoldPlan, log: LogPartition) -> bool:
+    """Whether an earlier audit read what precedes the input."""
+    resumed = (plan.resumed or {}).get(log.name)
+    return resumed is not None and resumed.checkpoint is not None and resumed.status not in READ_FROM_START
+
+
+def _absent_notes(plan: FoldPlan) -> list[str]:
+    """A note on each ordinary topic of which the input shows partitions that it does not hold."""
+    logs = [log for log in plan.logs if log.topic != STATE_TOPIC and log.partition is not None and log.source is None]
+    if plan.names_logs or not logs:
+        return []
+    notes = list[str]()
+    for topic, recorded in sorted(recorded_partitions(logs).items()):
+        numbers = {log.partition for log in logs if log.topic == topic}
+        absent = sorted({*range(max(filter(None, numbers), default=0)), *recorded} - numbers)
+        if absent:
+            names = listed([f"{topic}-{number}" for number in absent], _NAMES_NOTED)
+            notes.append(f"{ABSENT_NOTE}{topic}: {names} are not in the input, so their states are not in the tables")
+    return notes
 
 
 def _tail_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:

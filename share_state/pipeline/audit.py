@@ -79,7 +79,7 @@ def run_audit(
         InputError: if the input holds no valid batch, or `afresh` names a log partition that is not in it.
         WarehouseError: if another table is in the way, or the warehouse is of another cluster.
     """
-    progress, started, fingerprint = progress or Progress(), datetime.now(UTC), dict(options or {})
+    progress, started, fingerprint = progress or Progress(), datetime.now(UTC), {**(options or {}), **plan.facts}
     # The options do not hold the limits that were read from a live cluster.
     own = ((group, limits.items()) for group, limits in plan.limits.groups.items())
     fingerprint |= {f"limits.groups.{group}.{name}": str(value) for group, named in own for name, value in named}

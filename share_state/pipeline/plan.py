@@ -33,6 +33,7 @@ from share_state.fold.options import ControlOptions, FoldOptions, SharePartition
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
+from share_state.pipeline.facts import settle_facts
 from share_state.pipeline.inputs import (
     Export,
     ExportPaths,
@@ -44,12 +45,21 @@ from share_state.pipeline.inputs import (
     read_frame,
     read_group_export,
 )
+from share_state.rules.cluster_facts import FactConflict
 from share_state.rules.findings import RecordRules, judge
 from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, names_log
+from share_state.sources.cluster_facts import ClusterFacts, read_cluster_facts
+from share_state.sources.discovery import (
+    GROUP_TOPIC,
+    STATE_TOPIC,
+    LogPartition,
+    find_data_folders,
+    names_log,
+    segment_folders,
+)
 from share_state.sources.partition_count import PartitionCount, count_partitions, infer_partition_count
 from share_state.sources.pruned_logs import copy_log, read_pieces, read_whole
 from share_state.sources.resume_point import ResumeStatus
@@ -168,6 +178,8 @@ class FoldPlan:
         dead_letters_copied_last: whether the dead-letter topics were copied after the state logs.
         archiving_groups: groups whose ARCHIVING ranges are collected; None to collect none.
         notes: facts about the input that the result depends on, one line each.
+        facts: facts about the cluster that its data folder holds, and where from, for the options of a run.
+        fact_conflicts: facts about the cluster for which two sources disagree.
     """
 
     logs: Sequence[LogPartition]
@@ -191,6 +203,8 @@ class FoldPlan:
     dead_letters_copied_last: bool = False
     archiving_groups: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    fact_conflicts: tuple[FactConflict, ...] = ()
 
     @property
     def state_partition_numbers(self) -> list[int]:
@@ -319,6 +333,11 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         notes.append(names_unknown(error))
     if groups is not None:
         groups = replace(groups, logs=tuple(map(bounded, groups.logs)))
+    facts, data_folders = None, find_data_folders(segment_folders(logs))
+    if data_folders:
+        facts = read_cluster_facts(data_folders, spec.as_of_time)
+        notes += facts.notes
+        groups = groups and replace(groups, partitions=groups.partitions or facts.group_partitions)
     if not spec.names_only and (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)
     limits = spec.limits.to_limits()
@@ -329,7 +348,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     stated_partitions = spec.state_partitions or next(of_export, None)
     for note in notes:
         _LOG.info("%s", note)
-    return FoldPlan(
+    plan = FoldPlan(
         logs=logs,
         windows=windows,
         window=Window(until_time_ms=spec.as_of_time),
@@ -350,6 +369,30 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         dead_letters=find_dead_letters(spec.dead_letters, properties) if spec.dead_letters else None,
         dead_letters_copied_last=spec.dead_letters_copied_last,
         notes=tuple(notes),
+    )
+    return plan if facts is None else _with_facts(plan, spec, facts)
+
+
+def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPlan:
+    """A plan with the facts of the data folders that hold its logs, where no other source knows better."""
+    settled = settle_facts(
+        facts,
+        topics=plan.topics,
+        limits=plan.limits,
+        explicit_limits=frozenset(spec.limits.model_fields_set),
+        state_partitions=plan.state_partitions,
+        explicit_state_partitions=spec.state_partitions,
+    )
+    count = plan.partition_count
+    if settled.state_partitions is not None and (not count.is_inferred or facts.state_partitions is not None):
+        count = count_partitions(plan.logs, settled.state_partitions)
+    return replace(
+        plan,
+        topics=settled.topics,
+        limits=settled.limits,
+        partition_count=count,
+        facts=settled.origins,
+        fact_conflicts=settled.conflicts,
     )
 
 
@@ -387,9 +430,9 @@ def _group_limits_of(sources: Sequence[Source], notes: list[str]) -> dict[str, d
 
 def ask_group_limits(address: str, properties: str | None) -> tuple[dict[str, dict[str, int]], list[str]]:
     """The limits that share groups of a live cluster set for themselves; and notes, if it denies access to them."""
-    from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  only a live cluster needs it
-
     try:
+        from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  only a live cluster needs it
+
         return fetch_group_limits(address, properties), []
     except (InputError, SetupError) as error:
         return {}, [f"the limits of single groups are unknown, so the cluster's limits apply to all groups: {error}"]

@@ -52,7 +52,7 @@ def run_reconstruct(
         InputError: if the input holds no valid batch, or the timeline's filter matches no share-partition.
         WarehouseError: if another table is in the way.
     """
-    progress, started = progress or Progress(), datetime.now(UTC)
+    progress, started, options = progress or Progress(), datetime.now(UTC), {**(options or {}), **plan.facts}
     is_whole = _is_whole(plan)
     optional = {TIMELINE: plan.timeline is not None, CHECKPOINT_TABLE: is_whole}
     written = (IN_FLIGHT, STATE, *(table for table, is_written in optional.items() if is_written))
@@ -61,13 +61,13 @@ def run_reconstruct(
     with Warehouse(warehouse) as tables, executor.open_sink(tables) as sink:
         with progress("read and fold"):
             rows = sink.fold(plan, written, (FINDINGS, *side.staged))
-            result = summarize(rows, inputs, options or {}, newest_of_others=side.newest_time)
+            result = summarize(rows, inputs, options, newest_of_others=side.newest_time)
         result, driver_rows = judge_across_logs(side, plan, result, sink, result.log_time)
         if plan.timeline is not None and not sink.count(TIMELINE):
             plan.check(plan.timeline)
         with progress("write findings"):
             finish_findings(sink, result, driver_rows.findings)
-        row = run_row(result, "reconstruct", inputs, options or {}, started)
+        row = run_row(result, "reconstruct", inputs, options, started)
         with progress("commit"):
             made = {"carried_logs": carried_logs(result, plan)} if is_whole else {}
             replace_tables(sink, (FINDINGS, *written), {"cutoff": result.cutoff, **made, **driver_rows.tables})

@@ -124,7 +124,7 @@ def summarize(
     check_records(rows)
     summaries = rows[SUMMARY].to_pylist()
     limits = returned_table(rows, CUTOFF).sort_by([("topic", "ascending"), ("partition", "ascending")])
-    unsafe = foreign_logs(rows) | {one["log"]: _changes(one["differing"]) for one in summaries if one["differing"]}
+    changing = {one["log"]: _changes(one["differing"]) for one in summaries if one["differing"]}
     findings, progress = Counter[tuple[str, str]](), dict[str, int | None]()
     archiving = [(summary["log"], *summary["archiving"]) for summary in summaries if summary["archiving"] is not None]
     first = min(archiving, key=itemgetter(2, 0), default=None)
@@ -148,7 +148,7 @@ def summarize(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
         records=sum(summary["records"] for summary in summaries),
         share_partitions=sum(limits["live_share_partitions"].to_pylist()),
-        cutoff=mark_unsafe(limits, unsafe),
+        cutoff=mark_unsafe(limits, logs_of_other_records(rows) | changing),
         findings=dict(sorted(findings.items())),
         progress=progress,
         index={summary["log"]: [ShareSnapshotEntry(**entry) for entry in summary["index"]] for summary in summaries},
@@ -204,7 +204,16 @@ DEAD_LETTERS_NOTE = "dead letters"
 TAIL_NOTE = "tail of "
 """Begins the notes on copies that end before their high watermark."""
 
-KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, TAIL_NOTE)
+START_NOTE = "start of "
+"""Begins the notes on logs whose beginning is not in the input."""
+
+ABSENT_NOTE = "partitions of "
+"""Begins the notes on topics of which not all partitions are in the input."""
+
+EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE)
+"""How notes begin that say what is not in the input."""
+
+KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, *EXTENT_NOTES)
 """Notes that stay while nothing is new."""
 
 
@@ -227,7 +236,7 @@ def check_records(results: pa.Table) -> None:
         raise InputError(f"{summaries[0]['log']}: nothing in it is a record batch; give a folder of real segments")
     records = sum(summary["records"] for summary in summaries)
     is_new = not any(summary["is_resumed"] for summary in summaries)
-    if records and is_new and sum(summary["foreign"] for summary in summaries) == records:
+    if records and is_new and sum(summary["other_records"] for summary in summaries) == records:
         name = next(summary["log"] for summary in summaries if summary["records"])
         raise InputError(
             f"{name}: none of its {pluralize(records, 'record')} is a state record: the log of another topic, or"
@@ -235,11 +244,11 @@ def check_records(results: pa.Table) -> None:
         )
 
 
-def foreign_logs(results: pa.Table) -> dict[str, str]:
+def logs_of_other_records(results: pa.Table) -> dict[str, str]:
     """Why no cutoff of a log is safe most of whose records are no state records, by name of the log partition."""
     summaries = results[SUMMARY].drop_null().to_pylist()
     return dict.fromkeys(
-        (one["log"] for one in summaries if one["is_foreign"]), "most of its records are no state records"
+        (one["log"] for one in summaries if one["holds_other_records"]), "most of its records are no state records"
     )
 
 

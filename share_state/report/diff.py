@@ -19,8 +19,9 @@ from share_state.kafka.delivery_states import TERMINAL, state_name
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import OutputSpec
-from share_state.report.console import UNKNOWN, print_line, print_table
-from share_state.report.share_partitions import check_known
+from share_state.report.console import UNKNOWN, escape_unprintable, print_line, print_table
+from share_state.report.share_partitions import NO_BEGINNING, check_known, lacks_beginning
+from share_state.rules.registry import listed
 
 RangeState = tuple[str, bool]
 """The name of a range's state, and whether it is terminal: the records are not delivered again."""
@@ -172,9 +173,10 @@ def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
     Returns:
         `share_partitions`: how many are compared; `differing`: how many of them differ; `changed`: for each of those
         its key, `change` (appeared, disappeared, changed), `scalars` (column -> [before, after], if they differ) and
-        `ranges` (record_count and the attributes of a RangeChange).
+        `ranges` (record_count and the attributes of a RangeChange); `without_beginning`: keys of those whose snapshot
+        is not in the input at one of the two points.
     """
-    columns = [*KEY, *_SCALARS]
+    columns = [*KEY, *_SCALARS, "snapshot_offset"]
     old, new = ({_identity(row): row for row in states.select(columns).to_pylist()} for states, _ in (before, after))
     old_ranges, new_ranges = _ranges_by_key(before[1]), _ranges_by_key(after[1])
     changed = []
@@ -185,7 +187,19 @@ def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
     # As `show` sorts: a topic without a name comes last.
     by = ("group_id", "topic", "topic_id", "partition", "dialect")
     changed.sort(key=lambda row: [(row[name] is None, row[name]) for name in by])
-    return {"share_partitions": len({*old, *new}), "differing": len(changed), "changed": changed}
+    unknown = [lacking for states, _ in (before, after) for lacking in _keys_without_beginning(states)]
+    return {
+        "share_partitions": len({*old, *new}),
+        "differing": len(changed),
+        "changed": changed,
+        "without_beginning": [dict(key) for key in dict.fromkeys(tuple(row.items()) for row in unknown)],
+    }
+
+
+def _keys_without_beginning(states: pa.Table) -> list[dict[str, Any]]:
+    """The keys of states whose snapshot is not in the input."""
+    rows = states.filter(lacks_beginning(states)).select(list(KEY))
+    return rows.sort_by([(name, "ascending") for name in ("group_id", "topic_id", "topic", "partition")]).to_pylist()
 
 
 def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -234,6 +248,7 @@ def print_differences(found: Mapping[str, Any]) -> None:
     changed = found["changed"]
     if not changed:
         print_line(f"no difference in {pluralize(found['share_partitions'], 'share-partition')}")
+        _print_without_beginning(found["without_beginning"])
         return
     rows = []
     for row in changed:
@@ -252,6 +267,14 @@ def print_differences(found: Mapping[str, Any]) -> None:
         _print_ranges(row)
     verb = "differs" if found["differing"] == 1 else "differ"
     print_line(f"{found['differing']:,} of {pluralize(found['share_partitions'], 'share-partition')} {verb}")
+    _print_without_beginning(found["without_beginning"])
+
+
+def _print_without_beginning(keys: Sequence[Mapping[str, Any]]) -> None:
+    """Print of which share-partitions it is not known what was in flight."""
+    if keys:
+        names = listed([f"{key['group_id']} {key['topic'] or key['topic_id']} {key['partition']}" for key in keys], 3)
+        print_line(escape_unprintable(f"not known what was in flight of {names}: {NO_BEGINNING}"))
 
 
 def _print_ranges(row: Mapping[str, Any]) -> None:

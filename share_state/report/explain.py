@@ -22,6 +22,7 @@ from share_state.kafka.delivery_states import ACKNOWLEDGED, ACQUIRED, ARCHIVING,
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, format_time, print_line, print_table
+from share_state.report.share_partitions import NO_BEGINNING
 from share_state.sources.discovery import LogPartition, find_group_logs
 from share_state.sources.pruned_logs import read_whole
 
@@ -34,6 +35,8 @@ _PLACES = {
     Place.GAP: "gap",
     Place.BEYOND_END: "beyond SPEO",
 }
+_NOT_DELIVERED = (Place.UNINITIALISED, Place.GAP, Place.BEYOND_END)
+"""Places in which no delivery of an offset is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,7 @@ def _explanation_json(
         "gap": explanation.gap,
         "first_gap_start": explanation.first_gap_start,
         "suspect": explanation.is_suspect,
+        "beginning_missing": explanation.is_suspect and not explanation.has_base,
         "last_record": explanation.last_offset,
         "others": [{"topic_id": other.topic_id, "log": other.log} for other in others],
         "sentence": summary_sentence(explanation, limit),
@@ -198,18 +202,24 @@ def _describe(offset_state: OffsetState) -> str:
 
 def summary_sentence(explanation: Explanation, limit: DeliveryLimit) -> str:
     """The sentence that sums up the history of an offset."""
-    doubt = "; not to be trusted, because records since the latest snapshot are missing or unreadable"
-    return f"Offset {explanation.offset}: {_summary(explanation, limit)}{doubt if explanation.is_suspect else ''}."
+    doubt = ""
+    if explanation.is_suspect:
+        cause = "records since the latest snapshot are missing or unreadable"
+        doubt = f"; not to be trusted, because {cause if explanation.has_base else NO_BEGINNING}"
+    return f"Offset {explanation.offset}: {_summary(explanation, limit)}{doubt}."
 
 
 def _summary(explanation: Explanation, limit: DeliveryLimit) -> str:
     since, place = explanation.since, explanation.offset_state.place
     if since is None:
-        return "no record of the share-partition can be read"
+        late = f"; {NO_BEGINNING}" if explanation.begins_late else ""
+        return f"no record of the share-partition can be read{late}"
     time = to_datetime(since.timestamp)
     when = f"record {since.offset}" if time is None else f"{format_time(time)} (record {since.offset})"
     if place == Place.DELETED:
         return f"no state is kept for it; the state of the share-partition was deleted at {when}"
+    if explanation.is_suspect and not explanation.has_base and place in _NOT_DELIVERED:
+        return f"it is not known whether it was delivered; it is {_PLACES[place]} in the records that are there"
     if place == Place.UNINITIALISED:
         return "never delivered: the share-partition has no start offset yet"
     finished = explanation.offset_state.is_finished
@@ -223,14 +233,15 @@ def _summary(explanation: Explanation, limit: DeliveryLimit) -> str:
         where = f"beyond SPEO, the in-flight window ends at {explanation.end_offset}"
         return f"no delivery is recorded: {where}; it may be acquired right now"
     if place == Place.BELOW_START:
-        return _summary_below_start(since, when, limit)
+        return _summary_below_start(since, when, limit, begins_late=explanation.begins_late)
     return _summary_in_flight(explanation, when, limit)
 
 
-def _summary_below_start(since: Touch, when: str, limit: DeliveryLimit) -> str:
+def _summary_below_start(since: Touch, when: str, limit: DeliveryLimit, *, begins_late: bool) -> str:
     moved = f"below SPSO since {when}"
     if since.before.place in (Place.UNKNOWN, Place.DELETED):
-        return f"{moved}, which began the state with SPSO {since.start_offset}; the log holds nothing older about it"
+        older = NO_BEGINNING if begins_late else "the log holds nothing older about it"
+        return f"{moved}, which began the state with SPSO {since.start_offset}; {older}"
     if since.before.place == Place.UNINITIALISED:
         return f"{moved}, which set the first SPSO, {since.start_offset}: the group starts after it"
     step = f"{moved}, which moved SPSO from {since.start_before} to {since.start_offset}"
@@ -241,7 +252,9 @@ def _summary_below_start(since: Touch, when: str, limit: DeliveryLimit) -> str:
         return f"{_final_state(final[0], limit)}; {step}"
     if since.before.place == Place.IN_FLIGHT:
         return f"{step}; before that it was {_describe(since.before)}, and no record shows how it ended"
-    return f"{step}; no earlier record is about it"
+    return f"{step}; no earlier record{' in the input' if begins_late else ''} is about it" + (
+        f", and {NO_BEGINNING}" if begins_late else ""
+    )
 
 
 def _summary_in_flight(explanation: Explanation, when: str, limit: DeliveryLimit) -> str:

@@ -29,6 +29,9 @@ DELIVERY_STATES = tuple(DeliveryState.__members__)
 
 STATE = "share_partition_state"
 
+NO_BEGINNING = "the log's beginning is not in the input"
+"""Said instead of that something never was: the records that could show it are not there."""
+
 _PENDING_ROWS = 1_000_000
 JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
 IN_FLIGHT = {name: pa.int64() for name in (*(state.lower() for state in DELIVERY_STATES), "ranges")}
@@ -47,6 +50,15 @@ def descending(*columns: str) -> list[tuple[str, str]]:
 def add_topic_key(rows: pa.Table) -> pa.Table:
     """Append the column topic_key."""
     return rows.append_column("topic_key", pc.coalesce(rows["topic_id"], rows["topic"]))
+
+
+def lacks_beginning(states: pa.Table) -> pa.ChunkedArray:
+    """Whether each state rests on updates alone, because its snapshot is not in the input.
+
+    Args:
+        states: at least the columns suspect and snapshot_offset of share_partition_state.
+    """
+    return pc.and_(states["suspect"], pc.is_null(states["snapshot_offset"]))
 
 
 def check_known(warehouses: Iterable[CommittedTables], selection: SharePartitionFilter) -> None:

@@ -15,10 +15,12 @@ from share_state.fold.states import KEY, SHARE_GROUP_STATE, compute_lags
 from share_state.report.console import print_json, print_line, print_table, row_pieces
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
+    NO_BEGINNING,
     add_topic_key,
     ascending,
     check_known,
     group_pieces,
+    lacks_beginning,
     left_join,
     null_unknown,
     plain_run,
@@ -70,7 +72,7 @@ def print_state_json(warehouse: str, selection: SharePartitionFilter) -> None:
 def print_state(warehouse: str, selection: SharePartitionFilter, *, epochs: bool, ranges: bool) -> None:
     """Print one line per share-partition, and its in-flight ranges if `ranges` is set or there is only one."""
     tables, where = CommittedTables(warehouse), selection.of_rows
-    states = _read_states(tables, where, [*KEY, "leader_epoch", "suspect", *_LAG])
+    states = _read_states(tables, where, [*KEY, "leader_epoch", "suspect", "snapshot_offset", *_LAG])
     if not states.num_rows:
         check_known([tables], selection)
         print_line("no share-partitions")
@@ -83,7 +85,10 @@ def print_state(warehouse: str, selection: SharePartitionFilter, *, epochs: bool
     print_table(columns, zip(*(column.to_pylist() for column in shown), strict=True), numeric=_NUMERIC)
     if ranges or states.num_rows == 1:
         print_line()
-        _print_ranges(_read_ranges(tables, where), with_key=states.num_rows > 1)
+        nothing = "nothing in flight"
+        if pc.any(lacks_beginning(states)).as_py():
+            nothing = f"it is not known what is in flight: {NO_BEGINNING}"
+        _print_ranges(_read_ranges(tables, where), with_key=states.num_rows > 1, otherwise=nothing)
 
 
 def _read_states(
@@ -127,22 +132,24 @@ def _sum_in_flight(tables: CommittedTables, where: pc.Expression | None) -> pa.T
 def _printed_columns(rows: pa.Table) -> pa.Table:
     is_initialized, unknown = pc.greater_equal(rows["start_offset"], 0), pa.scalar(None, pa.int64())
     columns = {name: rows[name] for name in rows.column_names} | {"topic": pc.coalesce(rows["topic"], rows["topic_id"])}
-    columns["in_flight"] = pc.fill_null(rows["in_flight"], 0)
+    nothing = pc.if_else(lacks_beginning(rows), pa.scalar(None, pa.int64()), pa.scalar(0, pa.int64()))
+    columns["in_flight"] = pc.coalesce(rows["in_flight"], nothing)
     for name in ("leader_epoch", "start_offset", "in_flight"):
         columns[name] = pc.if_else(is_initialized, columns[name].cast(pa.int64()), unknown)
-    warning = pc.if_else(rows["suspect"], "  (suspect, see findings)", "")
+    doubt = pc.if_else(lacks_beginning(rows), f"  (suspect: {NO_BEGINNING})", "  (suspect, see findings)")
+    warning = pc.if_else(rows["suspect"], doubt, "")
     columns["states"] = pc.binary_join_element_wise(pc.fill_null(rows["states"], ""), warning, "")
     return pa.table(columns)
 
 
-def _print_ranges(ranges: pa.Table, *, with_key: bool) -> None:
+def _print_ranges(ranges: pa.Table, *, with_key: bool, otherwise: str) -> None:
     cells = []
     for row in ranges.to_pylist():
         key = [row["group_id"], row["topic"] or row["topic_id"], row["partition"]] if with_key else []
         row["state"] = f"{row['state']} (gap)" if row["gap"] else row["state"]
         cells.append([*key, *(row[name] for name in _RANGE_COLUMNS.values())])
     columns = [*(["GROUP", "TOPIC", "PARTITION"] if with_key else []), *_RANGE_COLUMNS]
-    print_table(columns, cells, numeric=_NUMERIC, otherwise="nothing in flight")
+    print_table(columns, cells, numeric=_NUMERIC, otherwise=otherwise)
 
 
 def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:

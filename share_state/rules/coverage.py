@@ -50,9 +50,9 @@ def no_state_records(folded: FoldedLog) -> Breaches:
     any state record is refused.
     """
     counts = folded.observations.counts
-    if not counts.is_foreign:
+    if not counts.holds_other_records:
         return NOTHING
-    state_records = counts.records - counts.foreign
+    state_records = counts.records - counts.other_records
     text = (
         f"{state_records} of {pluralize(counts.records, 'record')} are state records; is this the log of another topic?"
     )

@@ -111,6 +111,19 @@ def offset_gap(folded: FoldedLog) -> Breaches:
     )
 
 
+@rule("FOREIGN_BATCH", Scope.LOG, ERROR, "KIP-101, leader epochs; Kafka LeaderEpochFileCache")
+def foreign_batch(folded: FoldedLog | FoldedControlLog) -> Breaches:
+    """The leader epochs of a log's batches never decrease, and are those of the leader-epoch-checkpoint beside them.
+
+    Otherwise batches of another replica or of another log are among them. No checksum covers leader epochs.
+    """
+    first, count = folded.observations.counts.foreign
+    if not count:
+        return NOTHING
+    text = f"{count} batches have not the leader epoch of the log there; this is the first"
+    return Breaches(np.array([first]), (text,), evidence={"batches": np.array([count])})
+
+
 @rule("TRANSACTIONAL_BATCH", Scope.STATE_LOG, WARNING, "Kafka CoordinatorPartitionWriter")
 def transactional_batch(folded: FoldedLog) -> Breaches:
     """The state topic has no transactional or control batches.

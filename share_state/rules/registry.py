@@ -6,6 +6,7 @@ and a function that builds the messages of findings. Any other rule (`rule`) is 
 
 import hashlib
 import inspect
+import linecache
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,7 @@ class Scope(StrEnum):
     GROUPS = "groups"  # share groups and the state of their share-partitions
     CLAIMS = "claims"  # claims and assignments of classic consumer groups
     DEAD_LETTERS = "dead letters"  # dead letters, and the offsets that the state logs show in ARCHIVING
+    CLUSTER_FACTS = "cluster facts"  # facts about the cluster for which two sources disagree
     GROUP_RECORDS = "group records"  # faulty records of `__consumer_offsets`
 
 
@@ -327,6 +329,8 @@ def _compose(rules: tuple[tuple[str, Scope, Predicate], ...]) -> ComposedRules:
     # For numba's cache the functions are in a file of this folder, named after the set of rules.
     file = Path(__file__).with_name(f"composed-{digest.hexdigest()}.py")
     names |= {"__name__": __name__, "inlined": inlined}
+    # numba reads the source of what it compiles; nothing but `linecache` has it, and "no time" keeps it there.
+    linecache.cache[str(file)] = (len(source), None, source.splitlines(keepends=True), str(file))
     exec(compile(source, str(file), "exec"), names)
     by_batch = first_class(names["broken_by_batch"].py_func, BROKEN_BY_BATCH)
     return ComposedRules(rules, first_class(names["broken_rules"], BROKEN_RULES), by_batch)

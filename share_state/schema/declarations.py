@@ -82,7 +82,7 @@ class Field(_Declared):
         type: one of FIELD_TYPES, the name of a struct, or `[]` followed by one of these.
         doc: meaning.
         tag: number of a tagged field, which is written only if it differs from its default.
-        default: value of an absent field.
+        default: value of an absent field; "null" and "[]" stand for null and an empty array.
         since: first Kafka release that writes it, if later than the layout.
     """
 
@@ -124,7 +124,8 @@ class RecordLayout(_Declared):
 
     Attributes:
         releases: Kafka releases that write it, such as "4.0" or "4.1+".
-        version: version number in front of a value; None for keys and for nested data without one.
+        version: version number in front of a value, or in the frame of a message; None for keys and for nested data
+            without one.
         flexible: whether lengths are varints and every struct ends with tagged fields (KIP-482).
         fields: in the order of the bytes; the position of tagged fields does not matter.
     """
@@ -150,15 +151,16 @@ class Record(_Declared):
     Attributes:
         name: name in Kafka.
         log: topic that it is written to.
-        part: key, value, or data nested in a value.
-        key_type: the int16 at the start of the key; values and nested data repeat the number of their key.
+        part: key, value, data nested in a value, or a message of the metadata log, which has no key.
+        key_type: the int16 at the start of the key; values and nested data repeat the number of their key. The type of
+            a message is in its frame.
         doc: meaning.
         layouts: layouts in the order of the releases.
     """
 
     name: str
     log: str
-    part: Literal["key", "value", "data"]
+    part: Literal["key", "value", "data", "message"]
     key_type: int
     doc: str
     layouts: tuple[RecordLayout, ...]
@@ -168,7 +170,7 @@ class Record(_Declared):
         _check_unique("layout", [layout.releases for layout in self.layouts])
         for layout in self.layouts:
             if self.part != "data" and (layout.version is None) != (self.part == "key"):
-                raise ValueError(f"layout {layout.releases}: a value has a version, a key has none")
+                raise ValueError(f"layout {layout.releases}: a value or message has a version, a key has none")
         return self
 
 
@@ -283,7 +285,7 @@ class WireLayout:
     """A layout with its structs resolved, as the codec needs it.
 
     Attributes:
-        prefix: the int16 in front: record type of a key, version of a value; None for data without one.
+        prefix: the int16 in front: record type of a key, version of a value; None for messages, and data without one.
     """
 
     record: str
@@ -323,7 +325,7 @@ def layout(name: str, releases: str) -> WireLayout:
     declared = record(name)
     for one in declared.layouts:
         if one.releases == releases:
-            prefix = declared.key_type if declared.part == "key" else one.version
+            prefix = {"key": declared.key_type, "message": None}.get(declared.part, one.version)
             fields = tuple(_wire_field(f"records/{name}.yaml", field) for field in one.fields)
             return WireLayout(declared.name, releases, prefix, one.flexible, fields)
     known = ", ".join(one.releases for one in declared.layouts)

@@ -93,8 +93,8 @@ class LogCopy:
 
     Attributes:
         log_start_offset: first offset that a broker would load.
-        start_is_recorded: whether a checkpoint file of the broker shows that its log begins there or later, at an
-            offset after 0: log-start-offset-checkpoint, or the first entry of leader-epoch-checkpoint.
+        start_is_recorded: whether the broker's checkpoint files show that its log begins there or later, at an offset
+            after 0: log-start-offset-checkpoint and the first entry of leader-epoch-checkpoint, if both are there.
         high_watermark: from replication-offset-checkpoint; None if absent.
         leader_epochs: leader epochs and their first offsets, from leader-epoch-checkpoint.
     """
@@ -286,13 +286,13 @@ def _log_partition(
         recorded = _checkpointed(folder, "log-start-offset-checkpoint", topic, partition) or 0
         lines = _lines(folder / "leader-epoch-checkpoint")
         epochs = tuple(entry for line in lines if (entry := _two_numbers(line.split())) is not None)
-        # A broker that moves the log start moves the start of the first epoch, too.
-        # Source: Kafka LeaderEpochFileCache.truncateFromStart.
-        first_epoch_start = epochs[0][1] if epochs else 0
+        # A broker that moves the log start moves the start of the first epoch, too, and first.
+        # Source: Kafka UnifiedLog.maybeIncrementLogStartOffset, LeaderEpochFileCache.truncateFromStart.
+        first_epoch_start = epochs[0][1] if epochs else recorded
         copies.append(
             LogCopy(
                 log_start_offset=max(first, recorded),
-                start_is_recorded=recorded > first or first_epoch_start >= max(first, 1),
+                start_is_recorded=first_epoch_start >= max(first, recorded, 1),
                 high_watermark=_checkpointed(folder, "replication-offset-checkpoint", topic, partition),
                 leader_epochs=epochs,
             )
@@ -431,6 +431,22 @@ def _checkpointed(folder: InputPath, name: str, topic: str, partition: int | Non
     return None
 
 
+def recorded_partitions(logs: Iterable[LogPartition]) -> dict[str, set[int]]:
+    """Topic -> its partitions in the log directories that segments come from, by replication-offset-checkpoint.
+
+    The topics are those of the logs.
+    """
+    topics = {log.topic for log in logs}
+    recorded = {topic: set[int]() for topic in topics}
+    segments = (segment.path for log in logs if log.source is None for segment in log.segments)
+    for folder in {to_path(path).resolve().parent.parent for path in segments}:
+        for line in _lines(folder / "replication-offset-checkpoint"):
+            topic, *numbers = line.split() or [""]
+            if topic in topics and (entry := _two_numbers(numbers)) is not None:
+                recorded[topic].add(entry[0])
+    return recorded
+
+
 def _lines(checkpoint: InputPath) -> list[str]:
     """The entries of a checkpoint file, which follow its version and their count. Source: Kafka CheckpointFile."""
     return _text(checkpoint).splitlines()[2:]
@@ -491,3 +507,28 @@ def find_logs_of_dialect(inputs: Sequence[str], dialect: str) -> list[LogPartiti
             return find_topic_logs(inputs)
         except InputError:
             raise no_state_topic from None
+
+
+METADATA_FOLDER = "__cluster_metadata-0"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+
+
+def find_data_folders(log_folders: Iterable[InputPath]) -> list[InputPath]:
+    """The data folders of brokers that hold these folders of logs."""
+    parents = {str(parent): parent for parent in (folder.parent for folder in log_folders)}
+    return [parent for _, parent in sorted(parents.items()) if is_data_folder(parent)]
+
+
+def is_data_folder(folder: InputPath) -> bool:
+    """Whether a folder has a metadata log or a broker's checkpoint of high watermarks."""
+    return (folder / METADATA_FOLDER).exists() or (folder / HIGH_WATERMARK_CHECKPOINT).exists()
+
+
+def segment_folders(logs: Iterable[LogPartition]) -> list[InputPath]:
+    """The folders that hold the segments of logs."""
+    paths = {str(folder): folder for log in logs if log.source is None for folder in _folders_of(log)}
+    return [paths[name] for name in sorted(paths)]
+
+
+def _folders_of(log: LogPartition) -> Iterator[InputPath]:
+    return (to_path(segment.path).parent for segment in log.segments)

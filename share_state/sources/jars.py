@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from share_state.errors import SetupError
+from share_state.errors import SetupError, require
 
 DELTA = "delta-4.4.0"
 KAFKA = "kafka-4.4.0"
@@ -41,6 +43,9 @@ _IVY_FILE = """<ivy-module version="2.0">
 </ivy-module>
 """
 """Excludes kafka-tools, which has no release 4.4.0 yet; a broker runs without it."""
+
+# Ivy mostly waits for the registry; several of them share the cores.
+_QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 _LOG = logging.getLogger("share_state")
 
@@ -83,41 +88,76 @@ def fetch(name: str) -> None:
     """Fetch a set of jars unless it exists; a failure leaves no partial set.
 
     Raises:
-        SetupError: if there is no Java, the registry cannot be reached (with the last line of Ivy), or the environment
-            cannot be written.
+        SetupError: if pyspark or Java is missing, the registry cannot be reached (with the last line of Ivy), or the
+            environment cannot be written.
+    """
+    with start_fetch(name) as finish:
+        finish()
+
+
+@contextmanager
+def start_fetch(name: str) -> Iterator[Callable[[], None]]:
+    """Start to fetch a set of jars unless it exists; several sets can be fetched side by side.
+
+    Yields:
+        A function that waits for the jars and stores them. Ivy ends with the context, whether it is done or not.
+    Raises:
+        SetupError: as for `fetch`; what Ivy reports, by the function.
     """
     if folder(name).exists():
+        yield lambda: None
         return
-    start_ivy = [java(), "-jar", *map(str, _spark_jars().glob("ivy-*.jar"))]
-    organisation, module, revision = COORDINATES[name]
     with tempfile.TemporaryDirectory(prefix="share-state-jars-") as scratch:
-        of_module = ["-dependency", organisation, module, revision]
-        if name == DEAD_LETTER_BROKER:
-            ivy_file = Path(scratch, "ivy.xml")
-            ivy_file.write_text(_IVY_FILE.format(organisation, module, revision), encoding="utf-8")
-            of_module = ["-ivy", str(ivy_file)]
-        command = [*start_ivy, "-cache", f"{scratch}/cache", "-confs", "default", *of_module, "-types", "jar", "bundle"]
-        command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        fetched = sorted(Path(scratch, "jars").glob("*.jar"))
-        if done.returncode or not fetched:
-            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-            raise SetupError(f"{organisation}:{module}:{revision} could not be fetched: {' '.join(last)}")
-        if name == DELTA:
-            fetched = [jar for jar in fetched if not _shipped_with_spark(jar)]
-        # Commands that start at the same time may fetch the same jars.
+        output = Path(scratch, "output")
+        command = _ivy_command(name, Path(scratch))
+        with output.open("wb") as written:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=written, stderr=subprocess.STDOUT)
+
+        def finish() -> None:
+            failed = process.wait() != 0
+            fetched = sorted(Path(scratch, "jars").glob("*.jar"))
+            if failed or not fetched:
+                last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+                raise SetupError(f"{':'.join(COORDINATES[name])} could not be fetched: {' '.join(last)}")
+            _store(name, fetched)
+
         try:
-            folder(name).parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder(name).parent, prefix=".partial-") as partial:
-                for jar in fetched:
-                    shutil.copy2(jar, partial)
-                Path(partial).chmod(0o755)
-                Path(partial).rename(folder(name))
-        except OSError as error:
-            if folder(name).exists():
-                return
-            who = "run `share-state setup` as the owner of this Python environment"
-            raise SetupError(f"{folder(name)}: cannot be written ({error.strerror}); {who}") from error
+            yield finish
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _ivy_command(name: str, scratch: Path) -> list[str]:
+    """The call of Ivy that puts a set of jars into `scratch`/jars."""
+    require("pyspark")
+    organisation, module, revision = COORDINATES[name]
+    of_module = ["-dependency", organisation, module, revision]
+    if name == DEAD_LETTER_BROKER:
+        ivy_file = scratch / "ivy.xml"
+        ivy_file.write_text(_IVY_FILE.format(organisation, module, revision), encoding="utf-8")
+        of_module = ["-ivy", str(ivy_file)]
+    command = [java(), *_QUICK_START, "-jar", *map(str, _spark_jars().glob("ivy-*.jar"))]
+    command += ["-cache", f"{scratch}/cache", "-confs", "default", *of_module, "-types", "jar", "bundle"]
+    return [*command, "-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
+
+
+def _store(name: str, fetched: Sequence[Path]) -> None:
+    """Copy fetched jars to the folder of their set. Commands that start at the same time may store the same jars."""
+    if name == DELTA:
+        fetched = [jar for jar in fetched if not _shipped_with_spark(jar)]
+    try:
+        folder(name).parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder(name).parent, prefix=".partial-") as partial:
+            for jar in fetched:
+                shutil.copy2(jar, partial)
+            Path(partial).chmod(0o755)
+            Path(partial).rename(folder(name))
+    except OSError as error:
+        if folder(name).exists():
+            return
+        who = "run `share-state setup` as the owner of this Python environment"
+        raise SetupError(f"{folder(name)}: cannot be written ({error.strerror}); {who}") from error
 
 
 def _shipped_with_spark(jar: Path) -> bool:

@@ -10,13 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from py4j.protocol import Py4JJavaError
-
-from share_state.errors import InputError
+from share_state.errors import InputError, missing_module
 from share_state.sources import jars
 from share_state.sources.kafka_client import ClientProperties, bootstrap_servers, read_client_properties
 from share_state.sources.kafka_cluster import Cluster, ClusterOffsets
+
+try:
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+    from py4j.protocol import Py4JJavaError
+except ModuleNotFoundError as error:
+    raise missing_module(error) from None
 
 _TIMEOUT_MS = 15_000
 _JAVA_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx256m"]

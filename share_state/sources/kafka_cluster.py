@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from share_state.errors import InputError, PrunedError, SetupError
+from share_state.errors import InputError, PrunedError, missing_module
 from share_state.kafka.codec import uuid_text
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
@@ -27,8 +27,8 @@ from share_state.sources.topics import Topics
 try:
     import confluent_kafka
     from confluent_kafka import KafkaError, KafkaException, admin
-except ModuleNotFoundError:
-    raise SetupError("confluent-kafka is needed to read a cluster: run `pip install 'share-state[kafka]'`") from None
+except ModuleNotFoundError as error:
+    raise missing_module(error) from None
 
 # The type stubs of confluent-kafka are incomplete.
 _kafka: Any = confluent_kafka

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from share_state.kafka.primitives import partition_for
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
 from share_state.sources.kafka_client import KAFKA_FORM
 
 _KEYS_THAT_CONTRADICT = 8
@@ -26,11 +26,13 @@ class PartitionCount:
         number: the number; None if unknown.
         least: the least possible number: after the greatest partition in the input.
         is_inferred: whether the number is only that of the folders in the input, some of which may be missing.
+        recorded: partitions that a broker's checkpoint file beside the folders lists.
     """
 
     number: int | None = None
     least: int = 1
     is_inferred: bool = False
+    recorded: frozenset[int] = frozenset()
 
     def is_contradicted(self, key_modulus: int, keys: int) -> bool:
         """Whether the keys show that an inferred number is too small: they all fit a larger one, and not this one.
@@ -93,16 +95,20 @@ def state_partition_coverage(
         number, ground = count.number, f"the topic has {count.number} partitions"
     else:
         number, ground = count.least, f"partition {count.least - 1} is there"
+        if count.recorded - numbers:
+            ground = "replication-offset-checkpoint lists it" if number - 1 not in numbers else ground
     return StatePartitionCoverage(tuple(sorted(set(range(number)) - numbers)), ground)
 
 
 def count_partitions(logs: Sequence[LogPartition], stated: int | None = None) -> PartitionCount:
     """How many partitions the state topic has, from what is stated and from the log partitions in the input."""
     numbers = [log.partition for log in logs if log.topic == STATE_TOPIC and log.partition is not None]
-    least = 1 + max(numbers, default=0)
+    recorded = recorded_partitions(logs).get(STATE_TOPIC, set())
+    least = 1 + max([*numbers, *recorded], default=0)
     if stated is not None:
-        return PartitionCount(stated, least)
-    return PartitionCount(infer_partition_count(logs, STATE_TOPIC), least, is_inferred=True)
+        return PartitionCount(stated, least, recorded=frozenset(recorded))
+    inferred = infer_partition_count(logs, STATE_TOPIC) if recorded <= {*numbers} else None
+    return PartitionCount(inferred, least, is_inferred=True, recorded=frozenset(recorded))
 
 
 def infer_partition_count(logs: Sequence[LogPartition], topic: str) -> int | None:

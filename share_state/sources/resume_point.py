@@ -102,10 +102,14 @@ class ResumePoint:
         Raises:
             ValueError: if there is one.
         """
-        if {type(self.topic_id), type(self.input)} - {str, type(None)} or type(self.is_sound) is not bool:
+        texts = ("topic_id", "input")
+        flags = ("is_sound", "start_is_recorded")
+        is_valid = all(type(getattr(self, name)) in (str, type(None)) for name in texts)
+        is_valid &= all(type(getattr(self, name)) is bool for name in flags)
+        if not is_valid:
             raise ValueError("not a resume point")
-        optional = ("is_sound", "topic_id", "input")
-        numbers = [getattr(self, field.name) for field in fields(self) if field.name not in optional]
+        others = [field.name for field in fields(self) if field.name not in (*texts, *flags)]
+        numbers = [getattr(self, name) for name in others if (name, getattr(self, name)) != ("committed_end", None)]
         if any(type(number) is not int or not -(2**63) <= number < 2**63 for number in numbers):
             raise ValueError("not a resume point")
 

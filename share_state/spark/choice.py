@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from share_state.delta.warehouse import check_warehouse_path
+from share_state.errors import require
 from share_state.pipeline.executor import LOCAL_MASTER, Executor, LocalExecutor, Progress, is_under_spark_submit
 from share_state.pipeline.inputs import RowSorter
 from share_state.pipeline.plan import FoldPlan
@@ -32,12 +33,19 @@ class ExecutorChoice:
     """Which executor the caller requested: the Spark master and settings, if any, and whether Spark logs.
 
     `schema` is that of the catalog in which Spark names the tables that it writes, if any; `open_place` sets it.
+
+    Raises:
+        SetupError: if Spark is requested and not installed.
     """
 
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
     schema: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.requests_spark:
+            require("pyspark", "pandas")
 
     @property
     def requests_spark(self) -> bool:

@@ -27,7 +27,7 @@ from pyspark.accumulators import AccumulatorTCPServer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from share_state.errors import SetupError, ShareStateError, SparkEndedError
+from share_state.errors import SetupError, ShareStateError, SparkEndedError, require
 from share_state.pipeline.executor import LOCAL_MASTER, is_local, is_master, is_under_spark_submit
 from share_state.schema import declarations
 from share_state.sources import jars
@@ -282,13 +282,15 @@ def start(
         app: name of the application.
         delta: let Spark read and write Delta tables; under spark-submit only if its jars are given.
     Raises:
-        SetupError: if Java is missing, or the jars are and cannot be fetched.
+        SetupError: if Java or pandas is missing, or the jars are and cannot be fetched.
         ShareStateError: if Spark does not start with these settings.
         SparkEndedError: if its JVM is killed meanwhile.
     """
     while _STOPPING:
         _STOPPING.pop().join()
-    jars.java()  # Spark would say in many lines that there is none
+    # Spark would say in many lines that they are missing, pandas only in a task.
+    require("pandas")
+    jars.java()
     given = _operator_settings() | dict(conf or {})
     if is_under_spark_submit():
         master = given.get("spark.master", master)

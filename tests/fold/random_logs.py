@@ -1,5 +1,6 @@
 """Logs drawn at random: any records of a few share-partitions, in batches of any size."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -51,6 +52,20 @@ def logs(draw: st.DrawFn, *, orphans: bool = True) -> list[list[Written]]:
     if orphans:
         return drawn
     return [[Written(SNAPSHOT_KIND, partition, start=0, early=early) for partition in range(3)], *drawn]
+
+
+def as_kafka_writes(log: list[list[Written]]) -> list[list[Written]]:
+    """The log with the snapshot epochs of a coordinator."""
+    epochs: dict[int, int | None] = {}
+    written = list[list[Written]]()
+    for batch in log:
+        written.append([])
+        for record in batch:
+            known = epochs.get(record.partition, 0 if record.kind == UPDATE_KIND else None)
+            epoch = 0 if known is None else known + (record.kind == SNAPSHOT_KIND)
+            written[-1].append(replace(record, epoch=epoch))
+            epochs[record.partition] = None if record.kind == TOMBSTONE_KIND else epoch
+    return written
 
 
 def numbered(log: list[list[Written]]) -> list[tuple[int, Written]]:

@@ -9,18 +9,20 @@ from hypothesis import given
 
 from share_state.fold.dialect import NOT_COMPARED, CutoffVerification, verify_cutoff
 from share_state.fold.options import FoldOptions
+from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.sources.as_of import Window
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
-from tests.fold.random_logs import folder_of, logs, numbered
+from tests.fold.random_logs import as_kafka_writes, folder_of, logs, numbered
 
 S0, S1, S2 = (Written(SNAPSHOT_KIND, partition, ((0, 3, 2, 1),), start=0) for partition in range(3))
 U0, U1, U2 = (Written(UPDATE_KIND, partition, ((4, 5, 2, 1),), start=1) for partition in range(3))
 D0, D1, D2 = (Written(TOMBSTONE_KIND, partition) for partition in range(3))
 
 
-def _cutoff(folder: Path, *records: Written) -> tuple[FoldedLog, dict]:
-    folded = fold_log(folder_of([[record] for record in records], folder))
+def _cutoff(folder: Path, *records: Written, begins_at: int = 0) -> tuple[FoldedLog, dict]:
+    log = folder_of(as_kafka_writes([[record] for record in records]), folder, base_offset=begins_at)
+    folded = fold_log(replace(log, start_is_recorded=begins_at > 0))
     (row,) = folded.cutoff.to_pylist()
     return folded, row
 
@@ -62,7 +64,7 @@ def test_the_cutoff_is_the_least_snapshot_offset_of_the_live_share_partitions(
 def test_a_state_that_rests_on_an_update_before_the_cutoff_makes_it_unsafe(tmp_path: Path):
     folded, row = _cutoff(tmp_path, U0, S1, S1)
     assert (row["cutoff_offset"], row["safe"]) == (2, False)
-    assert row["reason"].startswith("the snapshot of 1 share-partition is not in the input, nor in the broker's log")
+    assert "the snapshot of 1 share-partition is not in the input, nor in the broker's log" in row["reason"]
     proof = _proof(folded)
     assert proof is not None
     assert proof.differing == ("g:AAECAwQFBgcICQoLDA0ODw:0",)
@@ -77,9 +79,29 @@ def test_no_cutoff_is_safe_while_a_live_share_partition_has_no_snapshot_in_the_l
 
 def test_a_redundant_update_without_a_snapshot_before_it_is_no_danger(tmp_path: Path):
     # As the broker's pruning leaves them: the key has a later snapshot.
-    folded, row = _cutoff(tmp_path, U0, S1, S0)
-    assert (row["cutoff_offset"], row["safe"]) == (1, True)
+    folded, row = _cutoff(tmp_path, U0, S1, S0, begins_at=10)
+    assert (row["cutoff_offset"], row["safe"]) == (11, True)
     assert _proof(folded) == CutoffVerification(2, ())
+
+
+@pytest.mark.parametrize(
+    ("records", "at"),
+    [
+        ((replace(S0, epoch=0), replace(S0, epoch=2)), 1),
+        ((replace(S0, epoch=0), replace(S0, epoch=0)), 1),
+        ((replace(S0, epoch=1), replace(S0, epoch=2)), 0),
+        ((replace(S0, epoch=0), replace(U0, epoch=1), replace(S0, epoch=1)), 1),
+        ((replace(U0, epoch=0), replace(S0, epoch=1)), 0),
+        ((S0, D0, replace(S0, epoch=1), replace(S0, epoch=2)), 2),
+    ],
+)
+def test_no_cutoff_is_safe_if_snapshot_epochs_do_not_follow(tmp_path: Path, records: tuple[Written, ...], at: int):
+    folded = fold_log(folder_of([[record] for record in (S1, *records, replace(S1, epoch=1))], tmp_path))
+    (row,) = folded.cutoff.to_pylist()
+    assert not row["safe"]
+    assert row["reason"].startswith(f"the snapshot epoch at offset {at + 1} does not follow the one before it")
+    assert folded.checkpoint is not None
+    assert folded.checkpoint.last_break == at + 1
 
 
 def test_damage_before_the_cutoff_is_no_difference_between_the_states(tmp_path: Path):
@@ -110,10 +132,11 @@ def test_the_cutoff_is_kafka_s_on_any_log(tmp_path_factory: pytest.TempPathFacto
 
 
 @given(logs())
-def test_a_cutoff_is_safe_exactly_where_every_live_share_partition_has_a_snapshot(
+def test_a_cutoff_is_safe_exactly_where_each_live_share_partition_has_its_snapshot(
     tmp_path_factory: pytest.TempPathFactory, log: list[list[Written]]
 ):
-    folded = fold_log(folder_of(log, tmp_path_factory.mktemp("log")))
+    pruned = folder_of(as_kafka_writes(log), tmp_path_factory.mktemp("log"), base_offset=7)
+    folded = fold_log(replace(pruned, start_is_recorded=True))
     proof = _proof(folded)
     if folded.cutoff["cutoff_offset"][0].as_py() is None:
         assert proof is None
@@ -121,7 +144,8 @@ def test_a_cutoff_is_safe_exactly_where_every_live_share_partition_has_a_snapsho
         assert proof is not None
         assert proof.compared == len(folded.states)
         has_snapshots = folded.states["snapshot_offset"].null_count == 0
-        assert folded.cutoff["safe"].to_pylist() == [has_snapshots]
+        follows_a_tombstone = folded.all_chains.last_break != NO_OFFSET
+        assert folded.cutoff["safe"].to_pylist() == [has_snapshots and not follows_a_tombstone]
         assert not (has_snapshots and proof.differing)
 
 

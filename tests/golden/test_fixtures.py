@@ -88,9 +88,7 @@ def codes(findings: pa.Table, severity: str | None = None) -> Counter:
 
 
 def test_every_release_and_scenario_is_here():
-    by_release = {
-        release.name: {path.name for path in release.iterdir()} for release in DATA.iterdir() if release.is_dir()
-    }
+    by_release = {release.name: {path.name for path in release.iterdir()} for release in DATA.glob("4.*")}
     anywhere = {"happy", "chaos", "fuzz"}
     codecs = {"codec-gzip", "codec-snappy", "codec-lz4", "codec-zstd"}
     assert by_release == {

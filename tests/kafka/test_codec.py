@@ -249,7 +249,9 @@ UNKNOWN_TAG = st.tuples(st.integers(1, 2**32 - 1), st.binary(max_size=200))
 def values(fields: tuple[WireField, ...], flexible: bool) -> st.SearchStrategy[dict]:
     """Values that a layout can hold, undeclared tags included."""
     every = {field.name: field_values(field, flexible) for field in fields}
-    tags = st.lists(UNKNOWN_TAG, min_size=1, max_size=3, unique_by=lambda pair: pair[0]).map(sorted)
+    declared = {field.tag for field in fields}
+    unknown = UNKNOWN_TAG.filter(lambda pair: pair[0] not in declared)
+    tags = st.lists(unknown, min_size=1, max_size=3, unique_by=lambda pair: pair[0]).map(sorted)
     return st.fixed_dictionaries(every, optional={"unknown_tags": tags} if flexible else {})
 
 
@@ -266,7 +268,10 @@ def field_values(field: WireField, flexible: bool) -> st.SearchStrategy:
         one = st.none() | st.binary(max_size=200)
     else:
         one = INTEGERS.get(field.type, TEXT)
-    return st.lists(one, max_size=130) if field.is_array and not field.fields else many(one) if field.is_array else one
+    if not field.is_array:
+        return one
+    several = many(one) if field.fields else st.lists(one, max_size=130)
+    return st.none() | several if field.default == "null" else several
 
 
 def many(one: st.SearchStrategy) -> st.SearchStrategy[list]:

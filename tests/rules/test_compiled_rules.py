@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from inspect import signature
+from inspect import getsource, signature
 from itertools import pairwise
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from share_state.kafka.releases import RELEASES
 from share_state.kafka.state_records import StateRecords
 from share_state.rules import findings as findings_module
 from share_state.rules.findings import RecordRules
-from share_state.rules.registry import Predicate, Scope, registered
+from share_state.rules.registry import Predicate, Scope, composed_rules, registered
 from tests.fold.decoded_logs import damaged, decoded, drawn_records
 from tests.fold.model import Written
 from tests.fold.random_logs import logs
@@ -125,3 +125,10 @@ def test_a_damaged_log_breaks_the_same_rules(
 def test_few_records_of_a_real_workload_break_a_rule(release: str):
     records, keys = decoded(DATA / release / "chaos" / "__share_group_state-0")
     assert _agree(records, keys, [], Limits(), 0) < 0.1 * len(records.rows)
+
+
+def test_the_source_of_the_composed_rules_can_be_read():
+    """numba reads it to cache what it compiles; from Python 3.13, a wrong text ends that with an error."""
+    composed = composed_rules()
+    assert getsource(composed.broken_rules.__wrapped__).startswith("def broken_rules(record, context, ")
+    assert "broken_by_batch(record, " in getsource(composed.broken_by_batch.__wrapped__)

@@ -65,6 +65,7 @@ ELSEWHERE = {
     "LOG_BEHIND",
     "LOG_BEGUN_AGAIN",
     "LOG_DIVERGED",
+    "RESUME_STATE_CHANGED",
 }
 """Rules about what lies beside a log; their own tests break them."""
 

@@ -217,11 +217,11 @@ def test_a_declared_record_is_read(write):
         ("type: int32, doc", "type: int24, doc", "a: type 'int24' is unknown"),
         ("type: int32, doc", 'type: "[]Nobody", doc', r"a: type '\[\]Nobody' is unknown"),
         ("type: int32, doc", 'type: "../tables/t", doc', "a: type '../tables/t' is unknown"),
-        ("part: value", "part: body", "part: Input should be 'key', 'value' or 'data'"),
+        ("part: value", "part: body", "part: Input should be 'key', 'value', 'data' or 'message'"),
         ("tag: 0, default: -1", "tag: 0", "fields.1.*a tagged field needs a default"),
         ("flexible: true", "flexible: false", "layouts.0: .*only a flexible layout"),
         ("name: b", "name: a", "layouts.0: .*field 'a' is declared twice"),
-        ("    version: 0\n", "", "layout 1.0: a value has a version"),
+        ("    version: 0\n", "", "layout 1.0: a value or message has a version"),
         ("part: value", "part: key", "layout 1.0: .*a key has none"),
     ],
 )

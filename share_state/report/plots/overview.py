@@ -30,6 +30,7 @@ from share_state.report.plots.charts import (
     to_arrow,
 )
 from share_state.report.plots.share_partition import KEY_COLUMNS, offsets, window
+from share_state.report.share_partitions import NO_BEGINNING, lacks_beginning
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
 
@@ -189,13 +190,18 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delive
         return (window if what == "window" else offsets)(timeline, until=until)
     executor, where = LocalExecutor(), selection.of_rows
     name = IN_FLIGHT if what == "deliveries" else CUTOFF if where is None else STATE
-    rows = executor.fold(plan, OutputSpec((name,) if name != CUTOFF else ()))
-    tables = executor.returned_tables(rows, (name, CUTOFF))
+    folded = (STATE, IN_FLIGHT) if name == IN_FLIGHT else (name,) if name != CUTOFF else ()
+    rows = executor.fold(plan, OutputSpec(folded))
+    tables = executor.returned_tables(rows, (*folded, CUTOFF))
     shown = tables[name] if where is None else tables[name].filter(where)
     if not len(shown) and where is not None:
         plan.check(selection)
     if what == "deliveries":
-        return deliveries(shown, limit=delivery_limit)
+        chart = deliveries(shown, limit=delivery_limit)
+        states = tables[STATE] if where is None else tables[STATE].filter(where)
+        if unknown := pc.sum(lacks_beginning(states)).as_py():
+            chart.says += f" It is not known for {pluralize(unknown, 'share-partition')}: {NO_BEGINNING}."
+        return chart
     of_logs = tables[CUTOFF] if where is None else tables[CUTOFF].filter(_logs_of(shown))
     return cutoffs(name_holders(of_logs, plan.topics))
 

@@ -31,6 +31,7 @@ from share_state.report.plots.charts import (
     styled,
     to_arrow,
 )
+from share_state.report.share_partitions import NO_BEGINNING, lacks_beginning
 
 KEY_COLUMNS = ("group_id", "topic_id", "topic", "partition")
 
@@ -62,6 +63,7 @@ class History:
         until: the end of the time axis.
         start, end: int64 SPSO and SPEO after each record; -1 if it has none.
         topic_end: end offset of the topic-partition; None if unknown.
+        lacks_beginning: whether its first state rests on an update whose snapshot is not in the input.
         rows: the table.
     """
 
@@ -72,12 +74,18 @@ class History:
     start: np.ndarray
     end: np.ndarray
     topic_end: int | None
+    lacks_beginning: bool
     rows: pa.Table
 
     @property
     def edges(self) -> np.ndarray:
         """Times of the records, then `until`: state n holds from edges[n] to edges[n + 1]."""
         return np.append(self.times, self.until)
+
+    @property
+    def doubt(self) -> str:
+        """A sentence that says that the log's beginning is not in the input; empty if it is."""
+        return f" {NO_BEGINNING[0].upper()}{NO_BEGINNING[1:]}." if self.lacks_beginning else ""
 
     @property
     def period(self) -> str:
@@ -92,7 +100,8 @@ def read_history(timeline: Any, *more: str, until: datetime | None = None) -> Hi
     Raises:
         ShareStateError: if it is not a timeline, is empty, or holds several share-partitions.
     """
-    columns = (*KEY_COLUMNS, "offset", "timestamp", "start_offset", "end_offset", "topic_end_offset", *more)
+    columns = (*KEY_COLUMNS, "offset", "timestamp", "start_offset", "end_offset", "topic_end_offset",
+               "snapshot_offset", "suspect", *more)  # fmt: skip
     rows = to_arrow(timeline, columns, "timeline").sort_by("offset")
     keys = rows.select(list(KEY_COLUMNS)).group_by(list(KEY_COLUMNS), use_threads=False).aggregate([]).to_pylist()
     if len(keys) != 1:
@@ -113,6 +122,7 @@ def read_history(timeline: Any, *more: str, until: datetime | None = None) -> Hi
         start=start,
         end=np.where(start < 0, -1, end),
         topic_end=topic_ends[-1].as_py() if len(topic_ends) else None,
+        lacks_beginning=lacks_beginning(rows)[0].as_py() is True,
         rows=rows,
     )
 
@@ -238,8 +248,9 @@ def window(timeline: Any, *, until: datetime | None = None) -> Chart:
     axes = chart.subplots()
     known = history.start >= 0
     if not known.any() or history.end[known].max() <= history.start[known].min():
-        axes.text(0.5, 0.5, "nothing was ever in flight", ha="center", transform=axes.transAxes)
-        chart.says = "Nothing was ever in flight."
+        nothing = "nothing in the input was in flight" if history.doubt else "nothing was ever in flight"
+        axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
+        chart.says = f"{nothing.capitalize()}.{history.doubt}"
         return chart
     origin, end = int(history.start[known].min()), int(history.end[known].max())
     shown = list(tiles(history, origin, end))
@@ -256,7 +267,7 @@ def window(timeline: Any, *, until: datetime | None = None) -> Chart:
     chart.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, handleheight=1.4)
     chart.says = (
         f"{history.period} offsets were {', '.join(map(_tile_label, shown))}; at the end the window is from "
-        f"{history.start[-1]:,} to {history.end[-1]:,}."
+        f"{history.start[-1]:,} to {history.end[-1]:,}.{history.doubt}"
     )
     return chart
 
@@ -297,8 +308,9 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
     axes = chart.subplots()
     known = history.start >= 0
     if not known.any():
-        axes.text(0.5, 0.5, "the start offset was never initialized", ha="center", transform=axes.transAxes)
-        chart.says = "The start offset was never initialized."
+        nothing = f"the start offset {'in the input is not' if history.doubt else 'was never'} initialized"
+        axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
+        chart.says = f"{nothing.capitalize()}.{history.doubt}"
         return chart
     origin = int(history.start[known].min())
     start, end = _steps(history.start, origin), _steps(history.end, origin)
@@ -317,7 +329,7 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
     topic_end = f"; the topic ends at {history.topic_end:,}" if history.topic_end is not None else ""
     chart.says = (
         f"{history.period} the start offset {moved}, and {end_offset - last:,} offsets are in flight before the end at "
-        f"{end_offset:,}{topic_end}."
+        f"{end_offset:,}{topic_end}.{history.doubt}"
     )
     return chart
 

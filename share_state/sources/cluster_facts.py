@@ -1,0 +1,248 @@
+"""What a broker's data folder says about its cluster: names, partitions, ends, limits and features.
+
+The facts come from the metadata log (`metadata_log`), from the folders of topics and the checkpoint files
+(`topic_extents`), and from `server.properties`. Each fact has an origin in words. Confidential settings are never kept:
+only the keys of KEPT_CONFIGS are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from share_state.errors import InputError
+from share_state.kafka.metadata_records import ResourceType
+from share_state.sources.discovery import GROUP_TOPIC, HIGH_WATERMARK_CHECKPOINT, METADATA_FOLDER, STATE_TOPIC
+from share_state.sources.metadata_log import KEPT_CONFIGS, ClusterMetadata, read_metadata_log
+from share_state.sources.object_stores import InputPath, read_errors
+from share_state.sources.topic_extents import (
+    TopicExtent,
+    latest_extents,
+    read_extents,
+)
+from share_state.sources.topics import Topics, topics_of
+
+SERVER_PROPERTIES = "server.properties"
+_CLUSTER_DEFAULT = ""
+"""Name of the resource with the dynamic configs of all brokers."""
+
+BROKER_LIMITS = {
+    "delivery_count": "group.share.delivery.count.limit",
+    "record_locks": "group.share.partition.max.record.locks",
+    "updates_per_snapshot": "share.coordinator.snapshot.update.records.per.snapshot",
+}
+"""Name in fold.limits.Limits -> broker config."""
+
+_GROUP_CONFIGS = {
+    "delivery_count": ("share.delivery.count.limit", "delivery.count.limit", 2, 10),
+    "record_locks": ("share.partition.max.record.locks", "partition.max.record.locks", 100, 4000),
+}
+"""Name of a limit -> group config; the end of the names of the broker configs that bound it, and Kafka's bounds.
+Source: Kafka GroupConfig.evaluate (KIP-1240), ShareGroupConfig."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What the data folders of brokers say about their cluster.
+
+    Attributes:
+        folders: the data folders.
+        metadata: the metadata log; None if there is none, or it cannot be read.
+        topics: topics that exist: names, partition counts, log starts and ends.
+        removed_topics: id -> name of topics that were deleted.
+        limits: name in fold.limits.Limits -> value, for the limits that brokers set.
+        group_limits: share group -> name of a limit -> the value that applies to it.
+        group_configs: share group -> its configs.
+        state_partitions, group_partitions: partitions of the state topic and of `__consumer_offsets`; None if unknown.
+        origins: name of a fact -> where it comes from, in words.
+        notes: what is wrong or guessed, one line each.
+        conflicts: facts on which two folders disagree, in words.
+    """
+
+    folders: tuple[str, ...]
+    metadata: ClusterMetadata | None = None
+    topics: Topics = field(default_factory=Topics)
+    removed_topics: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    group_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    state_partitions: int | None = None
+    group_partitions: int | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+
+def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None = None) -> ClusterFacts:
+    """Read the facts in the data folders of the brokers of one cluster.
+
+    Args:
+        folders: data folders, from `discovery.find_data_folders`.
+        until_time_ms: a moment: what the metadata log says of it. Ends are those at the time of the copy.
+    Raises:
+        InputError: if a file cannot be read.
+    """
+    notes, origins = list[str](), dict[str, str]()
+    metadata = _newest_metadata(folders, until_time_ms, notes)
+    extents = [extent for folder in folders for extent in read_extents(folder)]
+    topics = _topics(metadata, extents, origins)
+    static = [(folder / SERVER_PROPERTIES, read_properties(folder / SERVER_PROPERTIES)) for folder in folders]
+    settings = _BrokerSettings(metadata, [(str(file), properties) for file, properties in static if properties])
+    limits = {name: value for name, key in BROKER_LIMITS.items() if (value := settings.number(key, name)) is not None}
+    group_configs = metadata.configs_of(ResourceType.GROUP) if metadata else {}
+    if metadata is not None:
+        notes += metadata.notes
+    return ClusterFacts(
+        folders=tuple(map(str, folders)),
+        metadata=metadata,
+        topics=topics,
+        removed_topics=_removed(metadata),
+        limits=limits,
+        group_limits=settings.group_limits(group_configs),
+        group_configs=group_configs,
+        state_partitions=_partition_count(STATE_TOPIC, topics, settings, "state_partitions", origins),
+        group_partitions=_partition_count(GROUP_TOPIC, topics, settings, "group_partitions", origins),
+        origins=origins | settings.origins,
+        notes=tuple(notes),
+        conflicts=tuple(settings.conflicts),
+    )
+
+
+def _newest_metadata(
+    folders: Sequence[InputPath], until_time_ms: int | None, notes: list[str]
+) -> ClusterMetadata | None:
+    """The metadata log that goes furthest; of several brokers, all have a copy of the same log."""
+    newest: ClusterMetadata | None = None
+    for folder in folders:
+        if not (folder / METADATA_FOLDER).is_dir():
+            continue
+        try:
+            metadata = read_metadata_log(folder / METADATA_FOLDER, until_time_ms)
+        except InputError as error:
+            notes.append(f"{error}; the command works without it")
+            continue
+        if newest is None or (metadata.is_complete, metadata.end_offset) > (newest.is_complete, newest.end_offset):
+            newest = metadata
+    return newest
+
+
+def _removed(metadata: ClusterMetadata | None) -> dict[str, str]:
+    if metadata is None:
+        return {}
+    removed = metadata.topics.filter(metadata.topics["removed"].is_valid())
+    return dict(zip(removed["topic_id"].to_pylist(), removed["topic"].to_pylist(), strict=True))
+
+
+def _topics(metadata: ClusterMetadata | None, extents: Sequence[TopicExtent], origins: dict[str, str]) -> Topics:
+    """The topics that exist, by the metadata log; without it, those whose folders show their ids."""
+    if metadata is None:
+        # Of an export of internal topics alone, nothing is learned.
+        named = [one for one in extents if one.topic_id is not None and not one.topic.startswith("__")]
+        names = {extent.topic_id: extent.topic for extent in named if extent.topic_id is not None}
+        latest = latest_extents(extents, {})
+        if names:
+            origins["topics"] = "partition.metadata in the topics' folders"
+        counts, is_complete = {}, False
+    else:
+        live = metadata.live_topics
+        ids, topic_names = live["topic_id"].to_pylist(), live["topic"].to_pylist()
+        names = dict(zip(ids, topic_names, strict=True))
+        counts = {topic_id: count for topic_id, count in zip(ids, live["partitions"].to_pylist(), strict=True) if count}
+        latest = latest_extents(extents, _leaders(metadata, {extent.topic for extent in extents}))
+        origins["topics"] = metadata.path
+        is_complete = metadata.is_complete
+    ids_by_name = {name: topic_id for topic_id, name in names.items()}
+    known = list[tuple[str, TopicExtent]]()
+    for extent in latest:
+        topic_id = extent.topic_id or ids_by_name.get(extent.topic)
+        if topic_id is not None and topic_id in names:
+            known.append((topic_id, extent))
+    if known:
+        is_guess = not all(extent.is_log_end for _, extent in known)
+        marks = f"; where a folder is missing, {HIGH_WATERMARK_CHECKPOINT}, which may be seconds old"
+        origins["end_offsets"] = f"last batches in the topics' folders{marks if is_guess else ''}"
+    return topics_of(
+        names,
+        ends={(topic_id, extent.partition): extent.end for topic_id, extent in known},
+        starts={(topic_id, extent.partition): extent.start for topic_id, extent in known if extent.start is not None},
+        partition_counts=counts,
+        is_complete=is_complete,
+    )
+
+
+def _leaders(metadata: ClusterMetadata, topics: set[str]) -> dict[tuple[str, int], int]:
+    """Topic and partition -> id of the leader, for some topics."""
+    live = metadata.live_topics
+    live = live.filter(pa.array([name in topics for name in live["topic"].to_pylist()], pa.bool_()))
+    names = dict(zip(live["row"].to_pylist(), live["topic"].to_pylist(), strict=True))
+    rows = metadata.partitions[np.isin(metadata.partitions["topic"], np.array([*names], np.int32))]
+    columns = (rows[name].tolist() for name in ("topic", "partition", "leader"))
+    return {(names[topic], partition): leader for topic, partition, leader in zip(*columns, strict=True)}
+
+
+def _partition_count(
+    topic: str, topics: Topics, settings: "_BrokerSettings", name: str, origins: dict[str, str]
+) -> int | None:
+    """The number of partitions of an internal topic: as created; before that, as brokers will create it."""
+    for topic_id, existing in zip(*(topics.names[column].to_pylist() for column in ("topic_id", "topic")), strict=True):
+        if existing == topic and topic_id in topics.partition_counts:
+            origins[name] = origins["topics"]
+            return topics.partition_counts[topic_id]
+    if topics.is_complete:
+        return None
+    keys = {STATE_TOPIC: "share.coordinator.state.topic.num.partitions", GROUP_TOPIC: "offsets.topic.num.partitions"}
+    return settings.number(keys[topic], name)
+
+
+class _BrokerSettings:
+    """The settings of the brokers: dynamic configs of brokers, of the cluster, then `server.properties`.
+
+    Source: Kafka DynamicBrokerConfig: a broker's dynamic config, the cluster's default, the static config.
+    """
+
+    def __init__(self, metadata: ClusterMetadata | None, static: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        dynamic = metadata.configs_of(ResourceType.BROKER) if metadata else {}
+        default = dynamic.pop(_CLUSTER_DEFAULT, {})
+        path = metadata.path if metadata else ""
+        of_brokers = [(f"{path}, broker {broker}", configs) for broker, configs in sorted(dynamic.items())]
+        self._levels = [of_brokers, [(f"{path}, all brokers", default)], static]
+        self.origins, self.conflicts = dict[str, str](), list[str]()
+
+    def number(self, key: str, name: str = "") -> int | None:
+        """The value of a config, if it is a number; its origin is noted under the name of the fact."""
+        for level in self._levels:
+            values = {origin: configs[key] for origin, configs in level if configs.get(key, "").lstrip("-").isdecimal()}
+            if not values:
+                continue
+            if len(set(values.values())) > 1:
+                self.conflicts.append(
+                    f"{key} is " + ", ".join(f"{value} ({origin})" for origin, value in values.items())
+                )
+            origin, value = next(iter(values.items()))
+            if name:
+                self.origins[name] = f"{key} in {origin}"
+            return int(value)
+        return None
+
+    def group_limits(self, configs: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, int]]:
+        """The limits that groups set for themselves, within the bounds of the brokers."""
+        bounds = {
+            limit: (self.number(f"group.share.min.{end}") or least, self.number(f"group.share.max.{end}") or most)
+            for limit, (_, end, least, most) in _GROUP_CONFIGS.items()
+        }
+        limits = dict[str, dict[str, int]]()
+        for group, config in configs.items():
+            for limit, (key, *_) in _GROUP_CONFIGS.items():
+                if config.get(key, "").isdecimal():
+                    least, most = bounds[limit]
+                    limits.setdefault(group, {})[limit] = min(max(int(config[key]), least), most)
+        return limits
+
+
+def read_properties(file: InputPath) -> dict[str, str]:
+    """The settings of a properties file whose keys are in KEPT_CONFIGS; empty if there is no such file."""
+    with read_errors(file):
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    split = (line.strip().partition("=") for line in lines if not line.lstrip().startswith(("#", "!")))
+    return {key.strip(): value.strip() for key, _, value in split if key.strip() in KEPT_CONFIGS}

@@ -1,0 +1,168 @@
+"""Where the logs of topics begin and end, from a broker's data folder: checkpoint files, and batch headers only.
+
+A broker notes log starts in `log-start-offset-checkpoint` and high watermarks in `replication-offset-checkpoint`. A log
+ends after its last complete batch; its offset index leads close to it, so that few headers are read, and no records.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from share_state.kafka.record_batches import HEADER_SIZE
+from share_state.sources.discovery import HIGH_WATERMARK_CHECKPOINT
+from share_state.sources.object_stores import InputPath, StorePath, read_errors
+
+_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d{1,10})", re.ASCII)
+_SEGMENT = re.compile(r"(\d{20})\.log")
+_TOPIC_ID = re.compile(r"^topic_id: *(\S+)", re.MULTILINE)
+_NODE_ID = re.compile(r"^node\.id *= *(\d+)", re.MULTILINE)
+_LOG_OVERHEAD = 12
+_INDEX_ENTRY = 8
+
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicExtent:
+    """Where the log of a topic partition begins and ends, according to one broker's folder.
+
+    Attributes:
+        topic, partition: as in the name of its folder or in the checkpoint files.
+        topic_id: from partition.metadata; None if its folder is not in the export.
+        start: offset of its first record; None if unknown.
+        end: offset after its last record.
+        is_log_end: whether `end` is the end of the log; if not, it is only the high watermark that was noted last.
+        leader_epoch: of the last batch; -1 if unknown.
+        node_id: the broker; None if unknown.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str | None
+    start: int | None
+    end: int
+    is_log_end: bool
+    leader_epoch: int = -1
+    node_id: int | None = None
+
+
+def read_extents(data_folder: InputPath) -> list[TopicExtent]:
+    """The extents of all topic partitions in a broker's data folder.
+
+    In an object store, where each header takes a request, only the checkpoint files are read.
+
+    Raises:
+        InputError: if a file cannot be read.
+    Source: Kafka LogManager, OffsetCheckpointFile, UnifiedLog.
+    """
+    with read_errors(data_folder):
+        starts, marks = (
+            read_checkpoint(data_folder / name) for name in (LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+        )
+        node = _NODE_ID.search(_text(data_folder / "meta.properties"))
+        node_id = int(node[1]) if node else None
+        folders = [] if isinstance(data_folder, StorePath) else sorted(data_folder.iterdir())
+        extents = dict[tuple[str, int], TopicExtent]()
+        for folder in folders:
+            if (name := _FOLDER.fullmatch(folder.name)) is None or not folder.is_dir():
+                continue
+            key = name["topic"], int(name["partition"])
+            extent = _read_extent(folder, *key, starts.get(key), marks.get(key), node_id)
+            if extent is not None:
+                extents[key] = extent
+    for key in marks.keys() - extents.keys():
+        extents[key] = TopicExtent(*key, None, starts.get(key), marks[key], is_log_end=False, node_id=node_id)
+    return [extents[key] for key in sorted(extents)]
+
+
+def _read_extent(
+    folder: InputPath, topic: str, partition: int, noted_start: int | None, mark: int | None, node_id: int | None
+) -> TopicExtent | None:
+    segments = sorted(
+        (int(name[1]), file) for file in folder.iterdir() if (name := _SEGMENT.fullmatch(file.name)) is not None
+    )
+    if not segments:
+        return None
+    topic_id = _TOPIC_ID.search(_text(folder / "partition.metadata"))
+    base_offset, last = segments[-1]
+    end, epoch = _end_of(last, base_offset)
+    # A log of which only the older segments were copied ends later than its copy.
+    end = max(end, mark or 0)
+    start = max(segments[0][0], noted_start or 0)
+    return TopicExtent(topic, partition, topic_id and topic_id[1], start, end, True, epoch, node_id)
+
+
+def _end_of(segment: InputPath, base_offset: int) -> tuple[int, int]:
+    """The offset after the last complete batch of a segment, and its leader epoch; -1 if there is no batch."""
+    end, epoch, size = base_offset, -1, segment.stat().st_size
+    with segment.open("rb", buffering=0) as file:
+        at = _near_end(segment.parent / segment.name.replace(".log", ".index"), file, size, base_offset)
+        while at + HEADER_SIZE <= size:
+            file.seek(at)
+            header = file.read(HEADER_SIZE)
+            first, length, last_delta = (int.from_bytes(header[i:j], "big") for i, j in ((0, 8), (8, 12), (23, 27)))
+            # A preallocated file ends in zeros.
+            is_batch = header[16] == 2 and length >= HEADER_SIZE - _LOG_OVERHEAD and first >= end
+            if not is_batch or at + _LOG_OVERHEAD + length > size:
+                break
+            end, epoch = first + last_delta + 1, int.from_bytes(header[12:16], "big", signed=True)
+            at += _LOG_OVERHEAD + length
+    return end, epoch
+
+
+def _near_end(index: InputPath, file: Any, size: int, base_offset: int) -> int:
+    """A position in a segment at which a batch begins, close to its end, from its offset index; 0 if unknown.
+
+    Source: Kafka OffsetIndex: entries of an offset relative to the base offset, and the position of its batch.
+    """
+    data = index.read_bytes() if index.is_file() else b""
+    count = len(data) // _INDEX_ENTRY
+
+    def position(entry: int) -> int:
+        return int.from_bytes(data[entry * _INDEX_ENTRY + 4 : (entry + 1) * _INDEX_ENTRY], "big")
+
+    # Unused entries of a preallocated index are zero.
+    used = bisect_left(range(count), True, key=lambda entry: position(entry) == 0)
+    if used == 0 or not 0 < (at := position(used - 1)) <= size - HEADER_SIZE:
+        return 0
+    offset = base_offset + int.from_bytes(data[(used - 1) * _INDEX_ENTRY : (used - 1) * _INDEX_ENTRY + 4], "big")
+    file.seek(at)
+    header = file.read(HEADER_SIZE)
+    first, last_delta = int.from_bytes(header[:8], "big"), int.from_bytes(header[23:27], "big")
+    return at if header[16] == 2 and first <= offset <= first + last_delta else 0
+
+
+def read_checkpoint(file: InputPath) -> dict[tuple[str, int], int]:
+    """The offsets by topic and partition in one of a broker's checkpoint files; empty if there is none.
+
+    Source: Kafka CheckpointFile: its version, the number of entries, and one entry per line.
+    """
+    offsets = dict[tuple[str, int], int]()
+    for line in _text(file).splitlines()[2:]:
+        words = line.split()
+        if len(words) == 3 and words[1].isdecimal() and words[2].isdecimal():
+            offsets[words[0], int(words[1])] = int(words[2])
+    return offsets
+
+
+def latest_extents(extents: Iterable[TopicExtent], leaders: dict[tuple[str, int], int]) -> Sequence[TopicExtent]:
+    """One extent per topic partition: of its replicas, that of the latest leader epoch, of its leader, or the longest.
+
+    Args:
+        extents: those of all brokers; of topics that were deleted, too, if their folders remain.
+        leaders: topic and partition -> id of the broker that leads it.
+    """
+    latest = dict[tuple[str, str | None, int], tuple[tuple[object, ...], TopicExtent]]()
+    for extent in extents:
+        is_leader = extent.node_id is not None and leaders.get((extent.topic, extent.partition)) == extent.node_id
+        rank = (extent.is_log_end, extent.leader_epoch, is_leader, extent.end)
+        key = extent.topic, extent.topic_id, extent.partition
+        if key not in latest or latest[key][0] < rank:
+            latest[key] = rank, extent
+    return [extent for _, extent in latest.values()]
+
+
+def _text(file: InputPath) -> str:
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""

@@ -1,0 +1,136 @@
+"""A broker's data folder names the topics, and gives ends and limits, to every command that folds."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import share_state
+from share_state.config.inputs import OPTIONS, input_spec
+from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.sources.topics import Topics
+from tests.sources.cluster_facts.metadata_writer import config, partition, topic, uuid, write_metadata_log
+from tests.truth import DATA
+
+FOLDER = Path(__file__).parents[1] / "sources" / "cluster_facts" / "whole-broker"
+TRUTH = FOLDER / "truth"
+
+
+def plan_of(folder: Path, **values: object) -> FoldPlan:
+    return build_plan(input_spec(OPTIONS, sources=[{"path": str(folder)}], **values), OPTIONS)
+
+
+def described() -> dict[tuple[str, str, int], tuple[str, str]]:
+    """What kafka-share-groups.sh --describe printed when the broker stopped."""
+    lines = (line.split() for line in (TRUTH / "kafka-share-groups-describe-offsets.txt").read_text().splitlines())
+    return {(row[0], row[1], int(row[2])): (row[3], row[4]) for row in lines if len(row) == 5 and row[2].isdecimal()}
+
+
+def test_names_and_lag_are_those_of_the_cluster_with_the_folder_alone():
+    states = share_state.reconstruct(str(FOLDER)).share_partition_state.to_pylist()
+    lags = {
+        (row["group_id"], row["topic"], row["partition"]): (
+            ("-", "-")
+            if row["start_offset"] < 0
+            else (
+                str(row["start_offset"]),
+                str(row["topic_end_offset"] - row["start_offset"] - row["delivery_complete_count"]),
+            )
+        )
+        for row in states
+    }
+    assert lags == described()
+
+
+def test_topics_limits_and_counts_are_those_of_the_cluster():
+    plan = plan_of(FOLDER)
+    truth = json.loads((TRUTH / "topics.json").read_text())
+    names = dict(zip(plan.topics.names["topic_id"].to_pylist(), plan.topics.names["topic"].to_pylist(), strict=True))
+    assert names == {one["topicId"]: one["name"] for one in truth}
+    assert plan.topics.partition_counts == {one["topicId"]: len(one["partitions"]) for one in truth}
+    ends = {(row["topic_id"], row["partition"]): row["end_offset"] for row in plan.topics.ends.to_pylist()}
+    partitions = [(one["topicId"], part) for one in truth for part in one["partitions"]]
+    assert ends == {(topic_id, part["partition"]): part["highWatermark"] for topic_id, part in partitions}
+    starts = {(row["topic_id"], row["partition"]): row["start_offset"] for row in plan.topics.starts.to_pylist()}
+    with_folders = {topic_id for topic_id, name in names.items() if not name.startswith(("__c", "__t"))}
+    assert starts == {
+        (topic_id, part["partition"]): part["logStartOffset"]
+        for topic_id, part in partitions
+        if topic_id in with_folders
+    }
+    assert (plan.limits.delivery_count, plan.limits.updates_per_snapshot, plan.state_partitions) == (4, 20, 7)
+    assert plan.topics.is_complete
+    assert not plan.fact_conflicts
+    assert "group.share.delivery.count.limit" in plan.facts["cluster_facts.delivery_count"]
+
+
+def test_an_export_without_a_data_folder_has_no_facts():
+    plan = plan_of(DATA / "4.4.0" / "happy")
+    assert (plan.facts, plan.fact_conflicts, len(plan.topics.names)) == ({}, (), 0)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A data folder with one state log, whose cluster has a topic and a group with a limit of its own."""
+    shutil.copytree(FOLDER / "__share_group_state-0", tmp_path / "__share_group_state-0")
+    limit = "share.delivery.count.limit"
+    records = [topic(1, "orders"), partition(1, 0), partition(1, 1)]
+    configs = [config(32, "own", limit, "7"), config(32, "bounded", limit, "99"), config(4, "", f"group.{limit}", "3")]
+    write_metadata_log(tmp_path, [records, configs, [config(4, "1", f"group.{limit}", "6")]])
+    return tmp_path
+
+
+def test_limits_follow_the_precedence_of_kafka_and_of_the_call(small):
+    (small / "server.properties").write_text("group.share.delivery.count.limit=4\nssl.key.password=hunter2\n")
+    facts = plan_of(small)
+    assert facts.limits.delivery_count == 6
+    assert facts.limits.groups == {"bounded": {"delivery_count": 10}, "own": {"delivery_count": 7}}
+    called = plan_of(small, limits={"delivery_count": 8, "groups": {"own": {"delivery_count": 9}}})
+    assert called.limits.delivery_count == 8
+    assert called.limits.groups["own"] == {"delivery_count": 9}
+    assert "hunter2" not in repr(facts)
+
+
+def findings_of(folder: Path, topics: Path) -> list[dict]:
+    found = share_state.reconstruct(str(folder), topics=str(topics))
+    return [row for row in found.findings.to_pylist() if row["rule"] == "CLUSTER_FACTS_DISAGREE"]
+
+
+def test_sources_that_disagree_are_a_finding(small):
+    told = plan_of(small, limits={"delivery_count": 8}, state_partitions=3)
+    assert [one.message.partition(" is ")[0] for one in told.fact_conflicts] == ["limits.delivery_count"]
+    file = small / "topics.json"
+    stale = {uuid(1): {"name": "renamed", "partitions": 1}, uuid(2): "elsewhere"}
+    file.write_text(json.dumps(stale))
+    found = findings_of(small, file)
+    assert [(row["severity"], row["topic"]) for row in found] == [("warning", "renamed")] * 2 + [
+        ("warning", "elsewhere")
+    ]
+    assert "orders in the metadata log" in found[0]["message"]
+    assert "but 2 in the metadata log" in found[1]["message"]
+
+
+def test_what_the_topics_file_leaves_out_comes_from_the_metadata_log(small):
+    file = small / "topics.json"
+    file.write_text(json.dumps({uuid(1): {"end_offsets": {"0": 5}}}))
+    topics = plan_of(small, topics=str(file)).topics
+    assert isinstance(topics, Topics)
+    assert topics.names.to_pylist() == [{"topic_id": uuid(1), "topic": "orders"}]
+    assert topics.ends["end_offset"].to_pylist() == [5]
+    assert topics.partition_counts == {uuid(1): 2}
+
+
+def test_a_metadata_log_of_noise_is_noted_and_the_command_works(small, caplog):
+    segment = small / "__cluster_metadata-0" / f"{0:020}.log"
+    segment.write_bytes(b"\x07" * 5000)
+    with caplog.at_level("INFO", "share_state"):
+        plan = plan_of(small)
+    assert not plan.topics.is_complete
+    assert "__cluster_metadata-0" in caplog.text
+
+
+def test_the_options_of_a_run_change_when_a_topic_is_created(small):
+    first = plan_of(small).facts
+    write_metadata_log(small, [[topic(1, "orders"), partition(1, 0)], [topic(2, "payments"), partition(2, 0)]])
+    assert plan_of(small).facts["cluster_facts.digest"] != first["cluster_facts.digest"]
