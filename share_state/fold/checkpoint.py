@@ -70,6 +70,8 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
         "transactional": counts.transactional,
         "unknown_types": list(counts.unknown_types.items()),
         "unknown_tags": counts.unknown_tags,
+        "records": counts.records,
+        "other_records": counts.other_records,
         "foreign": counts.foreign,
         "lost_at": checkpoint.last_lost_offset,
         "break_at": checkpoint.last_break,
@@ -218,6 +220,8 @@ def _parsed(carried: str) -> _CarriedLog | None:
             transactional=tuple(log["transactional"]),
             unknown_types={kind: tuple(seen) for kind, seen in log["unknown_types"]},
             unknown_tags=tuple(log["unknown_tags"]),
+            records=log.get("records", 0),
+            other_records=log.get("other_records", 0),
             foreign=tuple(log.get("foreign", (NO_OFFSET, 0))),
         )
         log.setdefault("break_at", NO_OFFSET)

@@ -49,6 +49,9 @@ BATCH_FAULTS: dict[int, tuple[str, str]] = {
 
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
+_OTHER = Fault.UNKNOWN_TYPE | Fault.KEY_MALFORMED | Fault.VALUE_MALFORMED
+"""Faults of records that are no state records, such as those of another topic."""
+
 
 @dataclass(slots=True)
 class LogCounts:
@@ -59,6 +62,8 @@ class LogCounts:
         transactional: offset of the first batch with the transactional or control flag, and number of such batches.
         unknown_types: unknown record type -> offset of the first such record, and number of such records.
         unknown_tags: offset of the first record with an unknown tagged field, and number of such records.
+        records: number of records that were decoded.
+        other_records: number of those that are no state records.
         foreign: offset of the first batch whose leader epoch is not that of the log, and number of such batches.
     """
 
@@ -66,7 +71,14 @@ class LogCounts:
     transactional: tuple[int, int] = (NO_OFFSET, 0)
     unknown_types: dict[int, tuple[int, int]] = field(default_factory=dict)
     unknown_tags: tuple[int, int] = (NO_OFFSET, 0)
+    records: int = 0
+    other_records: int = 0
     foreign: tuple[int, int] = (NO_OFFSET, 0)
+
+    @property
+    def holds_other_records(self) -> bool:
+        """Whether most records are no state records: those of another topic, or in another encoding."""
+        return 2 * self.other_records > self.records
 
     def note_foreign(self, offsets: np.ndarray) -> None:
         """Count batches by their base offsets."""
@@ -84,6 +96,9 @@ class LogCounts:
             flagged &= batches["status"] == BatchStatus.VALID
             self.transactional = _add_occurrences(self.transactional, batches["base_offset"][flagged])
         rows = records.rows
+        self.records += len(rows)
+        if records.faults & _OTHER:
+            self.other_records += int(np.count_nonzero(rows["fault"] & np.int16(_OTHER)))
         for layout in (Layout.EARLY, Layout.CURRENT):
             if layout not in self.layouts and records.layouts & 1 << layout:
                 of_layout = rows["offset"][rows["layout"] == layout]
@@ -118,6 +133,7 @@ class LogObservations:
         repeated_batches: number of batches with the same bytes as an earlier copy.
         misplaced: numbers of share-partitions that belong to another state partition, and that state partition.
         fits_no_count: whether the keys are in their state partition with no possible number of state partitions.
+        vanished: numbers of share-partitions that had a state at the last audit, and no record since, nor a tombstone.
         key_modulus: the greatest number of state partitions with which no share-partition is misplaced; 0 if any number
             is possible.
         resume_status: how the log has changed since the last audit; None if there was none.
@@ -134,6 +150,7 @@ class LogObservations:
     repeated_batches: int = 0
     misplaced: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     fits_no_count: bool = False
+    vanished: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     key_modulus: int = 0
     resume_status: ResumeStatus | None = None
     read_before: int = NO_OFFSET

@@ -36,6 +36,7 @@ from share_state.pipeline.result import (
     TAIL_NOTE,
     RunResult,
     keep_proven,
+    logs_of_other_records,
     mark_unsafe,
     summarize,
 )
@@ -140,7 +141,8 @@ def settle_tables(
     split, found = judge_folded_states(side, plan, rows, tables[STATE])
     result = summarize(rows, (), {}, newest_of_others=None if side is None else side.folded.newest_time)
     tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
-    tables = {**tables, CUTOFF: settle_cutoffs(plan, tables[CUTOFF], modulus_of(rows))}
+    cutoffs = mark_unsafe(tables[CUTOFF], logs_of_other_records(rows))
+    tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
     if plan.fact_conflicts:
         found = [*found, judge_facts(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()

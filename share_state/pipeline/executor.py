@@ -28,7 +28,7 @@ from share_state.delta.staging import STAGED_SCHEMA, StagedFile, Staging
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.across_logs import GroupSide, modulus_of, settle_cutoffs, settle_tables
 from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
-from share_state.pipeline.result import check_batches
+from share_state.pipeline.result import check_records, logs_of_other_records, mark_unsafe
 from share_state.pipeline.sink import LogRows, Sink
 from share_state.pipeline.task import (
     CUTOFF,
@@ -133,18 +133,19 @@ class LocalExecutor:
         """Every table that `reconstruct` writes, by name.
 
         Raises:
-            InputError: if a segment cannot be read, or the input holds no valid batch.
+            InputError: if a segment cannot be read, or the input holds no valid batch or no state record.
         """
         output = OutputSpec(RESULTS, incomplete=(FINDINGS,))
         rows = self.fold(plan, output)
-        check_batches(rows)
+        check_records(rows)
         tables = {name: returned_table(rows, name, output) for name in (*RESULTS, CUTOFF)}
         return settle_tables(side, plan, rows, tables)
 
     def cutoffs(self, plan: FoldPlan) -> pa.Table:
         """The table `cutoff`, in which what all logs show together is considered."""
         rows = self.fold(plan, OutputSpec(()))
-        return settle_cutoffs(plan, returned_table(rows, CUTOFF), modulus_of(rows))
+        cutoffs = mark_unsafe(returned_table(rows, CUTOFF), logs_of_other_records(rows))
+        return settle_cutoffs(plan, cutoffs, modulus_of(rows))
 
     def collect(self, rows: pa.Table) -> pa.Table:
         """The same table."""

@@ -32,7 +32,7 @@ from share_state.sources.object_stores import (
     regular_path,
     to_path,
 )
-from share_state.sources.segments import without_obsolete_copies
+from share_state.sources.segments import check_loose_segments, without_obsolete_copies
 from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, parquet_batches, plan_table
 from share_state.sources.tables import Columns
 
@@ -105,6 +105,8 @@ class Format:
 
 def _find_segments(given: ExportPaths) -> Export:
     found = find_logs_of_dialect(given.paths, given.dialect)
+    for log in found:
+        check_loose_segments(log)
     logs = [without_obsolete_copies(log) for log in found]
     left_out = [
         str(to_path(segment.path).parent)

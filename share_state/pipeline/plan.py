@@ -24,11 +24,13 @@ from share_state.config.inputs import (
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.errors import InputError, SetupError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint, restore_checkpoint
+from share_state.fold.continuity import fold_after
 from share_state.fold.dialect import CutoffVerification, dialect_of, verify_cutoff
 from share_state.fold.explain import share_partitions
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import Folded
 from share_state.fold.options import ControlOptions, FoldOptions, SharePartitionFilter
+from share_state.fold.state_log import fold_log
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
 from share_state.pipeline.facts import settle_facts
@@ -118,12 +120,14 @@ class ResumedLog:
         files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs; for a log with
             control records, which is read from its start, files of `share_partition_state`.
         found: the log partition with all its segments; None if it has none or is missing.
+        is_compared: whether share-partitions of the last audit must be in it.
     """
 
     status: ResumeStatus
     checkpoint: str | None = None
     files: tuple[str, ...] = ()
     found: LogPartition | None = None
+    is_compared: bool = False
 
     def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
         """A function that returns a new copy of a log's checkpoint at each call; None if there is no checkpoint."""
@@ -221,7 +225,10 @@ class FoldPlan:
         return self._fold(log) if log.source is None else read_whole(log, self._fold)
 
     def _fold(self, log: LogPartition) -> Folded:
-        return dialect_of(log).fold(log, self.window_of(log), self.fold_options(log))
+        window, options = self.window_of(log), self.fold_options(log)
+        if self.resumed is not None and self.resumed[log.name].is_compared and window == Window():
+            return fold_after(lambda part, how: fold_log(part, window, how), log, options)
+        return dialect_of(log).fold(log, window, options)
 
     def copied(self, log: LogPartition) -> LogPartition:
         """One of the logs as `run_task` needs it: a copy if it is read several times, while the broker prunes."""
@@ -259,8 +266,15 @@ class FoldPlan:
         """The findings of a folded log, with the columns CONDITIONS if some may not count."""
         if self.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
-        clock = self.judged_at
-        return judge(folded, self.severities, self.topics, folded.record_breaches, with_unproven=True, clock=clock)
+        return judge(
+            folded,
+            self.severities,
+            self.topics,
+            folded.record_breaches,
+            with_unproven=True,
+            clock=self.judged_at,
+            compares_topics=self.window_of(folded.log) == Window(),
+        )
 
     def prove(self, folded: Folded) -> CutoffVerification | None:
         """Fold again without the records before the cutoff, and compare."""

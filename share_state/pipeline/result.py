@@ -118,10 +118,10 @@ def summarize(
         options: the other settings that shape the result.
         newest_of_others: ms, timestamp of the newest record of the logs of groups and of the dead letters.
     Raises:
-        InputError: if the input holds no valid batch.
+        InputError: if the input holds no valid batch, or no state record.
     """
     rows = results.filter(pc.is_valid(results[SUMMARY]))
-    check_batches(rows)
+    check_records(rows)
     summaries = rows[SUMMARY].to_pylist()
     limits = returned_table(rows, CUTOFF).sort_by([("topic", "ascending"), ("partition", "ascending")])
     changing = {one["log"]: _changes(one["differing"]) for one in summaries if one["differing"]}
@@ -148,7 +148,7 @@ def summarize(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
         records=sum(summary["records"] for summary in summaries),
         share_partitions=sum(limits["live_share_partitions"].to_pylist()),
-        cutoff=mark_unsafe(limits, changing),
+        cutoff=mark_unsafe(limits, logs_of_other_records(rows) | changing),
         findings=dict(sorted(findings.items())),
         progress=progress,
         index={summary["log"]: [ShareSnapshotEntry(**entry) for entry in summary["index"]] for summary in summaries},
@@ -223,17 +223,33 @@ def _writer_note(log: str, offset: int, ms: int) -> str:
     return f"{WRITER}: Kafka 4.4 or later{since}, inferred from state ARCHIVING in {log} at offset {offset}"
 
 
-def check_batches(results: pa.Table) -> None:
-    """Refuse an input without any valid batch.
+def check_records(results: pa.Table) -> None:
+    """Refuse an input without any valid batch, and one whose records are all something else than state records.
 
     Args:
         results: the result of `Executor.fold`.
     Raises:
-        InputError: if there is none.
+        InputError: if it is one of these.
     """
     summaries = results[SUMMARY].drop_null().to_pylist()
     if not any(summary["whole_batches"] for summary in summaries):
         raise InputError(f"{summaries[0]['log']}: nothing in it is a record batch; give a folder of real segments")
+    records = sum(summary["records"] for summary in summaries)
+    is_new = not any(summary["is_resumed"] for summary in summaries)
+    if records and is_new and sum(summary["other_records"] for summary in summaries) == records:
+        name = next(summary["log"] for summary in summaries if summary["records"])
+        raise InputError(
+            f"{name}: none of its {pluralize(records, 'record')} is a state record: the log of another topic, or"
+            f" an unknown encoding of keys and values; give {STATE_TOPIC}"
+        )
+
+
+def logs_of_other_records(results: pa.Table) -> dict[str, str]:
+    """Why no cutoff of a log is safe most of whose records are no state records, by name of the log partition."""
+    summaries = results[SUMMARY].drop_null().to_pylist()
+    return dict.fromkeys(
+        (one["log"] for one in summaries if one["holds_other_records"]), "most of its records are no state records"
+    )
 
 
 def run_row(

@@ -188,7 +188,9 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
         row = last.checkpoints.get(log.name) if last else None
         own = [one for one in files if row and _may_hold(one, log.name)] if log.topic == STATE_TOPIC else states
         whole = by_name.get(log.name) if log.source is None else None
-        resumed[log.name] = ResumedLog(statuses[log.name], row, tuple(one["path"] for one in own), whole)
+        is_compared = log.topic == STATE_TOPIC and not {log.name, ALL_LOGS} & {*afresh}
+        paths = tuple(one["path"] for one in own)
+        resumed[log.name] = ResumedLog(statuses[log.name], row, paths, whole, is_compared=is_compared)
     notes = [f"{name} {_NOTES[status]}" for name, status in sorted(statuses.items()) if status in _NOTES]
     if last is not None and last.is_vacuumed:
         notes.append(VACUUMED)

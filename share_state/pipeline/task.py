@@ -75,6 +75,9 @@ SUMMARIES = pa.schema(
         ("records", pa.int64()),
         ("next_offset", pa.int64()),
         ("whole_batches", pa.bool_()),
+        ("other_records", pa.int64()),
+        ("holds_other_records", pa.bool_()),
+        ("is_resumed", pa.bool_()),
         ("findings", pa.list_(pa.struct(_COUNT))),
         ("unproven", pa.list_(pa.struct([*_COUNT, ("second", pa.int64())]))),
         ("pending", pa.list_(pa.struct([*_COUNT, ("due", pa.int64())]))),
@@ -281,6 +284,7 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         rows = findings.filter(pc.field(WRITTEN) >= 0)
         seconds = rows[WRITTEN].to_numpy() // 1000
         unproven = _counted(rows.append_column("second", pa.array(seconds)), ["severity", "rule", "second"])
+    counts = folded.observations.counts
     if DUE in findings.schema.names:
         pending = _counted(findings.filter(pc.field(DUE) >= 0), ["severity", "rule", DUE])
     # Folding the input again shows nothing about records that are not in it.
@@ -291,6 +295,9 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "records": folded.record_count,
         "next_offset": folded.next_offset if folded.log.has_offsets else None,
         "whole_batches": folded.has_valid_batches or folded.log.size == 0,
+        "other_records": counts.other_records,
+        "holds_other_records": counts.holds_other_records,
+        "is_resumed": folded.observations.read_before >= 0,
         "findings": _counted(_certain(findings), ["severity", "rule"]),
         "unproven": unproven,
         "pending": pending,

@@ -1,11 +1,11 @@
 """The rules of an audit. `registry` registers rules, `findings` evaluates them; the other modules define rules.
 
 `records` and `record_batches` have rules over records and batches of `__share_group_state`; `epochs`, `state_batches`
-and `chains` over records with their context; `operations` over the folded state; `coverage` over what the input lacks.
-`control_chains` and `control_records` have the rules for control records of the KIP-932 draft. `groups` and
-`group_members` have the rules over share groups, with the input that `group_context` defines; `sticky` the rules over
-classic consumer groups, and `dead_letters` those over dead-letter topics.
-`cluster_facts` has the rule over sources that disagree about the cluster.
+and `chains` over records with their context; `operations` over the folded state; `coverage` over what the input is and
+lacks; `topics` compares the state with topics. `control_chains` and `control_records` have the rules for control
+records of the KIP-932 draft. `groups` and `group_members` have the rules over share groups, with the input that
+`group_context` defines; `sticky` the rules over classic consumer groups, and `dead_letters` those over dead-letter
+topics. `cluster_facts` has the rule over sources that disagree about the cluster.
 """
 
 from share_state.rules import (  # noqa: F401  importing them registers their rules
@@ -23,4 +23,5 @@ from share_state.rules import (  # noqa: F401  importing them registers their ru
     records,
     state_batches,
     sticky,
+    topics,
 )

@@ -1,11 +1,12 @@
-"""Rules over what the input covers: state partitions that are not in it."""
+"""Rules over what the input is: state partitions that are not in it, and logs of something else."""
 
 import numpy as np
 import pyarrow as pa
 
+from share_state.errors import pluralize
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
-from share_state.rules.registry import ERROR, NOTHING, Breaches, Scope, rule
+from share_state.rules.registry import ERROR, NOTHING, PLACE, Breaches, Scope, rule
 from share_state.schema.declarations import table_schema
 from share_state.sources.partition_count import StatePartitionCoverage
 from share_state.sources.resume_point import ResumeStatus
@@ -39,3 +40,38 @@ def state_partition_gone(folded: FoldedLog) -> Breaches:
         return NOTHING
     text = "not in the input; its share-partitions keep the state from the previous audit"
     return Breaches(np.array([folded.observations.read_before]), (text,), settled=np.array([False]))
+
+
+@rule("NO_STATE_RECORDS", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorRecordSerde, ShareCoordinatorShard.replay")
+def no_state_records(folded: FoldedLog) -> Breaches:
+    """Most records of a log are state records: their key names a share-partition, and their value can be read.
+
+    Otherwise the log, or a column of the table, is that of another topic, or in an unknown encoding. An input without
+    any state record is refused.
+    """
+    counts = folded.observations.counts
+    if not counts.holds_other_records:
+        return NOTHING
+    state_records = counts.records - counts.other_records
+    text = (
+        f"{state_records} of {pluralize(counts.records, 'record')} are state records; is this the log of another topic?"
+    )
+    evidence = {"records": np.array([counts.records]), "state_records": np.array([state_records])}
+    return Breaches(np.array([folded.first_offset]), (text,), evidence=evidence)
+
+
+@rule("SHARE_PARTITION_VANISHED", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorShard.deleteState, tombstones")
+def share_partition_vanished(folded: FoldedLog) -> Breaches:
+    """A share-partition with state at the last audit is still in the log, or the log shows its tombstone.
+
+    Its last state stays in the tables, suspect, until its records are back or `--afresh` reads the log anew.
+    """
+    vanished = folded.observations.vanished
+    last = folded.all_chains.chains["last_offset"][vanished]
+    text = (
+        "the last audit read its state up to ",
+        f"{PLACE} ",
+        last,
+        "; now the log has no record of it, nor a tombstone",
+    )
+    return Breaches(last, text, key=vanished)

@@ -15,6 +15,7 @@ from share_state.fold.durations import duration_texts
 from share_state.fold.log_stats import FINDINGS_KEPT, Folded
 from share_state.fold.record_context import ContextChunk
 from share_state.fold.state_chains import NO_OFFSET
+from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import KEY, as_type, row_texts
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import take_rows
@@ -32,6 +33,7 @@ from share_state.rules.registry import (
     composed_rules,
     registered,
 )
+from share_state.rules.topics import StateOfTopics
 from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
 
@@ -173,6 +175,7 @@ def judge(
     *,
     with_unproven: bool = False,
     clock: int | None = None,
+    compares_topics: bool = False,
 ) -> pa.Table:
     """Evaluate the rules for the dialect of a folded log partition.
 
@@ -184,12 +187,15 @@ def judge(
         with_unproven: keep findings that may not count, and add the columns CONDITIONS.
         clock: ms, up to which durations are measured. By default the newest record of this log; with `with_unproven`,
             durations are left for `complete_durations`.
+        compares_topics: whether `topics` is as recent as the log, so that both are compared.
     Returns:
         The table `findings` with run_id null.
     """
     dialect_scope = Scope.CONTROL_LOG if isinstance(folded, FoldedControlLog) else Scope.STATE_LOG
     scopes = (Scope.RECORD_BATCHES, Scope.LOG, dialect_scope)
     found = [breaches for scope in scopes for breaches in find_breaches(scope, folded, severities)]
+    if compares_topics and topics is not None and isinstance(folded, FoldedLog):
+        found += find_breaches(Scope.TOPICS, StateOfTopics(folded, topics), severities)
     breaches_by_rule = _cap([*records, *found])
     table = findings_table(
         breaches_by_rule, severities, lambda breaches: _identity(folded, breaches, topics or Topics())

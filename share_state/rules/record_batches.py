@@ -170,9 +170,12 @@ def _since_last_audit(folded: FoldedLog, status: ResumeStatus, text: str, *, set
 def log_behind(folded: FoldedLog) -> Breaches:
     """A log partition ends at or after the offset where the previous audit stopped.
 
-    The copy of a replica that lags ends before it; the state from the previous audit is kept.
+    The copy of a replica that lags ends before it, as does an older export; the state from the previous audit is kept.
     """
-    text = "ends before the offset where the previous audit stopped: the replica lags; the earlier state was kept"
+    text = (
+        "ends before the offset where the previous audit stopped: a replica that lags, or an older export;"
+        " the earlier state was kept"
+    )
     return _since_last_audit(folded, ResumeStatus.BEHIND, text, settled=False)
 
 

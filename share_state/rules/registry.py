@@ -58,6 +58,7 @@ class Scope(StrEnum):
     LOG = "log"  # a folded log partition of either dialect
     STATE_LOG = "state log"  # a folded partition of `__share_group_state`
     CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
+    TOPICS = "topics"  # the share-partitions of a state log, and what is known of their topics
     INPUT = "input"  # the state partitions that are in the input
     STATES = "states"  # rows of share_partition_state of several state partitions
     PRUNING = "pruning"  # log starts of state partitions, and their cutoffs some time ago

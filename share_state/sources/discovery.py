@@ -59,6 +59,8 @@ _FOLDER_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)", re.ASCII)
 _MAX_PARTITION = 2**31 - 1
 _MAX_DEPTH = 6
 _MAGIC_AT = 16
+_ARCHIVES = {b"PK": "a zip archive", b"\x1f\x8b": "a gzip archive", b"\x28\xb5\x2f\xfd": "a zstd archive"}
+"""How archives begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,11 +388,18 @@ def _checked_segment(file: InputPath, topic: str | None) -> InputPath:
     if _SEGMENT_NAME.fullmatch(file.name):
         return file
     head = read_head(file, _MAGIC_AT + 1)
+    if (archive := next((name for sign, name in _ARCHIVES.items() if head.startswith(sign)), None)) is not None:
+        raise InputError(f"{file}: {archive}; unpack it, and give the folder that holds {topic or '<topic>'}-0")
     if len(head) <= _MAGIC_AT or head[_MAGIC_AT] not in (0, 1, 2):
         raise InputError(
             f"{file}: not a log segment (no record batch at its start); give a .log file of {topic or _ORDINARY}"
         )
     return file
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a file has the name that a broker gives to a segment."""
+    return _SEGMENT_NAME.fullmatch(name) is not None
 
 
 def _segment(file: InputPath, replica: int) -> Segment:

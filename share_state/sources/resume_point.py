@@ -38,6 +38,7 @@ class ResumeStatus(StrEnum):
     DIVERGED = "diverged"  # different bytes at the offsets of the last batch read
     CLEANED = "cleaned"  # its start is after the next offset to read
     LONGER = "longer"  # its start is before that of the earlier run
+    VANISHED = "vanished"  # read from its start, and share-partitions of the earlier run are gone without a tombstone
     CHANGED = "changed"  # another program changed what the earlier run left to resume from
     REREAD = "reread"  # whether it continues the log read earlier is uncertain
 

@@ -29,7 +29,7 @@ from share_state.kafka.record_batches import (
     summarize_batches,
 )
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, Segment, of_copies
+from share_state.sources.discovery import LogPartition, Segment, is_segment_name, of_copies
 from share_state.sources.object_stores import READ_SIZE, StorePath, StoreUnavailableError, read_errors, to_path
 
 _MAGIC_AT, _INDEX_ENTRY = 16, 8
@@ -380,10 +380,44 @@ def without_obsolete_copies(log: LogPartition) -> LogPartition:
     return log if len(remaining) == len(ends) else of_copies(log, remaining)
 
 
+def check_loose_segments(log: LogPartition) -> None:
+    """Refuse files without a segment's name that are not parts or copies of one log: their folder names no partition.
+
+    Raises:
+        InputError: if most offsets of two of them hold different batches.
+    """
+    loose = [one for one in log.segments if not is_segment_name(to_path(one.path).name)]
+    if log.partition is not None or len(loose) < 2:
+        return
+    tables = [_valid_batches(segment) for segment in loose]
+    for number, table in enumerate(tables):
+        for other in range(number):
+            if _contradict(tables[other], table):
+                first, second = loose[other].path, loose[number].path
+                raise InputError(
+                    f"{first} and {second}: different records at the same offsets, so they are segments of two state"
+                    f" partitions, or copies that differ; move each into a folder named {log.topic}-N"
+                )
+
+
+def _contradict(table: np.ndarray, other: np.ndarray) -> bool:
+    """Whether batches cover the same offsets, most of them with other bytes."""
+    if not len(table) or not len(other):
+        return False
+    first = max(table["base_offset"][0], other["base_offset"][0])
+    if first > min(table["last_offset"][-1], other["last_offset"][-1]):
+        return False
+    _, rows, other_rows = np.intersect1d(table["base_offset"], other["base_offset"], return_indices=True)
+    return 2 * int((table["crc"][rows] == other["crc"][other_rows]).sum()) <= len(rows)
+
+
+def _valid_batches(segment: Segment) -> np.ndarray:
+    tables = [framed.batches[framed.batches["status"] == BatchStatus.VALID] for framed in frame_segments((segment,))]
+    return np.concatenate(tables) if tables else np.zeros(0, BATCH)
+
+
 def _end_offset(segment: Segment) -> int:
-    tables = [framed.batches for framed in frame_segments((segment,))]
-    ends = [int(row["last_offset"]) + 1 for table in tables for row in table[table["status"] == BatchStatus.VALID][-1:]]
-    return max(ends, default=segment.base_offset)
+    return int(_valid_batches(segment)["last_offset"].max(initial=segment.base_offset - 1)) + 1
 
 
 def _mark_unreplicated(table: np.ndarray, log: LogPartition) -> None:

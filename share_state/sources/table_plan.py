@@ -149,8 +149,8 @@ def _first_line(error: Exception) -> str:
 def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
     """Refuse a table that lacks a column or has a column of a wrong type."""
     kinds = {
-        "key": (columns.key, _is_bytes, "binary or base64 text"),
-        "value": (columns.value, _is_bytes, "binary or base64 text"),
+        "key": (columns.key, _is_bytes, "binary, or text in base64 or hexadecimal"),
+        "value": (columns.value, _is_bytes, "binary, or text in base64 or hexadecimal"),
         "partition": (columns.partition, pa.types.is_integer, "an integer"),
         "offset": (columns.offset, pa.types.is_integer, "an integer"),
         "topic": (columns.topic, is_text, "text"),

@@ -4,7 +4,6 @@
 and `TableRows` reads the row groups that `table_plan` selected.
 """
 
-import base64
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from share_state.kafka.buffers import column_bytes, is_text
 from share_state.kafka.record_batches import BATCH, RECORD, BatchStatus, Chunk
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.discovery import LogPartition
+from share_state.sources.encoded_text import NotEncodedError, decode_texts
 from share_state.sources.object_stores import parquet_source
 
 NO_TIME = -1
@@ -26,14 +26,6 @@ NO_TIME = -1
 
 CONSUMED = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())])
 """Columns of the records of a log partition that a consumer returns; timestamps are in ms."""
-
-_PADDING = ord("=")
-_TO_STANDARD_BASE64 = bytes.maketrans(b"-_=", b"+/A")
-"""Maps the URL-safe alphabet to the standard one, and padding to A, which is cut off after decoding."""
-
-
-class NotBase64Error(ValueError):
-    """Raised when a text column is not padded base64."""
 
 
 @dataclass(slots=True)
@@ -87,13 +79,13 @@ def arrow_rows(
     """Convert the columns of an Arrow batch to rows; copies the bytes of keys and values.
 
     Args:
-        key, value: binary, or text in padded base64; null for null.
+        key, value: binary, or text in base64 or hexadecimal; null for null.
         offset: int64.
         timestamp: int64, ms; NO_TIME if unknown.
         file: number of the file.
         position: int64, number of each row in the file.
     Raises:
-        NotBase64Error: if a text is not base64.
+        NotEncodedError: if a text is neither.
     """
     records = np.zeros(len(offset), RECORD)
     key_bytes, records["key_at"], records["key_size"] = _spans(key)
@@ -124,22 +116,8 @@ def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     data, ends = column_bytes(column)
     at, sizes, present = ends[:-1], np.diff(ends), np.asarray(column.is_valid())
     if is_text(column.type) and len(data):
-        data, at, sizes = _from_base64(data, at, np.where(present, sizes, 0))
+        data, at, sizes = decode_texts(data, at, np.where(present, sizes, 0))
     return data, at, np.where(present, sizes, -1)
-
-
-def _from_base64(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Decode texts of padded base64, whose length is a multiple of four."""
-    ends = (at + sizes)[sizes > 0]
-    padding = np.zeros(len(at), np.int64)
-    padding[sizes > 0] = (data[ends - 1] == _PADDING).astype(np.int64) + (data[ends - 2] == _PADDING)
-    if (sizes % 4).any() or len(data) != sizes.sum() or (data == _PADDING).sum() != padding.sum():
-        raise NotBase64Error("not base64")
-    try:
-        plain = base64.b64decode(data.tobytes().translate(_TO_STANDARD_BASE64), validate=True)
-    except ValueError:
-        raise NotBase64Error("not base64") from None
-    return np.frombuffer(plain, np.uint8), at // 4 * 3, sizes // 4 * 3 - padding
 
 
 def rows_to_chunk(rows: Rows) -> Chunk:
@@ -339,7 +317,7 @@ class TableRows:
         Rows wait until all rows with lower offsets are read, so memory depends on how much row groups overlap.
 
         Raises:
-            InputError: if a file cannot be read, an offset is missing, or a text is not base64.
+            InputError: if a file cannot be read, an offset is missing, or a text is neither base64 nor hexadecimal.
         """
         yield from rows_in_chunks(self._read(log, chunk), chunk)
 
@@ -354,10 +332,10 @@ class TableRows:
                     file = pq.ParquetFile(parquet_source(path))
                 for rows, least in self._read_group(file, group, log, chunk):
                     yield rows, min(least, following)
-            except NotBase64Error:
+            except NotEncodedError:
                 raise InputError(
-                    f"{path}: row group {group.number}: a key or value is text but not padded base64;"
-                    f" give binary columns, or base64"
+                    f"{path}: row group {group.number}: a key or value is text but neither base64 nor hexadecimal;"
+                    f" give binary columns, or one of these"
                 ) from None
             except (pa.ArrowException, OSError) as error:
                 reason = str(error).splitlines()[0]

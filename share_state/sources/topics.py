@@ -25,17 +25,17 @@ class Topics:
         names: columns topic_id and topic.
         ends: columns topic_id, partition (int32) and end_offset (next offset to be written, int64).
         partition_counts: topic id -> number of partitions, where it is given; `ends` may lack some of them.
-        are_live: whether a running cluster was asked for them.
         starts: columns topic_id, partition (int32) and start_offset (first offset that is not deleted, int64).
-        is_complete: whether a topic without a name here does not exist.
+        is_complete: whether a topic without a partition count here does not exist.
+        are_live: whether a running cluster was asked for them.
     """
 
     names: pa.Table = field(default_factory=_NAMES.empty_table)
     ends: pa.Table = field(default_factory=_ENDS.empty_table)
     partition_counts: Mapping[str, int] = field(default_factory=dict)
-    are_live: bool = False
     starts: pa.Table = field(default_factory=_STARTS.empty_table)
     is_complete: bool = False
+    are_live: bool = False
 
     def name_of(self, topic_ids: pa.Array) -> pa.Array:
         """The name of each topic id, null if unknown."""
@@ -46,10 +46,19 @@ class Topics:
 
     def end_of(self, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
         """The end offset of each topic-partition, null if unknown."""
-        if not len(self.ends):
-            return pa.nulls(len(topic_ids), pa.int64())
-        keys = _join(self.ends["topic_id"].combine_chunks(), self.ends["partition"].combine_chunks())
-        return self.ends["end_offset"].combine_chunks().take(pc.index_in(_join(topic_ids, partitions), keys))
+        return _offset_of(self.ends, topic_ids, partitions)
+
+    def start_of(self, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
+        """The log start offset of each topic-partition, null if unknown."""
+        return _offset_of(self.starts, topic_ids, partitions)
+
+
+def _offset_of(offsets: pa.Table, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
+    """The offset of each topic-partition in one of the tables `ends` and `starts`, null if unknown."""
+    if not len(offsets):
+        return pa.nulls(len(topic_ids), pa.int64())
+    columns = [column.combine_chunks() for column in offsets.columns]
+    return columns[2].take(pc.index_in(_join(topic_ids, partitions), _join(columns[0], columns[1])))
 
 
 def topics_of(
@@ -94,7 +103,7 @@ class _Topic(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, topic: Any) -> Any:
-        """`"name"` alone, and partitions as a list of {partition, highWatermark or end_offset}."""
+        """`"name"` alone, and partitions as a list of {partition, highWatermark or end_offset, logStartOffset}."""
         if isinstance(topic, str):
             return {"name": topic}
         end_offsets = topic.get("end_offsets", {}) if isinstance(topic, dict) else None
@@ -105,9 +114,17 @@ class _Topic(BaseModel):
             for entry in topic["partitions"]
             if isinstance(entry, dict) and isinstance(entry.get("partition"), int)
         }
+        starts = {
+            entry["partition"]: entry["logStartOffset"]
+            for entry in topic["partitions"]
+            if isinstance(entry, dict) and isinstance(entry.get("partition"), int) and "logStartOffset" in entry
+        }
         # A partition without a leader has no high watermark.
         known = {number: end for number, end in {**ends, **end_offsets}.items() if end is not None}
-        return {**topic, "end_offsets": known, "partitions": max(ends) + 1 if ends else None}
+        known_starts = {number: start for number, start in starts.items() if start is not None}
+        known_starts |= topic.get("start_offsets", {})
+        count = max(ends) + 1 if ends else None
+        return {**topic, "end_offsets": known, "start_offsets": known_starts, "partitions": count}
 
 
 _TopicId = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
@@ -127,6 +144,7 @@ def read_topics(path: str) -> Topics:
 
     Accepts two forms: `{"<topic id>": {"name": "orders", "partitions": 3, "end_offsets": {"0": 612}}}`, and a list of
     `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`; all but the id is optional.
+    A file that has the partitions of each topic in it is taken to name all topics of the cluster.
 
     Raises:
         InputError: if the file is missing or invalid.
@@ -161,6 +179,7 @@ def read_topics(path: str) -> Topics:
         pa.Table.from_pylist(ends, _ENDS),
         counts,
         pa.Table.from_pylist(starts, _STARTS),
+        is_complete=bool(topics) and len(counts) == len(topics),
     )
 
 

@@ -269,7 +269,7 @@ def _normalized(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
             wrong = sql.when(given > _LARGEST[ours], f"{name} is above {_LARGEST[ours]}").otherwise(wrong)
             wrong = sql.when(given.isNull() | (given < 0), f"{name} is null or negative").otherwise(wrong)
         elif isinstance(types[name], StringType) and ours != "topic":
-            expected = "a time in ISO 8601" if ours == "timestamp" else "padded base64"
+            expected = "a time in ISO 8601" if ours == "timestamp" else "base64 or hexadecimal"
             is_wrong = given.isNotNull() & chosen[ours].isNull()
             wrong = sql.when(is_wrong, f"{name} is text but not {expected}").otherwise(wrong)
     if _CORRUPT in types:
@@ -284,12 +284,25 @@ def _normalized(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
     return frame.select(*renamed, wrong.alias(_WRONG), file.alias(_FILE))
 
 
+_HEX = r"^(0x|\\x)?0[0-9A-Fa-f]([0-9A-Fa-f]{2})*$"
+"""As `sources.encoded_text`: hexadecimal digits that begin with 0, since keys and values of state records do."""
+
+
+def _decoded(given: Column) -> Column:
+    """Bytes of text in hexadecimal or base64; null if it is neither."""
+    digits = sql.regexp_replace(given, r"^(0x|\\x)", "")
+    text = sql.regexp_replace(given, r"[\r\n]|=+$", "")
+    padded = sql.concat(text, sql.repeat(sql.lit("="), sql.pmod(-sql.length(text), sql.lit(4))))
+    in_base64 = sql.try_to_binary(sql.translate(padded, "-_", "+/"), sql.lit("base64"))
+    return sql.when(given.rlike(_HEX), sql.try_to_binary(digits, sql.lit("hex"))).otherwise(in_base64)
+
+
 def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataType], label: str) -> Column:
     kind = types[name]
     if ours in ("key", "value"):
         if isinstance(kind, StringType):
-            return sql.try_to_binary(given, sql.lit("base64"))
-        right, expected = isinstance(kind, BinaryType), "binary or base64 text"
+            return _decoded(given)
+        right, expected = isinstance(kind, BinaryType), "binary, or text in base64 or hexadecimal"
     elif ours in ("partition", "offset"):
         right, expected, given = isinstance(kind, IntegralType), "an integer", given.cast("bigint")
     elif ours == "topic":

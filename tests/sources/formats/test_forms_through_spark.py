@@ -115,10 +115,10 @@ def test_rows_without_any_order_are_put_in_order_by_spark(
     [
         ({"offset": "CAST(NULL AS BIGINT)"}, "partition .*, offset None: offset is null or negative"),
         ({"partition": "-1"}, "partition -1, offset .*: partition is null or negative"),
-        ({"key": "'%'"}, "partition .*, offset .*: key is text but not padded base64"),
+        ({"key": "'%'"}, "partition .*, offset .*: key is text but not base64 or hexadecimal"),
         ({"timestamp": "'noon'"}, "partition .*, offset .*: timestamp is text but not a time in ISO 8601"),
         ({"timestamp": "true"}, "column timestamp is boolean, not a timestamp or milliseconds"),
-        ({"value": "1"}, "column value is int, not binary or base64 text"),
+        ({"value": "1"}, "column value is int, not binary, or text in base64 or hexadecimal"),
         ({"offset": "'7'"}, "column offset is string, not an integer"),
         ({"topic": "'orders'"}, "no records of __share_group_state in this table .found rows of orders."),
     ],

@@ -160,7 +160,10 @@ TABLE = rows(3, [5, 6], [1, 2], [key(), key()], [None, b"\0\0"])
         (TABLE.drop_columns("key"), r"no column key \(columns: value, .*give --column key=NAME"),
         (TABLE.drop_columns("offset"), "no column offset"),
         (TABLE.drop_columns("partition"), "no column partition"),
-        (TABLE.set_column(0, "key", pa.array([1, 2])), "column key is int64, not binary or base64 text"),
+        (
+            TABLE.set_column(0, "key", pa.array([1, 2])),
+            "column key is int64, not binary, or text in base64 or hexadecimal",
+        ),
         (TABLE.set_column(4, "offset", pa.array(["5", "6"])), "column offset is string, not an integer"),
         (TABLE.set_column(5, "timestamp", pa.array(["a", "b"])), "column timestamp is string, not a timestamp"),
         (TABLE.set_column(2, "topic", pa.array([1, 2])), "column topic is int64, not text"),
