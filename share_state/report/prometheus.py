@@ -50,8 +50,8 @@ _SHARE_PARTITION_METRICS = {
     "end_offset": "Share-partition end offset (SPEO): first offset after the last in-flight range.",
     "lag": "Records behind, as kafka-share-groups.sh counts them; absent if unknown.",
     "poison_records": "Offsets at or one below the delivery limit, or archived by it.",
-    "start_offset_unmoved_seconds": "Time up to the newest record of the export since the start offset reached its value; absent if "
-    "unknown.",
+    "start_offset_unmoved_seconds": "Time from when the start offset reached its value to the newest record; "
+    "absent if unknown.",
 }
 _LOG_PARTITION_METRICS = {
     "cutoff_offset": "Records of the log partition before this offset are redundant; absent if none are.",
