@@ -13,11 +13,13 @@ from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, piece_bounds
 from share_state.fold.state_chains import Chains
 from share_state.fold.states import KEY, declared_table, key_texts, slice_chains, to_timestamps, window_tiles
 from share_state.kafka.delivery_states import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, TERMINAL, is_poison
+from share_state.sources.resume_point import KEPT_STATE
 
 HISTORY_TABLE = "share_partition_history"
 """A table of audits. A fold leaves its rows incomplete: `add_verdicts` needs what all logs have shown."""
 
 PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME = "previous_start", "first_delivery_at", "log_time"
+IS_KEPT = "is_kept"
 OK, STALL, STOP, REWIND = "OK", "STALL", "STOP", "REWIND"
 VERDICTS = (REWIND, STOP, STALL, OK)
 """The worst first; readers count any other verdict as worse than OK."""
@@ -30,14 +32,18 @@ def history_pieces(folded: Folded) -> Iterator[pa.Table]:
 
     Returns:
         The columns of schemas/tables/share_partition_history.yaml with these four null, and PREVIOUS_START (start
-        offset at the last audit), FIRST_DELIVERY_AT (first delivery since the start offset moved) and LOG_TIME (ms,
-        `Folded.judged_at`); one row per live share-partition, in pieces.
+        offset at the last audit), FIRST_DELIVERY_AT (first delivery since the start offset moved), LOG_TIME (ms,
+        `Folded.judged_at`) and IS_KEPT (whether the input shows nothing new of the log); one row per live
+        share-partition, in pieces.
     """
     pieces, limits = folded.state_pieces, folded.limits_of("delivery_count")
     for begin, end in piece_bounds(pieces.size):
         chains, before = slice_chains(folded.chains, begin, end), folded.previous_starts[begin:end]
         rows = _history(folded, pieces.build(begin, end), chains, before, limits[begin:end])
-        yield rows.append_column(LOG_TIME, pa.array(np.full(len(rows), folded.judged_at)))
+        rows = rows.append_column(LOG_TIME, pa.array(np.full(len(rows), folded.judged_at)))
+        # What became of the share-partitions of a log that is not in the input since then is not known.
+        is_kept = folded.observations.resume_status in KEPT_STATE
+        yield rows.append_column(IS_KEPT, pa.array(np.full(len(rows), is_kept)))
 
 
 def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarray, limits: np.ndarray) -> pa.Table:
@@ -90,7 +96,7 @@ def add_verdicts(
 
     Args:
         time: ms, for the column `time`; durations end here: at the newest record of the whole export, or at the time of
-            the audit.
+            the audit. Those of a log that is not in the input end at its own last record.
         run_id: for the column `run_id`.
         limits: limits of the cluster.
         misplaced: rows to drop, as `key_texts` with the state partition.
@@ -102,8 +108,10 @@ def add_verdicts(
     names = ("start_offset", PREVIOUS_START, "lag", "waiting_records", "archiving_records")
     start, before, lag, waiting, archiving = (rows[name].fill_null(-1).to_numpy() for name in names)
     unfinished = np.where(lag >= 0, lag, waiting + archiving)
-    idle = _milliseconds_since(rows["active_time"], time)
-    unchanged = _milliseconds_since(rows[FIRST_DELIVERY_AT], time)
+    own_time = np.minimum(rows[LOG_TIME].fill_null(-1).to_numpy(), time)
+    until = np.where(rows[IS_KEPT].fill_null(False).to_numpy(), own_time, time)
+    idle = _milliseconds_since(rows["active_time"], until)
+    unchanged = _milliseconds_since(rows[FIRST_DELIVERY_AT], until)
     is_active = (start >= 0) & (unfinished > 0)
     stalled_from = limits.stall_minutes * _MS_PER_MINUTE
     cases = {
@@ -117,7 +125,7 @@ def add_verdicts(
         STOP: (unfinished, " records wait, and no consumer has changed the state for ", duration_texts(idle)),
         STALL: (unfinished, " records wait, and SPSO has stayed at ", start, " for ", duration_texts(unchanged)),
     }
-    kept = rows.drop_columns([PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME])
+    kept = rows.drop_columns([PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME, IS_KEPT])
     columns: dict[str, Any] = dict(zip(kept.column_names, kept.columns, strict=True))
     columns |= {
         "run_id": pa.repeat(pa.scalar(run_id), len(rows)),
@@ -147,7 +155,7 @@ def _texts_at(piece: str | np.ndarray | pa.Array, rows: np.ndarray) -> pa.Scalar
     return piece.take(pa.array(rows)) if isinstance(piece, pa.Array) else pa.array(piece[rows]).cast(pa.string())
 
 
-def _milliseconds_since(column: pa.ChunkedArray, until: int) -> np.ndarray:
-    """Milliseconds from each time to `until`; -1 if unknown."""
+def _milliseconds_since(column: pa.ChunkedArray, until: np.ndarray) -> np.ndarray:
+    """Milliseconds from each time to its entry in `until`; -1 if unknown."""
     milliseconds = column.cast(pa.int64()).fill_null(-1).to_numpy() // 1000
     return np.where(milliseconds < 0, -1, np.maximum(until - milliseconds, 0))

@@ -75,7 +75,7 @@ def _print_reasons(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def refused(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows of the table `cutoff` whose records before the cutoff must not be deleted."""
-    return [row for row in rows if not row["safe"] and (row["cutoff_offset"] or 0) > row["log_start_offset"]]
+    return [row for row in rows if not row["safe"] and (row["cutoff_offset"] or 0) > (row["log_start_offset"] or 0)]
 
 
 _INTERVAL = "share.coordinator.state.topic.prune.interval.ms"
@@ -88,7 +88,7 @@ _FREED_BY = (
 def print_pruning(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print what the brokers delete by themselves, and what frees the records that they keep."""
     own = [row for row in rows if row["topic"] == STATE_TOPIC]
-    due = [row for row in own if (row["cutoff_offset"] or 0) > row["log_start_offset"]]
+    due = [row for row in own if (row["cutoff_offset"] or 0) > (row["log_start_offset"] or 0)]
     if due:
         records = pluralize(sum(row["redundant_records"] or 0 for row in due), "record")
         print_line(
@@ -163,7 +163,7 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]], topic: st
         InputError: if a cutoff belongs to a log whose partition number is not known.
         ReportError: if the file cannot be written.
     """
-    deletable = [row for row in rows if row["safe"] and (row["cutoff_offset"] or 0) > row["log_start_offset"]]
+    deletable = [row for row in rows if row["safe"] and (row["cutoff_offset"] or 0) > (row["log_start_offset"] or 0)]
     if any(row["partition"] is None for row in deletable):
         raise InputError(
             f"{path}: not written: a log's number is not known; keep its folder name __share_group_state-N"

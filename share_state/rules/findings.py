@@ -35,6 +35,7 @@ from share_state.rules.registry import (
 )
 from share_state.rules.topics import StateOfTopics
 from share_state.schema.declarations import table_schema
+from share_state.sources.resume_point import KEPT_STATE
 from share_state.sources.topics import Topics
 
 WRITTEN = "written"
@@ -210,8 +211,10 @@ def judge(
             unconditional[:count] if column is None else column for column, count in zip(columns, counts, strict=True)
         ]
         table = table.append_column(name, pa.array(np.concatenate(whole)))
-    if clock is not None or not with_unproven:
-        table = complete_durations(table, folded.judged_at if clock is None else clock)
+    is_kept = folded.observations.resume_status in KEPT_STATE
+    if clock is not None or is_kept or not with_unproven:
+        # What became of a log that is not in the input since then is not known.
+        table = complete_durations(table, folded.judged_at if clock is None or is_kept else clock)
     return table if with_unproven else drop_unproven(table)
 
 

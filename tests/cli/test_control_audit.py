@@ -43,8 +43,8 @@ def test_share_partitions_verdicts_poison_and_metrics_are_those_of_the_other_dia
     assert (report["share_partitions"], report["verdicts"]["OK"]) == (3, 1)
     assert verdicts(report) == {"dead": "STOP", "busy": "STALL"}
     assert {one["now"]["group_id"]: one["why"] for one in report["troubled"]} == {
-        "dead": "100 records wait, and no consumer has changed the state for 89 min",
-        "busy": "75 records wait, and SPSO has stayed at 10 for 89 min",
+        "dead": "100 records wait, and no consumer has changed the state for 1 h 29 min",
+        "busy": "75 records wait, and SPSO has stayed at 10 for 1 h 29 min",
     }
     rules = {one["rule"]: one for one in report["findings"]}
     assert rules.keys() == {"POISON_RECORDS", "SPSO_STALL"}

@@ -155,7 +155,8 @@ def test_a_log_with_a_share_partition_without_a_snapshot_is_not_proven_and_not_w
     target = tmp_path / "offsets.json"
     said = light("cutoff", tmp_path / "broker", "--verify", "--delete-records", target, "--fail-on", "off")
     assert said.code == 1
-    assert "not safe: __share_group_state-0: the snapshot of 1 share-partition is not in the input" in said.out
+    assert "not safe: __share_group_state-0: " in said.out
+    assert "the snapshot of 1 share-partition is not in the input" in said.out
     assert "not verified: 1 log partition whose cutoff is not safe" in said.out
     assert "verified: the records" not in said.out
     assert json.loads(target.read_text())["partitions"] == []

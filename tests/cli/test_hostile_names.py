@@ -91,6 +91,7 @@ CALLS = {
     "compare": [["lake-export\x1b[31m", "kafka://localhost:1"]],
     "rules": [[]],
     "plot": [["window", "export", *_key(HOSTILE["an override"]), "--out", "p\x1b[31m.svg"]],
+    "topics": [["export\x1b[31m"], ["export"]],
     "setup": [["\x1b[31m"]],
 }
 WITHOUT_JSON = {"rules", "setup"}
