@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.errors import InputError
 from share_state.fold.archiving import milliseconds, row_codes
 from share_state.fold.states import KEY, SHARE_GROUP_STATE, declared_table, to_timestamps
 from share_state.kafka.buffers import range_rows
@@ -25,6 +26,9 @@ produce, with pauses of 1, 2, 4 and 8 s and a jitter of a fifth. Source: Kafka S
 
 NEVER = LARGEST_OFFSET
 
+
+_MOST_PARTITIONS = 1_000_000
+"""Of a dead-letter topic; a damaged table may name more."""
 
 UNKNOWN = (
     "the name of their topic is unknown; give --topics",
@@ -152,6 +156,8 @@ class _Copies:
         counts = dict.fromkeys(sorted({topic for topic, _ in given}), 1) | dict(letters.read.partitions)
         for topic, number in given:
             counts[topic] = max(counts[topic], 1 + number)
+        if (number := max(counts.values(), default=0)) > _MOST_PARTITIONS:
+            raise InputError(f"dead letters: partition {number - 1}: no topic has so many; give the dead-letter topics")
         self._counts, self._first = list(counts.values()), np.cumsum([0, *counts.values()])
         self._groups = [
             pc.unique(letters.rows.filter(pc.field("dead_letter_topic") == topic)["group_id"]) for topic in counts

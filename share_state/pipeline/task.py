@@ -36,6 +36,7 @@ from share_state.rules.findings import (
     complete_durations,
     count_findings,
     drop_unproven,
+    own_clock,
 )
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
@@ -275,7 +276,7 @@ def _certain(findings: pa.Table) -> pa.Table:
 
 def _complete(findings: pa.Table, folded: Folded) -> pa.Table:
     """The findings as far as this log shows that they count."""
-    return drop_unproven(complete_durations(findings, folded.judged_at))
+    return drop_unproven(complete_durations(findings, own_clock(folded)))
 
 
 def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, Any]:

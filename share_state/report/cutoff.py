@@ -163,8 +163,9 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]], topic: st
         InputError: if a cutoff belongs to a log whose partition number is not known.
         ReportError: if the file cannot be written.
     """
-    deletable = [row for row in rows if row["safe"] and (row["cutoff_offset"] or 0) > (row["log_start_offset"] or 0)]
-    if any(row["partition"] is None for row in deletable):
+    redundant = [row for row in rows if (row["cutoff_offset"] or 0) > (row["log_start_offset"] or 0)]
+    deletable = [row for row in redundant if row["safe"]]
+    if any(row["partition"] is None for row in redundant):
         raise InputError(
             f"{path}: not written: a log's number is not known; keep its folder name __share_group_state-N"
         )

@@ -214,8 +214,16 @@ def judge(
     is_kept = folded.observations.resume_status in KEPT_STATE
     if clock is not None or is_kept or not with_unproven:
         # What became of a log that is not in the input since then is not known.
-        table = complete_durations(table, folded.judged_at if clock is None or is_kept else clock)
+        table = complete_durations(table, own_clock(folded) if clock is None or is_kept else clock)
     return table if with_unproven else drop_unproven(table)
+
+
+def own_clock(folded: Folded) -> int:
+    """Ms, up to which durations are measured by the log alone: its newest record, or the time of the audit."""
+    chains = folded.chains.chains
+    if "last_timestamp" not in (chains.dtype.names or ()):
+        return folded.judged_at
+    return max(folded.judged_at, int(chains["last_timestamp"].max(initial=NO_OFFSET)))
 
 
 def _cap(breaches_by_rule: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]:

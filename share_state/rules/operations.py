@@ -49,9 +49,10 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
         # The format has no timestamps.
         return _with_ranges(folded, rows, lambda _: (f"in ARCHIVING{why}",))
     text = ("in ARCHIVING, the first for ", WAITED, why)
-    breaches = _with_ranges(folded, rows, lambda _: text, milliseconds=since, since=since)
-    due = np.asarray(breaches.evidence["since"]) + folded.limits.archiving_seconds * 1000
-    return replace(breaches, since=np.asarray(breaches.evidence["since"]), due=due)
+    # What "milliseconds" holds is replaced by the duration since then.
+    breaches = _with_ranges(folded, rows, lambda _: text, milliseconds=since)
+    since = np.asarray(breaches.evidence["milliseconds"])
+    return replace(breaches, since=since, due=since + folded.limits.archiving_seconds * 1000)
 
 
 @rule("POISON_RECORDS", Scope.LOG, WARNING, "Kafka group.share.delivery.count.limit")

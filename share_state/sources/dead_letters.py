@@ -262,7 +262,8 @@ def _is_header_list(kind: pa.DataType) -> bool:
     is_binary = value is not None and any(
         check(value) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
     )
-    return is_binary and "key" in fields and is_text(fields["key"])
+    key = fields.get("key")
+    return is_binary and key is not None and (is_text(key) or pa.types.is_string_view(key))
 
 
 _Part = tuple[pa.Table, int]

@@ -26,6 +26,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "compare": ("audited", CLUSTER),
     "rules": (),
     "plot": ("window", EXPORT, *TOPICS, *SHARE_PARTITION, "--out", "window.svg"),
+    "topics": (str(DATA.parent / "sources/cluster_facts/whole-broker"),),
     "setup": (),
 }
 """Command -> its arguments; relative paths are those of the working directory."""

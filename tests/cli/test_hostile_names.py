@@ -94,7 +94,7 @@ CALLS = {
     "topics": [["export\x1b[31m"], ["export"]],
     "setup": [["\x1b[31m"]],
 }
-WITHOUT_JSON = {"rules", "setup"}
+WITHOUT_JSON = {"rules", "setup", "topics"}
 
 
 def _calls() -> Iterator[list[str]]:

@@ -13,7 +13,7 @@ from tests.fold.model import Written
 from tests.fold.random_logs import folder_of
 from tests.truth import DATA
 
-LOGS = [f"{path.parent.parent.name}/{path.parent.name}" for path in sorted(DATA.glob("*/*/__share_group_state-0"))]
+LOGS = [f"{path.parent.parent.name}/{path.parent.name}" for path in sorted(DATA.glob("4.*/*/__share_group_state-0"))]
 
 
 def decoded(inputs: Path) -> tuple[StateRecords, int]:

@@ -30,8 +30,8 @@ def _snapshot(partition: int, epoch: int = 0) -> Record:
     return Record(key(SNAPSHOT, partition=partition), snapshot([(0, 9, 2, 1), (10, 14, 0, 2)], epoch=epoch))
 
 
-def _update(partition: int, first: int, state: int = 4) -> Record:
-    return Record(key(UPDATE, partition=partition), update([(first, first + 2, state, 3)]))
+def _update(partition: int, first: int, state: int = 4, epoch: int = 0) -> Record:
+    return Record(key(UPDATE, partition=partition), update([(first, first + 2, state, 3)], epoch=epoch))
 
 
 LOG = consecutive(
@@ -40,7 +40,7 @@ LOG = consecutive(
         Batch([_update(0, 11), _update(1, 11)]),
         Batch([_update(2, 3)]),
         Batch([_snapshot(1, epoch=1), _update(0, 20)]),
-        Batch([_update(1, 30), _update(2, 17)]),
+        Batch([_update(1, 30, epoch=1), _update(2, 17)]),
     ]
 )
 """Offsets 0-2, 3-4, 5, 6-7 and 8-9; partition 1 has a later snapshot at offset 6."""

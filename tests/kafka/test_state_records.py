@@ -75,7 +75,7 @@ def _is_harmless(found: Judged, expected: Judged, code: str, severity: str) -> N
     assert found.folded.states == expected.folded.states
     assert found.folded.in_flight == expected.folded.in_flight
     assert not found.suspects
-    assert found.cutoff["safe"]
+    assert found.cutoff["safe"] == expected.cutoff["safe"]
 
 
 def test_a_snapshot_is_the_state(tmp_path: Path):

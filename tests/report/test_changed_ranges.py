@@ -92,7 +92,7 @@ def test_the_print_merges_neighbours_that_differ_in_counts_only_and_prints_one_o
     changes = compare_windows(InFlightWindow(10, 41, before), InFlightWindow(10, 41, after))
     ranges = [asdict(one) | {"record_count": one.last_offset - one.first_offset + 1} for one in changes]
     row = {"group_id": "g", "topic": "t", "partition": 0, "change": "changed", "scalars": {}, "ranges": ranges}
-    print_differences({"share_partitions": 1, "differing": 1, "changed": [row]})
+    print_differences({"share_partitions": 1, "differing": 1, "changed": [row], "without_beginning": []})
     lines = capsys.readouterr().out.splitlines()
     assert lines[4:6] == [
         "  finished  10-20: AVAILABLE (1 to 2) -> ACKNOWLEDGED (1 to 3)",

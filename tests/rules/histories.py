@@ -212,7 +212,7 @@ BREACHES = {
     "SPSO_STALL": Breach(
         WARNING,
         2,
-        "the start offset 0 has not moved for 31 minutes while later offsets finished",
+        "the start offset 0 has not moved for 31 min, and later offsets finished since",
         (
             snapshot(),
             update([(2, 2, ACKNOWLEDGED, 1)], count=1),

@@ -66,6 +66,7 @@ ELSEWHERE = {
     "LOG_BEGUN_AGAIN",
     "LOG_DIVERGED",
     "RESUME_STATE_CHANGED",
+    "FOREIGN_BATCH",
 }
 """Rules about what lies beside a log; their own tests break them."""
 

@@ -309,7 +309,7 @@ def test_history_older_than_it_is_to_be_kept_goes(tasks: Executor, tmp_path: Pat
     nights = grown(DATA / "4.3.1/happy", tmp_path / "grown", 3)
 
     def audited(history_days: int) -> RunResult:
-        work = FoldPlan(find_logs([str(next(nights))]), state_partitions=STATE_PARTITIONS)
+        work = FoldPlan(find_logs([str(next(nights))]), partition_count=PartitionCount(STATE_PARTITIONS))
         return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), history_days=history_days)
 
     _, second = audited(90), audited(90)

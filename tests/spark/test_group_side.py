@@ -21,7 +21,7 @@ from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, find_group_logs, find_logs
-from share_state.sources.partition_count import infer_partition_count
+from share_state.sources.partition_count import PartitionCount, infer_partition_count
 from share_state.sources.topics import read_topics
 from tests.fold.groups.described import scenarios
 from tests.fold.groups.group_writer import (
@@ -53,7 +53,8 @@ def work_of(source: Path, **options: object) -> FoldPlan:
     partitions = options.pop("group_partitions", None)
     claims = options.pop("claims", HISTORY)
     groups = GroupInput(beside, partitions, claims) if beside else None
-    return FoldPlan(logs, groups=groups, **({"state_partitions": infer_partition_count(logs, STATE_TOPIC)} | options))
+    count = PartitionCount(options.pop("state_partitions", infer_partition_count(logs, STATE_TOPIC)))
+    return FoldPlan(logs, groups=groups, partition_count=count, names_logs=True, **options)
 
 
 @pytest.fixture

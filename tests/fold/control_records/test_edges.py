@@ -195,7 +195,7 @@ def test_the_group_that_blocks_longest_is_named_with_its_age(tmp_path: Path):
     assert (row["limited_by_group"], row["limited_since"].timestamp() * 1000) == ("b", NOW + 10 * MINUTE)
     (finding,) = findings(result)["CUTOFF_PINNED"]
     assert (finding["group_id"], finding["offset"]) == ("b", 4)
-    assert "1:30:00 before the newest record" in finding["message"]
+    assert "1 h 30 min before the newest record" in finding["message"]
 
 
 def test_an_old_checkpoint_that_alone_keeps_many_records_is_an_info(tmp_path: Path):

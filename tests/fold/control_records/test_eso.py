@@ -253,7 +253,7 @@ def test_group_ids_with_spaces_survive_the_share_snapshot_file(tmp_path: Path):
     [
         ("", "not a share snapshot file"),
         ("1\n0\n", "not a share snapshot file"),
-        ("0\n2\nG1 1 1 1\n", "1 entries where line 2 says 2"),
+        ("0\n2\nG1 1 1 1\n", "says 2, and 1 entries follow"),
         ("0\n1\nG1 1 1\n", "line 3"),
         ("0\n1\nG1 1 x 1\n", "line 3"),
     ],

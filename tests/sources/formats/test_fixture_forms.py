@@ -21,7 +21,7 @@ SCENARIOS = pytest.mark.parametrize("scenario", scenarios(), ids=lambda path: f"
 
 def texts(pattern: str) -> list[Path]:
     """Texts of Kafka's tools beside the logs that they were made of."""
-    paths = sorted(DATA.glob(f"*/*/{pattern}"))
+    paths = sorted(DATA.glob(f"4.*/*/{pattern}"))
     assert paths
     return paths
 
@@ -47,7 +47,10 @@ def test_a_table_folds_to_the_tables_of_the_segments(scenario: Path, tmp_path: P
     assert [log.partition for log in again] == sorted(held)
     for log in again:
         segments, rows = fold_log(held[log.partition]), fold_log(log)
-        expected, told = tables_of(segments, without=SIZES), tables_of(rows, without=SIZES)
+        # A table that begins after offset 0 does not show that the broker's log does.
+        is_shown = not held[log.partition].start_is_recorded
+        without = [*SIZES, *(() if is_shown else ("safe", "reason", "suspect"))]
+        expected, told = tables_of(segments, without=without), tables_of(rows, without=without)
         if held[log.partition].start_is_recorded:
             # A consumer never gets what lies before the log start, and a broker's loader reads the batch that holds it.
             told.pop("findings"), expected.pop("findings")
@@ -87,6 +90,8 @@ def test_the_dump_tools_text_folds_to_the_tables_of_the_segments(text: Path):
     (segments,) = find_logs([str(text.parent / log.name / f"{log.segments[0].base_offset:020}.log")])
     expected, told = fold_log(segments), fold_log(log)
     without = ["log_start_offset", "redundant_records", "redundant_bytes"] if segments.start_is_recorded else []
+    # A text that begins after offset 0 does not show that the broker's log does.
+    without += ["safe", "reason", "suspect"] if segments.log_start_offset > 0 else []
     assert tables_of(told, without=without) == tables_of(expected, without=without)
     assert told.record_count == expected.record_count
 

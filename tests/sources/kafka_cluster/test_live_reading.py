@@ -11,6 +11,7 @@ from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_cluster import read_cluster, topic_id_text
+from share_state.sources.partition_count import PartitionCount
 from tests.sources.kafka_cluster.workload import A_PARTITION, TOPICS, Workload
 
 SIZES = {"redundant_bytes", "pinned_bytes"}
@@ -18,7 +19,7 @@ SIZES = {"redundant_bytes", "pinned_bytes"}
 
 def both(worked: Workload) -> list[tuple[FoldedLog, FoldedLog]]:
     live, folders = read_cluster(f"kafka://{worked.broker.address}"), find_logs([str(worked.broker.logs)])
-    known = {"topics": live.topics, "state_partitions": live.state_partitions}
+    known = {"topics": live.topics, "partition_count": PartitionCount(live.state_partitions)}
     assert [log.name for log in live.logs] == [log.name for log in folders]
     return [
         (fold_log(log, options=FoldOptions(**known)), fold_log(folder, options=FoldOptions(**known)))

@@ -100,7 +100,8 @@ def test_records_deleted_while_they_are_read_are_told(worked: Workload) -> None:
     log = LogPartition("trimmed", 0, (), log_start_offset=0, source=KafkaSource(address, 10, ClientProperties()))
     with pytest.raises(PrunedError, match="trimmed-0: the broker deleted records while they were read; run") as error:
         list(read_chunks(log))
-    assert error.value.log == replace(log, log_start_offset=5)
+    extended = replace(log.source, is_extended=True)
+    assert error.value.log == replace(log, log_start_offset=5, source=extended)
     (chunk,) = read_chunks(error.value.log)
     assert chunk.records is not None
     assert chunk.records["offset"].tolist() == [5, 6, 7, 8, 9]
