@@ -1,15 +1,21 @@
 """A broker that prunes every second while it is read: no reader loses a share-partition, however slow it is."""
 
+import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, ShareConsumer
+from confluent_kafka import Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
 
@@ -27,13 +33,16 @@ from share_state.pipeline.task import STATE
 from share_state.report.compare import SAME, compare
 from share_state.report.explain import explain_offset
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import find_logs
-from share_state.sources.kafka_admin import fetch_broker_offsets
+from share_state.sources.dead_letters import HEADER_PREFIX, ClusterLetters
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.kafka_admin import DeadLetterTopics, fetch_broker_offsets
 from share_state.sources.kafka_client import ClientProperties
-from share_state.sources.kafka_cluster import Cluster
+from share_state.sources.kafka_cluster import Cluster, read_topics
 from share_state.spark.executor import SparkExecutor
 from share_state.spark.kafka_stream import _PackedReader
 from share_state.spark.stream import _unpacked
+from tests.processes import die_with_parent
+from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, running
 from tests.sources.kafka_cluster.workload import read_from_the_earliest
 
@@ -242,6 +251,104 @@ def test_a_stream_reads_on_beyond_its_micro_batch(pruning: PruningBroker, begun_
     pruning.write_snapshots("first")
     _read_batch(reader, fold, states, position, lambda: None)
     assert _share_partitions(states) == len(_GROUPS) * _PARTITIONS
+
+
+class _SlowLetters(ClusterLetters):
+    """Reads a topic as dead letters, after retention has deleted its first records."""
+
+    def _find(self) -> tuple[list[LogPartition], DeadLetterTopics]:
+        logs = read_topics(self.address, None, ["letters"])
+        admin = AdminClient({"bootstrap.servers": self.address.removeprefix("kafka://"), "log_level": 0})
+        for deleted in admin.delete_records([TopicPartition("letters", 0, 4)]).values():
+            deleted.result(_PATIENCE)
+        return logs, DeadLetterTopics({"letters": 1}, {})
+
+
+def test_dead_letters_that_retention_deletes_are_left_out_and_the_start_is_known(pruning: PruningBroker) -> None:
+    admin, producer = AdminClient(pruning.kafka), Producer(pruning.kafka)
+    admin.create_topics([NewTopic("letters", 1, 1)])["letters"].result(_PATIENCE)
+    headers = {"topic": b"orders", "partition": b"0", "group": b"first", "delivery.count": b"1"}
+    for number in range(10):
+        named = [(f"{HEADER_PREFIX}{name}", value) for name, value in headers.items()]
+        producer.produce("letters", f"{number}", headers=[*named, (f"{HEADER_PREFIX}offset", b"%d" % number)])
+    assert producer.flush(_PATIENCE) == 0
+    read = _SlowLetters(pruning.address, None).read({})
+    assert read.starts == {("letters", 0): 4}
+    assert len(read.rows) + read.others == 6
+    assert _SlowLetters(pruning.address, None).read({("letters", 0): 8}).starts == {("letters", 0): 4}
+
+
+@contextmanager
+def _writing(pruning: PruningBroker) -> Iterator[None]:
+    """Let both groups write without a pause, so that the coordinator can prune every second."""
+    is_over = Event()
+
+    def write() -> None:
+        while not is_over.is_set():
+            for group in _GROUPS:
+                pruning.write_snapshots(group)
+
+    with ThreadPoolExecutor(1) as threads:
+        writer = threads.submit(write)
+        try:
+            yield
+        finally:
+            is_over.set()
+        writer.result()
+
+
+_AUDIT = pytest.param("audit", 8, marks=nightly("the same reader as for reconstruct"))
+_STREAM = pytest.param("stream", 1, marks=nightly("a minute in Spark"))
+
+
+def _run_with_pauses(arguments: Sequence[str], folder: Path, has_begun: Callable[[], bool], most_pauses: int) -> int:
+    """Run a command that is stopped for seconds again and again, with all its processes; returns its exit code."""
+    with (folder / "stderr").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "share_state", *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+        )
+        while process.poll() is None and not has_begun():
+            time.sleep(0.05)
+        for _ in range(most_pauses):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGSTOP)
+                time.sleep(4)
+                os.killpg(process.pid, signal.SIGCONT)
+                time.sleep(1)
+        return process.wait(4 * _PATIENCE)
+
+
+@pytest.mark.parametrize(("command", "most_pauses"), [("reconstruct", 8), _AUDIT, _STREAM])
+def test_a_command_that_is_stopped_while_it_reads_loses_nothing(
+    pruning: PruningBroker, command: str, most_pauses: int, tmp_path: Path
+) -> None:
+    lake, checkpoint = str(tmp_path / "lake"), tmp_path / "checkpoint"
+    more = ["--once", "--checkpoint", str(checkpoint)] if command == "stream" else []
+
+    def has_begun() -> bool:
+        """Whether a stream has planned its micro-batch, of which it has read nothing yet; other commands at once."""
+        return command != "stream" or any(checkpoint.glob("*/offsets/0"))
+
+    before = _start_offsets(pruning.truth())
+    with _writing(pruning):
+        code = _run_with_pauses([command, pruning.address, "--out", lake, *more], tmp_path, has_begun, most_pauses)
+    after = _start_offsets(pruning.truth())
+    assert code == 0, (tmp_path / "stderr").read_text()
+    states = CommittedTables(lake).read(STATE)
+    read = _start_offsets(states)
+    assert read.keys() == before.keys() == after.keys()
+    assert all(before[key] <= read[key] <= after[key] for key in read)
+    assert not any(states["suspect"].to_pylist())
+    assert not CommittedTables(lake).read("findings").to_pylist()
+
+
+def _start_offsets(states: pa.Table) -> dict[tuple[str, str, int], int]:
+    rows = states.select(["group_id", "topic_id", "partition", "start_offset"]).to_pylist()
+    return {(row["group_id"], row["topic_id"], row["partition"]): row["start_offset"] for row in rows}
 
 
 def _read_batch(
