@@ -464,7 +464,7 @@ class _LogFold:
 
     def _start_is_shown(self) -> bool:
         """Whether no record of the broker's own log, which it would load, precedes the input."""
-        return self.log.has_offsets and (self.folded_from == 0 or self._start_is_recorded())
+        return self.log.has_offsets and (self.log.log_start_offset == 0 or self._start_is_recorded())
 
     def _cutoff_row(
         self, chains: Chains, key: dict[str, pa.Array], suspect: np.ndarray, extent: tuple[int, int]

@@ -125,7 +125,8 @@ def test_real_brokers_logs_are_free_of_errors_and_warnings(audited: Run, tmp_pat
     """Nor for offsets that wait for their dead letter: none has waited a minute yet."""
     audited(scenario.folder, topics=read_topics(str(scenario.folder / "topics.json")))
     grave = {rule for rule, severity, *_ in found(tmp_path / "lake") if severity != "info"}
-    assert grave == set()
+    # Records and a topic were deleted in these scenarios.
+    assert grave <= ({"RECORDS_LOST", "TOPIC_GONE"} if scenario.name.endswith("chaos") else set())
 
 
 @driver_alone

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from share_state.cli.main import DONE, UNUSABLE
@@ -13,6 +14,7 @@ from share_state.report.plots.overview import draw_plot
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.kafka_client import ClientProperties
 from share_state.sources.kafka_cluster import KafkaSource
+from share_state.sources.tables import CONSUMED
 from tests.cli.commands import Command, say
 from tests.sources.formats.tables import table_of
 from tests.truth import DATA
@@ -52,7 +54,10 @@ class _Cluster(KafkaSource):
 
     def batches(self, log: LogPartition, size: int = 0):
         (own,) = (one for one in find_logs([str(DLQ)]) if one.name == log.name)
-        yield from table_of([own]).to_batches()
+        rows = table_of([own]).select(CONSUMED.names)
+        milliseconds = rows["timestamp"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        rows = rows.set_column(CONSUMED.get_field_index("timestamp"), "timestamp", milliseconds)
+        yield from rows.cast(CONSUMED).to_batches()
 
 
 @pytest.mark.parametrize("what", ["window", "offsets"])

@@ -177,7 +177,7 @@ def test_the_cutoff_of_a_text_is_that_of_the_segments_or_none(command: Command):
     assert dumped | {"run_id": segments["run_id"]} == segments
     (row,) = command("cutoff", TEXTS["console-json"], "--json").json["cutoff"]
     assert (row["cutoff_offset"], row["safe"], row["reason"]) == (None, False, "this format has no offsets")
-    assert "no: this format has no offsets" in command("cutoff", TEXTS["console-json"]).out
+    assert "not safe: __share_group_state: this format has no offsets" in command("cutoff", TEXTS["console-json"]).out
 
 
 def test_decoded_texts(command: Command):

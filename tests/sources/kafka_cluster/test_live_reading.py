@@ -35,8 +35,9 @@ def test_the_tables_of_a_cluster_are_those_of_its_segments(worked: Workload) -> 
         assert live.in_flight.equals(segments.in_flight)
         assert judge(live).equals(judge(segments))
         assert live.record_count == segments.record_count
-        limits = live.cutoff.drop_columns(sorted(SIZES))
-        assert limits.equals(segments.cutoff.drop_columns(sorted(SIZES)))
+        # A running broker's high watermark checkpoint is older than its log.
+        others = sorted({*SIZES, "safe", "reason"})
+        assert live.cutoff.drop_columns(others).equals(segments.cutoff.drop_columns(others))
 
 
 @pytest.mark.broker
