@@ -199,8 +199,8 @@ BREACHES = {
     "ARCHIVING_STUCK": Breach(
         WARNING,
         1,
-        "3 offsets (1, 3-4) in ARCHIVING, the first for 1 min 1 s: the start offset cannot pass them until their dead-letter"
-        " write is done",
+        "3 offsets (1, 3-4) in ARCHIVING, the first for 1 min 1 s: the start offset cannot pass them until their"
+        " dead-letter write is done",
         (snapshot([(1, 1, ARCHIVING, 1)]), update([(3, 4, ARCHIVING, 2)], after=61_000)),
     ),
     "POISON_RECORDS": Breach(
