@@ -60,7 +60,8 @@ def _states_of_copy(address: str) -> list[pa.Table]:
         LogPartition(STATE_TOPIC, one.partition, (), one.log_start_offset, source=copy_log(one).source) for one in logs
     ]
     kept = ["group_id", "topic_id", "partition", "start_offset", "end_offset", "state_batches", "last_offset"]
-    return [fold_log(log).states.select(kept) for log in as_state]
+    by_key = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
+    return [fold_log(log).states.select(kept).sort_by(by_key) for log in as_state]
 
 
 def test_brokers_refuse_the_file_for_the_state_topic_and_take_it_for_a_copy(
