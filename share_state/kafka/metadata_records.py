@@ -189,12 +189,12 @@ def _read_message(data, at, end, row):
 
 @kernel
 def _read_broker(data, at, end, row):
-    """A registration, fencing or removal of a broker; of a registration, only the id is read."""
+    """A registration, fencing or removal of a broker."""
     if end - at < 4:
         return -1
     row.number = int32_at(data, at)
     if row.type == MetadataRecordType.REGISTER_BROKER:
-        return end
+        return _read_registration(data, at + 4, end, row)
     if end - at < 12:
         return -1
     at += 12
@@ -208,6 +208,22 @@ def _read_broker(data, at, end, row):
     if fenced_at >= 0:
         row.leader = np.int32(np.int8(byte_at(data, fenced_at)))
     return at
+
+
+@kernel
+def _read_registration(data, at, end, row):
+    """A registration after the id: snapshots hold in it whether the broker is fenced."""
+    at += 24 + (row.version >= 2)
+    if at > end:
+        return -1
+    at = _after_texts(data, at, end, 1, 4)
+    at = _after_texts(data, at, end, 0, 4)
+    size, at = _uvarint_after(data, at, end)
+    at += max(size - 1, 0)
+    if at < 0 or size > _MAX_TEXT or end - at < 1 + (row.version >= 1):
+        return -1
+    row.leader = 1 if byte_at(data, at) else -1
+    return _after_tags(data, at + 1 + (row.version >= 1), end)
 
 
 @kernel
@@ -287,6 +303,25 @@ def _after_array(data, at, end, width):
     if at < 0 or count < 1 or (count - 1) * width > end - at:
         return np.int64(-1)
     return at + (count - 1) * width
+
+
+@kernel
+def _after_texts(data, at, end, more_texts, width):
+    """The position after an array of structures of one or two texts, then `width` bytes, then tagged fields; or -1."""
+    count, at = _uvarint_after(data, at, end)
+    # Each element takes more than a byte.
+    if at < 0 or count < 1 or count - 1 > end - at:
+        return np.int64(-1)
+    for _ in range(count - 1):
+        at = _text(data, at, end)[2]
+        if more_texts:
+            at = _text(data, at, end)[2]
+        if at < 0 or width > end - at:
+            return np.int64(-1)
+        at = _after_tags(data, at + width, end)
+        if at < 0:
+            return np.int64(-1)
+    return at
 
 
 @kernel

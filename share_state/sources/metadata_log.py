@@ -362,7 +362,7 @@ class _MetadataFold:
         is_broker = np.isin(rows["type"], _BROKER_TYPES)
         for record_type, broker, fencing in rows[["type", "number", "leader"]][is_broker].tolist():
             if record_type == MetadataRecordType.REGISTER_BROKER:
-                self.brokers[broker] = True
+                self.brokers[broker] = fencing > 0
             elif record_type == MetadataRecordType.UNREGISTER_BROKER:
                 self.brokers.pop(broker, None)
             elif fencing:
