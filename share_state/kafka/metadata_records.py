@@ -95,6 +95,7 @@ METADATA_ROW = np.dtype(
         ("number", "i4"),  # partition, broker id or level of a feature
         ("leader", "i4"),  # of a partition; of a broker 1 if it is fenced, -1 if it is unfenced, 0 if unchanged
         ("leader_epoch", "i4"),
+        ("in_sync", "i4"),  # number of in-sync replicas of a partition; -1 if unchanged
         ("type", "i4"),
         ("version", "i4"),
         ("resource_type", "i1"),
@@ -231,8 +232,10 @@ def _read_partition(data, at, end, row):
     if end - at < 4:
         return -1
     row.number = int32_at(data, at)
-    at = _topic_id(data, at + 4, end, row)
-    for _ in range(4):
+    in_sync_at = _after_array(data, _topic_id(data, at + 4, end, row), end, 4)
+    row.in_sync = _uvarint_after(data, in_sync_at, end)[0] - 1
+    at = _after_array(data, in_sync_at, end, 4)
+    for _ in range(2):
         at = _after_array(data, at, end, 4)
     if at < 0 or end - at < 12:
         return -1
@@ -248,7 +251,10 @@ def _read_partition_change(data, at, end, row):
     if end - at < 4:
         return -1
     row.number = int32_at(data, at)
-    leader_at, at = _find_tag(data, _topic_id(data, at + 4, end, row), end, 1, 4)
+    tags_at = _topic_id(data, at + 4, end, row)
+    in_sync_at, _ = _find_tag(data, tags_at, end, 0, 1)
+    row.in_sync = _uvarint_after(data, in_sync_at, end)[0] - 1
+    leader_at, at = _find_tag(data, tags_at, end, 1, 4)
     row.leader = int32_at(data, leader_at) if leader_at >= 0 else NO_LEADER_CHANGE
     return at
 

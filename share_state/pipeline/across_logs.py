@@ -42,6 +42,7 @@ from share_state.pipeline.result import (
 )
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
+from share_state.rules.cluster_facts import AuditedCluster
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
@@ -143,8 +144,8 @@ def settle_tables(
     tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
     cutoffs = mark_unsafe(tables[CUTOFF], logs_of_other_records(rows))
     tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
-    if plan.fact_conflicts:
-        found = [*found, judge_facts(plan)]
+    if plan.shows_cluster:
+        found = [*found, judge_cluster(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
@@ -327,8 +328,8 @@ def judge_across_logs(
         is_as_of = any((window.until_offset, window.until_time_ms) != (None, None) for window in windows)
         note = EXTENDED.format(listed(extended, 3)) + (_EXTENDED_AS_OF if is_as_of else "")
         result = replace(result, notes=(*result.notes, note))
-    if plan.fact_conflicts:
-        found = [*found, judge_facts(plan)]
+    if plan.shows_cluster:
+        found = [*found, judge_cluster(plan)]
         result = result.with_driver_rows(found[-1:], {})
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
@@ -353,10 +354,13 @@ def judge_across_logs(
     return result, DriverRows([*found, judged.findings], tables | judged.tables)
 
 
-def judge_facts(plan: FoldPlan) -> pa.Table:
-    """The findings about facts for which two sources disagree."""
-    conflicts = () if plan.judging == JUDGE_NONE else plan.fact_conflicts
-    return findings(Scope.CLUSTER_FACTS, conflicts, plan.severities)
+def judge_cluster(plan: FoldPlan) -> pa.Table:
+    """The findings of the rules over what is known of the cluster."""
+    if plan.judging == JUDGE_NONE:
+        return table_schema("findings").empty_table()
+    has_state = any(log.topic == STATE_TOPIC for log in plan.logs)
+    cluster = AuditedCluster(plan.fact_conflicts, plan.cluster, has_state)
+    return findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
 
 
 @dataclass(frozen=True, slots=True)

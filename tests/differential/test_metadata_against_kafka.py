@@ -50,7 +50,9 @@ def history(seed: int, length: int) -> list[Record]:
             live[number] = name, partitions + 1
             records.append(partition(number, partitions, draw.randrange(-1, 4), draw.randrange(9), draw.randrange(3)))
         elif kind in (2, 3) and live[number][1]:
-            changes: dict[str, Any] = draw.choice([{"isr": [1]}, {"leader": draw.randrange(-2, 4)}, {"replicas": [1]}])
+            changes: dict[str, Any] = draw.choice(
+                [{"isr": [1, 2, 3][: draw.randrange(1, 4)]}, {"leader": draw.randrange(-2, 4)}, {"replicas": [1]}]
+            )
             place = draw.randrange(live[number][1])
             version = draw.randrange(3)
             records.append(
@@ -91,8 +93,8 @@ def image(metadata: ClusterMetadata) -> dict[str, Any]:
     live = metadata.live_topics
     topics = {row["topic_id"]: [row["topic"], {}] for row in live.to_pylist()}
     ids = metadata.topics["topic_id"].to_pylist()
-    for owner, number, leader, epoch in metadata.partitions.tolist():
-        topics[ids[owner]][1][str(number)] = [leader, epoch]
+    for owner, number, *facts in metadata.partitions.tolist():
+        topics[ids[owner]][1][str(number)] = facts
     configs = {f"{int(kind)} {name}": data for kind in ResourceType for name, data in metadata.configs_of(kind).items()}
     brokers = {str(broker): fenced for broker, fenced in metadata.brokers.items()}
     # Kafka's FeaturesImage holds the metadata version apart.

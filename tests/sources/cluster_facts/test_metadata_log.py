@@ -41,7 +41,7 @@ def names(metadata: ClusterMetadata) -> dict[str, str]:
 
 def leaders(metadata: ClusterMetadata) -> dict[tuple[str, int], tuple[int, int]]:
     ids = metadata.topics["topic_id"].to_pylist()
-    return {(ids[topic], number): (leader, epoch) for topic, number, leader, epoch in metadata.partitions.tolist()}
+    return {(ids[topic], number): (leader, epoch) for topic, number, leader, epoch, _ in metadata.partitions.tolist()}
 
 
 def test_topics_partitions_and_leaders_are_read(tmp_path):
