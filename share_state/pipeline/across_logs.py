@@ -32,8 +32,10 @@ from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
 from share_state.pipeline.result import (
     ABSENT_NOTE,
     DEAD_LETTERS_NOTE,
+    GROUPS_NOTE,
     START_NOTE,
     TAIL_NOTE,
+    TIME_NOTE,
     RunResult,
     keep_proven,
     logs_of_other_records,
@@ -51,7 +53,7 @@ from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.dead_letters import DeadLetterSource
-from share_state.sources.discovery import STATE_TOPIC, LogPartition, recorded_partitions
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.partition_count import state_partition_coverage
 from share_state.sources.resume_point import READ_FROM_START
@@ -552,13 +554,21 @@ def judge_input(plan: FoldPlan, result: RunResult) -> RunResult:
     return replace(result, cutoff=settle_cutoffs(plan, result.cutoff, result.key_modulus), notes=notes)
 
 
+_WITHOUT_GROUPS = (
+    f"no logs of {GROUP_TOPIC} are in the input or beside its logs, so members, epochs, deleted groups and the"
+    " initialization of share-partitions are not known"
+)
+
+
 def extent_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
     """What is not in the input, as far as it shows that: beginnings and ends of logs, partitions of ordinary topics.
 
     Args:
         progress: as in RunResult.
     """
-    return [*_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
+    outside = [] if plan.outside is None else [f"{TIME_NOTE}{plan.outside}"]
+    outside += [f"{GROUPS_NOTE}{_WITHOUT_GROUPS}"] if plan.lacks_groups else []
+    return [*outside, *_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
 
 
 def _start_notes(plan: FoldPlan) -> list[str]:
