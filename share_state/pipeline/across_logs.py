@@ -45,6 +45,7 @@ from share_state.pipeline.result import (
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
 from share_state.rules.cluster_facts import AuditedCluster
+from share_state.rules.coverage import ExportAge
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
@@ -256,6 +257,17 @@ class DriverSide:
         """Tables that the fold collects for the dead letters."""
         return () if self.letters is None else (RANGES,)
 
+    def empty_groups(self, extended: Sequence[str]) -> list[str]:
+        """The share groups without members; none if the groups are not known, or are as of an earlier time.
+
+        Args:
+            extended: the result of `extended_logs`.
+        """
+        if self.groups is None or extended:
+            return []
+        groups = self.groups.folded.share_groups
+        return groups.filter(pc.field("members") == 0)["group_id"].to_pylist()
+
     @property
     def newest_time(self) -> int | None:
         """Ms, timestamp of the newest record of the logs of groups and of the dead letters; None for none."""
@@ -363,6 +375,20 @@ def judge_cluster(plan: FoldPlan) -> pa.Table:
     has_state = any(log.topic == STATE_TOPIC for log in plan.logs)
     cluster = AuditedCluster(plan.fact_conflicts, plan.cluster, has_state)
     return findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
+
+
+def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> pa.Table:
+    """The findings about the age of an audited export; none for a live cluster, or if the newest time is unknown.
+
+    Args:
+        plan: what is audited.
+        newest_ms: timestamp of its newest record.
+        audited_ms: when the audit began.
+    """
+    forms = {None if log.source is None else log.source.form for log in plan.logs}
+    if plan.judging == JUDGE_NONE or not newest_ms or forms == {KAFKA_FORM}:
+        return table_schema("findings").empty_table()
+    return findings(Scope.EXPORT, ExportAge(newest_ms, audited_ms, plan.limits.export_age), plan.severities)
 
 
 @dataclass(frozen=True, slots=True)

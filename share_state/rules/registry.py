@@ -60,6 +60,7 @@ class Scope(StrEnum):
     CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
     TOPICS = "topics"  # the share-partitions of a state log, and what is known of their topics
     INPUT = "input"  # the state partitions that are in the input
+    EXPORT = "export"  # the newest record of an export, and the time of the audit
     STATES = "states"  # rows of share_partition_state of several state partitions
     PRUNING = "pruning"  # log starts of state partitions, and their cutoffs some time ago
     GROUPS = "groups"  # share groups and the state of their share-partitions
