@@ -21,6 +21,7 @@ from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.reconstruct import carried_logs, finish_findings, replace_tables
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan, without_changed
@@ -128,9 +129,13 @@ def run_audit(
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, rows = judge_across_logs(side, plan, result, sink, now)
+        pruning = judge_pruning(
+            executor, plan, result, last_audit=last and last.tables, now_ms=clock if by_wall_clock else None
+        )
+        result = result.with_driver_rows([pruning], {}) if len(pruning) else result
         _LOG.info("read %s of %s", pluralize(result.records, "new record"), pluralize(len(plan.logs), "log partition"))
         with progress("write findings and history"):
-            finish_findings(sink, result, rows.findings)
+            finish_findings(sink, result, [*rows.findings, pruning])
             sink.add(FINDINGS, _settled(plan, last, kept))
             finish = partial(
                 add_verdicts,
