@@ -1,7 +1,7 @@
 """`share-state explain`: the history of one offset, record by record, and one sentence that sums it up."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from share_state.errors import InputError
@@ -54,7 +54,6 @@ def explain_offset(
     topic: str,
     partition: int,
     offset: int,
-    delivery_limit: int | None = None,
 ) -> dict[str, Any]:
     """Find everything that the logs hold about one offset.
 
@@ -64,7 +63,6 @@ def explain_offset(
             members.
         group, topic, partition: the share-partition; the topic by name, if that is known, or by id.
         offset: the offset in the topic-partition.
-        delivery_limit: the limit of the group; by default the one in the plan.
     Returns:
         Plain data: the share-partition; `records` in log order (contents, the offset's state before and after,
         deliveries so far, members that had the partition); the offset's state now; `sentence`;
@@ -75,9 +73,9 @@ def explain_offset(
     if offset < 0:
         raise InputError(f"offset={offset}: give an offset from 0 on")
     group_logs = _group_logs(plan, inputs)
-    if topic not in topic_names(plan.topics).values() and group_logs:
+    if topic not in topic_names(plan.options.topics).values() and group_logs:
         names = [item for log in group_logs for item in read_topic_names(log).items()]
-        plan = replace(plan, topics=add_topic_names(plan.topics, dict(names)))
+        plan = plan.with_options(topics=add_topic_names(plan.options.topics, dict(names)))
     selection = SharePartitionFilter(group, topic, partition)
     found: list[Explanation] = []
     for logs in _likely_first(plan, selection):
@@ -95,8 +93,8 @@ def explain_offset(
     assignments = AssignmentHistory()
     if latest.topic_id:
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
-    known = delivery_limit or plan.limits.groups.get(latest.group_id, {}).get("delivery_count")
-    limit = DeliveryLimit(known or plan.limits.delivery_count, known is None)
+    known = plan.known_limit("delivery_count", latest.group_id)
+    limit = DeliveryLimit(known or plan.options.limits.delivery_count, known is None)
     found_json = _explanation_json(latest, assignments, others, limit)
     if plan.dead_letters is not None:
         topics = [name for name in (latest.topic, latest.topic_id) if name]
@@ -118,7 +116,7 @@ def _likely_first(plan: FoldPlan, selection: SharePartitionFilter) -> list[list[
     """The logs in which the coordinator keeps the share-partition, then the others."""
     if not plan.state_partitions:
         return [list(plan.logs)]
-    ids = [topic_id for topic_id, name in topic_names(plan.topics).items() if name == selection.topic]
+    ids = [topic_id for topic_id, name in topic_names(plan.options.topics).items() if name == selection.topic]
     homes = {
         partition_for(f"{selection.group_id}:{topic_id}:{selection.partition}", plan.state_partitions)
         for topic_id in (*ids, selection.topic)
