@@ -159,6 +159,7 @@ def timeline(
     check_types(group=group, topic=topic, partition=partition)
     spark = session_of(input, spark)
     plan = name_topics(plan_of(input, options, spark=spark, judge=JUDGE_NONE, names_only=True))
+    plan.check_time()
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
     if spark is not None:
         from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark

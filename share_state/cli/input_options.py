@@ -13,7 +13,7 @@ from share_state.cli.completion import complete_limit, complete_rule
 from share_state.cli.main import Bundle
 from share_state.cli.options import announce_compiling, pairs
 from share_state.config.declaration import OptionSpec, parse_limit
-from share_state.config.inputs import OPTIONS, InputSpec, input_options, spec_of_options
+from share_state.config.inputs import OPTIONS, FieldNames, InputSpec, input_options, spec_of_options
 from share_state.config.loading import Assignment
 from share_state.errors import ShareStateError
 from share_state.kafka.primitives import parse_digits
@@ -111,16 +111,19 @@ class InputOptions(Bundle):
             limits["groups"] = groups | {group: {name: value} | groups.get(group, {})}
         return InputOptions({**self.given, "limits": limits}, self.texts)
 
-    def spec(self, inputs: Sequence[str], *, reads_groups: bool = True, **more: Any) -> InputSpec:
+    def spec(
+        self, inputs: Sequence[str], *, names: FieldNames = OPTIONS, reads_groups: bool = True, **more: Any
+    ) -> InputSpec:
         """The InputSpec of these options.
 
         Args:
             inputs: the inputs.
+            names: how messages name the options.
             reads_groups, more: as for `spec_of_options`.
         Raises:
             ShareStateError: if an option cannot be used.
         """
-        return spec_of_options(OPTIONS, inputs, self.given, reads_groups=reads_groups, **more)
+        return spec_of_options(names, inputs, self.given, reads_groups=reads_groups, **more)
 
     def assignments(self, sources: int) -> list[Assignment]:
         """The options as values of the configuration, once `spec` has accepted them.
@@ -185,7 +188,9 @@ def _numbered(path: tuple[str, ...], number: int) -> tuple[str | int, ...]:
 
 
 @contextmanager
-def open_plan(spec: InputSpec, choice: "ExecutorChoice | None" = None) -> "Iterator[FoldPlan]":
+def open_plan(
+    spec: InputSpec, choice: "ExecutorChoice | None" = None, names: FieldNames = OPTIONS
+) -> "Iterator[FoldPlan]":
     """Yield the plan of a spec; its notes go to stderr.
 
     If tables had to be sorted by Spark, the session stays active until the end.
@@ -197,6 +202,6 @@ def open_plan(spec: InputSpec, choice: "ExecutorChoice | None" = None) -> "Itera
     from share_state.spark.choice import ExecutorChoice, open_sorter  # noqa: PLC0415
 
     with open_sorter(choice or ExecutorChoice()) as sorter:
-        plan = build_plan(spec, OPTIONS, sorter)
+        plan = build_plan(spec, names, sorter)
         announce_compiling()
         yield plan

@@ -11,7 +11,7 @@ import typer
 from share_state.cli.input_options import InputOptions, Inputs, open_plan
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import DeliveryLimit, FailOn, Group, Json, Partition, Running, Topic, fails
-from share_state.config.inputs import JUDGE_NONE
+from share_state.config.inputs import JUDGE_NONE, LATER_OPTIONS, OPTIONS, FieldNames
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.options import SharePartitionFilter
@@ -96,7 +96,7 @@ def diff(
     and_as_of_offset: Annotated[
         list[str] | None, typer.Option(metavar="P=OFFSET", help="Offset of the later point; by default the end.")
     ] = None,
-    and_as_of_time: Annotated[str | None, typer.Option(metavar="ISO-8601", help="Time of the later point.")] = None,
+    and_as_of_time: Annotated[str | None, typer.Option(metavar="TIME", help="Time of the later point.")] = None,
     group: Group = None,
     topic: Topic = None,
     partition: Partition = None,
@@ -111,7 +111,7 @@ def diff(
     if _compares_exports(inputs, options, later):
         with (
             _open_plan(inputs, options, judge=JUDGE_NONE) as first,
-            _open_plan(inputs, later, judge=JUDGE_NONE) as second,
+            _open_plan(inputs, later, judge=JUDGE_NONE, names=LATER_OPTIONS) as second,
         ):
             before, after = fold_exports((first, second), selection)
     else:
@@ -121,9 +121,12 @@ def diff(
 
 
 @contextmanager
-def _open_plan(inputs: Sequence[str], options: InputOptions, judge: str | None = None) -> Iterator[FoldPlan]:
+def _open_plan(
+    inputs: Sequence[str], options: InputOptions, judge: str | None = None, names: FieldNames = OPTIONS
+) -> Iterator[FoldPlan]:
     """Yield a plan with the topic names that the groups of the input hold."""
-    with open_plan(options.spec(inputs, names_only=True, judge=judge)) as plan:
+    spec = options.spec(inputs, names=names, names_only=True, judge=judge)
+    with open_plan(spec, names=names) as plan:
         yield name_topics(plan)
 
 

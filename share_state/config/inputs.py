@@ -1,7 +1,7 @@
 """`InputSpec`: what to read and how to fold it. Options, YAML keys and Python arguments all build one."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cache
@@ -23,7 +23,7 @@ from share_state.config.declaration import (
 from share_state.config.sections import Column, GroupSettings, InputSettings, LimitSettings
 from share_state.errors import InputError, ShareStateError
 from share_state.kafka.primitives import LARGEST_INT64
-from share_state.sources.as_of import to_epoch_ms
+from share_state.sources.as_of import TIME_FORMS, LogTime, NotATimeError, parse_time
 from share_state.sources.topics import Topics
 
 JUDGE_ALL, JUDGE_STATE, JUDGE_NONE = "all", "state", "none"
@@ -44,10 +44,10 @@ _NO_JUDGE = {
 }
 
 
-def _to_milliseconds(value: Any) -> int:
+def _to_time(value: Any) -> int | LogTime:
     if not isinstance(value, str | datetime):
         raise ValueError("neither a datetime nor text")
-    return to_epoch_ms(value)
+    return parse_time(value)
 
 
 class InputSpec(InputSettings):
@@ -56,7 +56,8 @@ class InputSpec(InputSettings):
     Attributes:
         sources: exports; those of the same format and dialect are read together.
         as_of_offsets: log partition (name or number) -> first offset left out.
-        as_of_time: ms; records with a later timestamp are left out. Accepts a datetime or its ISO 8601 text.
+        as_of_time: ms, or a time that depends on the logs; records with a later timestamp are left out. Accepts a
+            datetime, or a text in one of TIME_FORMS.
         judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         groups: exports of `__consumer_offsets`; None to read no groups.
         frame: a Spark DataFrame of records in place of `sources`.
@@ -74,9 +75,13 @@ class InputSpec(InputSettings):
         Option(name="as_of_offset", argument="as_of", metavar="P=OFFSET", without=_NO_AS_OF),
     ] = Field(default={}, description="ignore records at or after OFFSET of log partition P")
     as_of_time: Annotated[
-        Annotated[int | None, BeforeValidator(_to_milliseconds)],
-        Option(argument="as_of", metavar="ISO-8601", without=_NO_AS_OF, kind="text"),
-    ] = Field(default=None, description="ignore records with a later timestamp (UTC unless it has an offset)")
+        Annotated[int | InstanceOf[LogTime] | None, BeforeValidator(_to_time)],
+        Option(argument="as_of", metavar="TIME", without=_NO_AS_OF, kind="text"),
+    ] = Field(
+        default=None,
+        description="ignore records with a later timestamp: ISO 8601 (UTC unless it has an offset or a zone as"
+        " Europe/Berlin), ms since 1970, 02:10, or -30m before the newest record",
+    )
     judge: Annotated[Judge, Option(RULES, without=_NO_JUDGE, default=JUDGE_ALL)] = Field(
         default="state", description="rules to apply: all, state (those over folded state) or none"
     )
@@ -108,9 +113,11 @@ class FieldNames:
 
     Attributes:
         form: how the caller names them: "flag" (an option of a command), "argument" (of a Python call), or "key".
+        flags: name of an option -> its flag, where that is not its own.
     """
 
     form: Literal["flag", "argument", "key"]
+    flags: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, key: str, item: object = "", value: object = "") -> str:
         """A field with the value that the caller wrote.
@@ -125,11 +132,12 @@ class FieldNames:
             return key
         items = item if isinstance(item, tuple) else (item,)
         if self.form == "flag":
+            flag = self.flags.get(option.name, option.flag)
             if option.kind != "map":
-                return f"{option.flag} {value}"
+                return f"{flag} {value}"
             # limits.groups.app.delivery_count is app:delivery_count.
             written = ":".join(str(one) for one in items if option.name != "limits" or one != "groups")
-            return f"{option.flag} {written}={value}"
+            return f"{flag} {written}={value}"
         if option.kind != "map":
             return f"{option.argument}={value!r}" if option.kind != "number" else f"{option.argument}={value}"
         text = repr(value)
@@ -142,7 +150,7 @@ class FieldNames:
         option = _by_key().get(key)
         if option is None or self.form == "key":
             return key
-        return option.flag if self.form == "flag" else option.argument
+        return self.flags.get(option.name, option.flag) if self.form == "flag" else option.argument
 
     def expected(self, key: str) -> str | None:
         """Valid values of a field, for fields whose type does not say."""
@@ -160,15 +168,17 @@ def _by_key() -> dict[str, OptionSpec]:
 _EXPECTED = {
     "flag": {
         "as_of_offsets": "a partition and an offset, as in 3=12000",
-        "as_of_time": "a time as in 2026-11-21T02:10:00Z",
+        "as_of_time": f"a time as in {TIME_FORMS}",
     },
     "argument": {
         "as_of_offsets": "a log partition and an offset, as in {3: 12000}",
-        "as_of_time": "a datetime, text as in 2026-11-21T02:10:00Z, or offsets as in {3: 12000}",
+        "as_of_time": f"a datetime, offsets as in {{3: 12000}}, or text as in {TIME_FORMS}",
     },
 }
 
 OPTIONS = FieldNames("flag")
+LATER_OPTIONS = FieldNames("flag", {"as_of_offset": "--and-as-of-offset", "as_of_time": "--and-as-of-time"})
+"""The options of the later of two points."""
 ARGUMENTS = FieldNames("argument")
 KEYS = FieldNames("key")
 """Keys of the audit's YAML file, with their dots."""
@@ -185,10 +195,10 @@ def input_spec(names: FieldNames, **values: Any) -> InputSpec:
     """
     try:
         return InputSpec(**values)
-    except InputError:
-        # Raised by to_epoch_ms, which does not know how the caller wrote the field.
-        text = names.name("as_of_time", value=values["as_of_time"])
-        raise InputError(f"{text}: give {names.expected('as_of_time')}") from None
+    except NotATimeError as error:
+        # parse_time does not know how the caller wrote the field.
+        reason = error.reason or f"give {names.expected('as_of_time')}"
+        raise InputError(f"{names.name('as_of_time', value=values['as_of_time'])}: {reason}") from None
     except ValidationError as error:
         raise ShareStateError(_refusal(names, values, error.errors()[0])) from None
 

@@ -46,21 +46,23 @@ def test_names_and_lag_are_those_of_the_cluster_with_the_folder_alone():
 def test_topics_limits_and_counts_are_those_of_the_cluster():
     plan = plan_of(FOLDER)
     truth = json.loads((TRUTH / "topics.json").read_text())
-    names = dict(zip(plan.options.topics.names["topic_id"].to_pylist(), plan.options.topics.names["topic"].to_pylist(), strict=True))
+    topics = plan.options.topics
+    names = dict(zip(*(topics.names[column].to_pylist() for column in ("topic_id", "topic")), strict=True))
     assert names == {one["topicId"]: one["name"] for one in truth}
-    assert plan.options.topics.partition_counts == {one["topicId"]: len(one["partitions"]) for one in truth}
-    ends = {(row["topic_id"], row["partition"]): row["end_offset"] for row in plan.options.topics.ends.to_pylist()}
+    assert topics.partition_counts == {one["topicId"]: len(one["partitions"]) for one in truth}
+    ends = {(row["topic_id"], row["partition"]): row["end_offset"] for row in topics.ends.to_pylist()}
     partitions = [(one["topicId"], part) for one in truth for part in one["partitions"]]
     assert ends == {(topic_id, part["partition"]): part["highWatermark"] for topic_id, part in partitions}
-    starts = {(row["topic_id"], row["partition"]): row["start_offset"] for row in plan.options.topics.starts.to_pylist()}
+    starts = {(row["topic_id"], row["partition"]): row["start_offset"] for row in topics.starts.to_pylist()}
     with_folders = {topic_id for topic_id, name in names.items() if not name.startswith(("__c", "__t"))}
     assert starts == {
         (topic_id, part["partition"]): part["logStartOffset"]
         for topic_id, part in partitions
         if topic_id in with_folders
     }
-    assert (plan.options.limits.delivery_count, plan.options.limits.updates_per_snapshot, plan.state_partitions) == (4, 20, 7)
-    assert plan.options.topics.is_complete
+    limits = plan.options.limits
+    assert (limits.delivery_count, limits.updates_per_snapshot, plan.state_partitions) == (4, 20, 7)
+    assert topics.is_complete
     assert not plan.fact_conflicts
     assert "group.share.delivery.count.limit" in plan.facts["cluster_facts.delivery_count"]
 

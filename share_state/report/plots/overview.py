@@ -173,6 +173,7 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter) -> Cha
         ShareStateError: if there is nothing to draw.
         InputError: if a segment cannot be read.
     """
+    plan.check_time()
     if what in ("window", "offsets"):
         plan = replace(plan, timeline=selection)
         states = [(log, table) for log in plan.logs for table in plan.states_of(log)]
