@@ -34,7 +34,7 @@ from share_state.fold.options import ControlOptions, FoldOptions, SharePartition
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
-from share_state.pipeline.facts import settle_facts
+from share_state.pipeline.facts import settle_facts, settle_live_limits
 from share_state.pipeline.inputs import (
     Export,
     ExportPaths,
@@ -71,6 +71,7 @@ from share_state.sources.topics import Topics, read_subscriptions, read_topics
 
 if TYPE_CHECKING:
     from share_state.sources.dead_letters import DeadLetterSource
+    from share_state.sources.kafka_admin import ClusterLimits
     from share_state.sources.kafka_cluster import KafkaSource
 
 
@@ -171,6 +172,8 @@ class FoldPlan:
         judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.
         limits: the limits of the cluster, for the rules.
+        known_limits: names of the limits of the cluster that the call sets or the cluster shows; the others are Kafka's
+            defaults.
         judged_at: ms, up to which durations are measured; None for the last record of each log.
         resumed: name of a log partition -> how an audit resumes it; None if this is not an audit.
         timeline: the share-partitions of the table `timeline`; None for no timeline.
@@ -178,6 +181,7 @@ class FoldPlan:
         cores: name of a log partition -> cores that fold it, 1 by default.
         dead_letters: the dead-letter topics; None if none are given.
         dead_letters_copied_last: whether the dead-letter topics were copied after the state logs.
+        dead_letter_topics: group -> the dead-letter topic that it is configured with, as far as that is known.
         archiving_groups: groups whose ARCHIVING ranges are collected; None to collect none.
         notes: facts about the input that the result depends on, one line each.
         lacks_groups: whether groups were to be read, but the input has none.
@@ -198,6 +202,7 @@ class FoldPlan:
     judging: str = JUDGE_STATE
     verify: bool = False
     limits: Limits = field(default_factory=Limits)
+    known_limits: frozenset[str] = frozenset()
     judged_at: int | None = None
     resumed: Mapping[str, ResumedLog] | None = None
     timeline: SharePartitionFilter | None = None
@@ -205,6 +210,7 @@ class FoldPlan:
     cores: Mapping[str, int] = field(default_factory=dict)
     dead_letters: "DeadLetterSource | None" = None
     dead_letters_copied_last: bool = False
+    dead_letter_topics: Mapping[str, str] = field(default_factory=dict)
     archiving_groups: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
     lacks_groups: bool = False
@@ -360,8 +366,9 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     if not spec.names_only and (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)
     limits = spec.limits.to_limits()
-    of_groups = {} if spec.judge == JUDGE_NONE else _group_limits_of(spec.sources, notes)
-    configured = {group: {**of_groups.get(group, {}), **own} for group, own in limits.groups.items()}
+    asked = None if spec.judge == JUDGE_NONE else _cluster_limits_of(spec.sources, notes)
+    explicit_limits = frozenset(spec.limits.model_fields_set)
+    settled = settle_live_limits(asked, limits, explicit_limits)
     properties = next((one.kafka_properties for one in spec.sources if one.kafka_properties), None)
     of_export = (export.state_partitions for _, export in exports if export.state_partitions is not None)
     stated_partitions = spec.state_partitions or next(of_export, None)
@@ -383,7 +390,8 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         indexes={} if spec.has_as_of or index is None else read_share_snapshots(index, logs),
         severities=spec.rules,
         judging=spec.judge,
-        limits=replace(limits, groups=of_groups | configured),
+        limits=settled.limits,
+        known_limits=explicit_limits | settled.known,
         groups=groups,
         dead_letters=find_dead_letters(spec.dead_letters, properties) if spec.dead_letters else None,
         dead_letters_copied_last=spec.dead_letters_copied_last,
@@ -393,6 +401,8 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         and not spec.names_only
         and any(log.topic == STATE_TOPIC for log in logs),
         outside=outside,
+        facts=settled.origins,
+        fact_conflicts=settled.conflicts,
     )
     return plan if facts is None else _with_facts(plan, spec, facts)
 
@@ -415,10 +425,19 @@ def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPla
         topics=settled.topics,
         limits=settled.limits,
         partition_count=count,
+        known_limits=plan.known_limits | facts.limits.keys(),
+        dead_letter_topics={
+            group: configs[DEAD_LETTER_TOPIC]
+            for group, configs in facts.group_configs.items()
+            if configs.get(DEAD_LETTER_TOPIC)
+        },
         facts=settled.origins,
         fact_conflicts=settled.conflicts,
     )
 
+
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+"""The config of a share group that names its dead-letter topic. Source: KIP-1191."""
 
 _Export = tuple[list[str], Export]
 """Paths that are read as one export, and what they hold."""
@@ -440,26 +459,25 @@ def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
     return exports
 
 
-def _group_limits_of(sources: Sequence[Source], notes: list[str]) -> dict[str, dict[str, int]]:
-    """The limits that share groups of live clusters set for themselves; notes get one for each that denies access."""
-    of_groups = dict[str, dict[str, int]]()
+def _cluster_limits_of(sources: Sequence[Source], notes: list[str]) -> "ClusterLimits | None":
+    """The limits of a live cluster, which is read alone; notes get one if it denies access. None for files."""
     for source in sources:
-        if (address := find_cluster_address([source.path], source.format)) is None:
-            continue
-        limits, unknown = ask_group_limits(address, source.kafka_properties)
-        of_groups |= limits
-        notes += unknown
-    return of_groups
+        if (address := find_cluster_address([source.path], source.format)) is not None:
+            limits, unknown = ask_limits(address, source.kafka_properties)
+            notes += unknown
+            return limits
+    return None
 
 
-def ask_group_limits(address: str, properties: str | None) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """The limits that share groups of a live cluster set for themselves; and notes, if it denies access to them."""
+def ask_limits(address: str, properties: str | None) -> tuple["ClusterLimits | None", list[str]]:
+    """The limits of a live cluster and of its share groups; and notes, if it denies access to them."""
     try:
-        from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  only a live cluster needs it
+        from share_state.sources.kafka_admin import fetch_limits  # noqa: PLC0415  only a live cluster needs it
 
-        return fetch_group_limits(address, properties), []
+        limits = fetch_limits(address, properties)
+        return limits, [*limits.notes]
     except (InputError, SetupError) as error:
-        return {}, [f"the limits of single groups are unknown, so the cluster's limits apply to all groups: {error}"]
+        return None, [f"the limits of the brokers and of single groups are unknown, so Kafka's defaults apply: {error}"]
 
 
 def _needed(sorter: RowSorter | None) -> RowSorter:

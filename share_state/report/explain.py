@@ -45,10 +45,17 @@ _NOT_DELIVERED = (Place.UNINITIALISED, Place.GAP, Place.BEYOND_END)
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimit:
-    """The delivery count limit of a share group; Kafka's default is assumed if the group's is unknown."""
+    """The delivery count limit of a share group.
+
+    Attributes:
+        count: the limit.
+        is_assumed: whether it is not known: Kafka's default, or as many deliveries as the log shows.
+        is_observed: whether the log shows so many deliveries.
+    """
 
     count: int
     is_assumed: bool
+    is_observed: bool = False
 
 
 def explain_offset(
@@ -100,14 +107,22 @@ def explain_offset(
     assignments = AssignmentHistory()
     if latest.topic_id:
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
-    known = delivery_limit or plan.limits.groups.get(latest.group_id, {}).get("delivery_count")
-    limit = DeliveryLimit(known or plan.limits.delivery_count, known is None)
+    limit = _delivery_limit(plan, latest, delivery_limit)
     found_json = _explanation_json(latest, assignments, others, limit, _topic_end(plan, latest))
     if plan.dead_letters is not None:
         topics = [name for name in (latest.topic, latest.topic_id) if name]
         letters = letters_of_offset(plan.dead_letters, latest.group_id, topics, partition, offset)
         found_json["dead_letters"] = letters.to_pylist()
     return found_json
+
+
+def _delivery_limit(plan: FoldPlan, explanation: Explanation, given: int | None) -> DeliveryLimit:
+    """The delivery limit of the group: at least as many deliveries as the log shows."""
+    own = plan.limits.groups.get(explanation.group_id, {}).get("delivery_count")
+    known = given or own or (plan.limits.delivery_count if "delivery_count" in plan.known_limits else None)
+    most = max((count for touch in explanation.touches for *_, count in touch.ranges), default=0)
+    count = known or plan.limits.delivery_count
+    return DeliveryLimit(max(count, most), known is None or most > count, most > count)
 
 
 def _topic_end(plan: FoldPlan, explanation: Explanation) -> int | None:
@@ -316,7 +331,8 @@ def _final_state(offset_state: OffsetState, limit: DeliveryLimit) -> str:
         return f"acknowledged in delivery {count}"
     causes = "it was rejected, or there was no record to deliver"
     if limit.is_assumed:
-        unknown = f"or {count} is the group's delivery limit, which is unknown; Kafka's default is {limit.count}"
+        known = f"the log shows {limit.count} deliveries" if limit.is_observed else f"Kafka's default is {limit.count}"
+        unknown = f"or {count} is the group's delivery limit, which is unknown; {known}"
         return f"archived in delivery {count} ({causes}, {unknown})"
     if count >= limit.count:
         causes = "at the delivery limit, or rejected"
