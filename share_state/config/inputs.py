@@ -158,6 +158,25 @@ class LimitSettings(Section):
         allow_inf_nan=False,
         description="seconds that an offset may stay in ARCHIVING before it is reported",
     )
+    giving_up_minutes: float = Field(
+        default=_KAFKA.giving_up_minutes,
+        gt=0,
+        allow_inf_nan=False,
+        description="minutes for which a share-partition may only give up records and acknowledge none",
+    )
+    poison_ratio: float = Field(
+        default=_KAFKA.poison_ratio,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="share of the records finished since the last audit that may be given up without a finding",
+    )
+    export_age: float = Field(
+        default=_KAFKA.export_age,
+        ge=0,
+        allow_inf_nan=False,
+        description="hours that the newest record of an export may be old before an audit reports it; 0 for any age",
+    )
     groups: dict[str, GroupConfig] = Field(
         default={}, description="share groups with limits of their own; those of a live cluster are read from it"
     )

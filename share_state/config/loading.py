@@ -227,6 +227,8 @@ def _refusal(error: Any, written_at: Callable[[KeyPath], str]) -> str:
         return f"{where}: no such rule; {fix}"
     if error["type"] == "extra_forbidden":
         return f"{written_at(path)}: {_no_such_key(path)}"
+    if error["type"] == "value_error" and isinstance(error["input"], dict):
+        return f"{written_at(path)}: give {error['msg'].removeprefix('Value error, ')}"
     problem = "missing" if error["type"] == "missing" else f"{_shown(error['input'])} given"
     return f"{written_at(path)}: {problem}; give {expected(declared_at(path) or {})}"
 

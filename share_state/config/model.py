@@ -7,11 +7,12 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from share_state.config.inputs import (
     ControlSettings,
@@ -49,7 +50,12 @@ _SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
 _CENTURY_DAYS = 36_500
 
 Clock = Literal["log", "wall"]
-FailingVerdict = Literal["none", "STALL", "STOP", "REWIND"]
+Verdict = Literal["NO_MEMBERS", "GIVING_UP", "STALL", "STOP", "REWIND"]
+FailingVerdict = Literal["none", Verdict]
+
+
+def _to_date(value: Any) -> date:
+    return value if isinstance(value, date) else date.fromisoformat(value)
 
 
 class ReportSettings(Section):
@@ -66,13 +72,27 @@ class ReportSettings(Section):
 
 
 class Acknowledged(Section):
-    """Findings that a person has acknowledged: they stay in the tables, but the headline and exit code ignore them."""
+    """Findings, or a verdict, that a person has acknowledged: headline and exit code ignore them, the tables do not."""
 
-    rule: RuleCode = Field(description="code of the rule")
+    rule: RuleCode | None = Field(default=None, description="code of the rule; or give verdict")
+    verdict: Verdict | None = Field(default=None, description="verdict of share-partitions; or give rule")
     group: str | None = Field(default=None, description="only of this group")
     topic: str | None = Field(default=None, description="only of this topic, by name or id")
     partition: int | None = Field(default=None, ge=0, description="only of this partition of the topic")
     state_partition: int | None = Field(default=None, ge=0, description="only of this partition of the state topic")
+    until: Annotated[date, BeforeValidator(_to_date)] | None = Field(
+        default=None, description="last day (UTC) of the acknowledgement; default: no end"
+    )
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Self:
+        if (self.rule is None) == (self.verdict is None):
+            raise ValueError("either a rule or a verdict")
+        return self
+
+    def is_in_force(self, at: datetime) -> bool:
+        """Whether it still counts at a time."""
+        return self.until is None or at.astimezone(UTC).date() <= self.until
 
 
 class RetentionSettings(Section):
@@ -128,7 +148,7 @@ class AuditSettings(Section):
         default="none", description="also exit with 1 if a share-partition has this verdict or a worse one"
     )
     acknowledged: list[Acknowledged] = Field(
-        default=[], description="findings that count neither in the headline nor for the exit code"
+        default=[], description="findings and verdicts that count neither in the headline nor for the exit code"
     )
     report: ReportSettings = Field(default_factory=ReportSettings)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
@@ -155,11 +175,16 @@ class AuditSettings(Section):
 _SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups", "control_records", "dead_letters",
             "dead_letters_copied_last")  # fmt: skip
 """Keys that change the contents of the tables."""
+_OF_THE_CLOCK = ("limits.export_age",)
+"""Keys below them that change nothing about what was read before."""
 
 
 def config_fingerprint(settings: AuditSettings) -> dict[str, str]:
     """The settings that change the contents of the tables; if they change, an audit judges everything again."""
-    fingerprint = {key: value for key, value in settings.describe().items() if key.partition(".")[0] in _SHAPING}
+    described = settings.describe().items()
+    fingerprint = {
+        key: value for key, value in described if key.partition(".")[0] in _SHAPING and key not in _OF_THE_CLOCK
+    }
     files = {"topics": settings.topics, "control_records.subscriptions": settings.control_records.subscriptions}
     for key, path in files.items():
         if path is not None:
@@ -236,6 +261,8 @@ def expected(declared: Mapping[str, Any]) -> str:
             return f"a map of names to {expected(value)}"
         case {"format": "path"}:
             return "a path"
+        case {"format": "date"}:
+            return "a date, as in 2026-11-30"
     return "text"
 
 

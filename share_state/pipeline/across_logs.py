@@ -44,6 +44,8 @@ from share_state.pipeline.result import (
 )
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
+from share_state.rules.cluster_facts import AuditedCluster
+from share_state.rules.coverage import ExportAge
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
@@ -145,8 +147,8 @@ def settle_tables(
     tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
     cutoffs = mark_unsafe(tables[CUTOFF], logs_of_other_records(rows))
     tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
-    if plan.fact_conflicts:
-        found = [*found, judge_facts(plan)]
+    if plan.shows_cluster:
+        found = [*found, judge_cluster(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
@@ -255,6 +257,17 @@ class DriverSide:
         """Tables that the fold collects for the dead letters."""
         return () if self.letters is None else (RANGES,)
 
+    def empty_groups(self, extended: Sequence[str]) -> list[str]:
+        """The share groups without members; none if the groups are not known, or are as of an earlier time.
+
+        Args:
+            extended: the result of `extended_logs`.
+        """
+        if self.groups is None or extended:
+            return []
+        groups = self.groups.folded.share_groups
+        return groups.filter(pc.field("members") == 0)["group_id"].to_pylist()
+
     @property
     def newest_time(self) -> int | None:
         """Ms, timestamp of the newest record of the logs of groups and of the dead letters; None for none."""
@@ -329,8 +342,8 @@ def judge_across_logs(
         is_as_of = any((window.until_offset, window.until_time_ms) != (None, None) for window in windows)
         note = EXTENDED.format(listed(extended, 3)) + (_EXTENDED_AS_OF if is_as_of else "")
         result = replace(result, notes=(*result.notes, note))
-    if plan.fact_conflicts:
-        found = [*found, judge_facts(plan)]
+    if plan.shows_cluster:
+        found = [*found, judge_cluster(plan)]
         result = result.with_driver_rows(found[-1:], {})
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
@@ -357,10 +370,27 @@ def judge_across_logs(
     return result, DriverRows([*found, judged.findings], tables | judged.tables)
 
 
-def judge_facts(plan: FoldPlan) -> pa.Table:
-    """The findings about facts for which two sources disagree."""
-    conflicts = () if plan.judging == JUDGE_NONE else plan.fact_conflicts
-    return findings(Scope.CLUSTER_FACTS, conflicts, plan.severities)
+def judge_cluster(plan: FoldPlan) -> pa.Table:
+    """The findings of the rules over what is known of the cluster."""
+    if plan.judging == JUDGE_NONE:
+        return table_schema("findings").empty_table()
+    has_state = any(log.topic == STATE_TOPIC for log in plan.logs)
+    cluster = AuditedCluster(plan.fact_conflicts, plan.cluster, has_state)
+    return findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
+
+
+def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> pa.Table:
+    """The findings about the age of an audited export; none for a live cluster, or if the newest time is unknown.
+
+    Args:
+        plan: what is audited.
+        newest_ms: timestamp of its newest record.
+        audited_ms: when the audit began.
+    """
+    forms = {None if log.source is None else log.source.form for log in plan.logs}
+    if plan.judging == JUDGE_NONE or not newest_ms or forms == {KAFKA_FORM}:
+        return table_schema("findings").empty_table()
+    return findings(Scope.EXPORT, ExportAge(newest_ms, audited_ms, plan.limits.export_age), plan.severities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,12 +623,16 @@ def _was_read(plan: FoldPlan, log: LogPartition) -> bool:
 
 
 def _absent_notes(plan: FoldPlan) -> list[str]:
-    """A note on each ordinary topic of which the input shows partitions that it does not hold."""
+    """A note on each topic with control records, or beside them, of which the input lacks partitions that it shows."""
     logs = [log for log in plan.logs if log.topic != STATE_TOPIC and log.partition is not None and log.source is None]
     if plan.names_logs or not logs:
         return []
     notes = list[str]()
-    for topic, recorded in sorted(recorded_partitions(logs).items()):
+    recorded_by_topic = {log.topic: set[int]() for log in logs}
+    recorded_by_topic |= {
+        topic: recorded for topic, recorded in recorded_partitions(logs).items() if not topic.startswith("__")
+    }
+    for topic, recorded in sorted(recorded_by_topic.items()):
         numbers = {log.partition for log in logs if log.topic == topic}
         absent = sorted({*range(max(filter(None, numbers), default=0)), *recorded} - numbers)
         if absent:

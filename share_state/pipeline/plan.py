@@ -52,7 +52,7 @@ from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import LogTime, TimeSpan, Window, time_text
-from share_state.sources.cluster_facts import ClusterFacts, read_cluster_facts
+from share_state.sources.cluster_facts import ClusterFacts, ClusterSettings, read_cluster_facts
 from share_state.sources.discovery import (
     GROUP_TOPIC,
     STATE_TOPIC,
@@ -188,6 +188,7 @@ class FoldPlan:
         outside: why the as-of time is outside of the times of the input; None if it is not, or there is none.
         facts: facts about the cluster that its data folder holds, and where from, for the options of a run.
         fact_conflicts: facts about the cluster for which two sources disagree.
+        cluster: settings of the cluster by its metadata log; None without one.
     """
 
     logs: Sequence[LogPartition]
@@ -217,6 +218,12 @@ class FoldPlan:
     outside: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     fact_conflicts: tuple[FactConflict, ...] = ()
+    cluster: ClusterSettings | None = None
+
+    @property
+    def shows_cluster(self) -> bool:
+        """Whether anything is known of the cluster that rules judge."""
+        return self.cluster is not None or bool(self.fact_conflicts)
 
     @property
     def state_partition_numbers(self) -> list[int]:
@@ -433,6 +440,7 @@ def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPla
         },
         facts=settled.origins,
         fact_conflicts=settled.conflicts,
+        cluster=facts.settings,
     )
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,12 +60,13 @@ class Scope(StrEnum):
     CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
     TOPICS = "topics"  # the share-partitions of a state log, and what is known of their topics
     INPUT = "input"  # the state partitions that are in the input
+    EXPORT = "export"  # the newest record of an export, and the time of the audit
     STATES = "states"  # rows of share_partition_state of several state partitions
     PRUNING = "pruning"  # log starts of state partitions, and their cutoffs some time ago
     GROUPS = "groups"  # share groups and the state of their share-partitions
     CLAIMS = "claims"  # claims and assignments of classic consumer groups
     DEAD_LETTERS = "dead letters"  # dead letters, and the offsets that the state logs show in ARCHIVING
-    CLUSTER_FACTS = "cluster facts"  # facts about the cluster for which two sources disagree
+    CLUSTER_FACTS = "cluster facts"  # what is known of the cluster: sources that disagree, settings
     GROUP_RECORDS = "group records"  # faulty records of `__consumer_offsets`
 
 
@@ -272,6 +273,7 @@ def register(code: str, scope: Scope, check: Check | Predicate, severity: str, s
         raise DeclarationError(f"rule {code} is registered twice for {scope}")
     if existing.severity != severity:
         raise DeclarationError(f"rule {code} is {existing.severity} and {severity}; a rule has one default severity")
+    checks_of.cache_clear()
     _RULES[code] = replace(
         existing,
         statement=statement if statement in existing.statement else f"{existing.statement} {statement}",
@@ -283,11 +285,18 @@ def register(code: str, scope: Scope, check: Check | Predicate, severity: str, s
 def unregister(code: str) -> None:
     """Remove a rule."""
     del _RULES[code]
+    checks_of.cache_clear()
 
 
 def registered() -> dict[str, Rule]:
     """Every rule by code."""
     return dict(_RULES)
+
+
+@cache
+def checks_of(scope: Scope) -> tuple[tuple[str, Check | Predicate], ...]:
+    """Code and check of every rule of a scope."""
+    return tuple((code, one.checks[scope]) for code, one in _RULES.items() if scope in one.checks)
 
 
 # Rules over records and state batches.
