@@ -365,6 +365,8 @@ def judge_across_logs(
         known_times(complete, plan.state_partitions),
         plan.severities,
         copied_last=copied_last,
+        partitions=partition_counts_by_name(plan.options.topics),
+        topic_of=plan.dead_letter_topics,
     )
     result = result.with_driver_rows([judged.findings], judged.tables)
     result = replace(result, notes=(*result.notes, *judged.notes))
@@ -417,9 +419,13 @@ def judge_letters(
     severities: Mapping[str, str],
     *,
     copied_last: bool,
+    partitions: Mapping[str, int] | None = None,
+    topic_of: Mapping[str, str] | None = None,
 ) -> JudgedLetters:
     """Match dead letters with the state logs, and apply the rules over them; arguments as for `match_letters`."""
-    matched = match_letters(letters, ranges, names, known, copied_last=copied_last)
+    matched = match_letters(
+        letters, ranges, names, known, copied_last=copied_last, partitions=partitions, topic_of=topic_of
+    )
     rows = AuditedDeadLetters(matched.letters, matched.lost, letters.read.unusable)
     tables = {LETTERS: matched.letters, LOST: matched.lost, RANGES: ranges_of_groups(ranges, matched.letters)}
     return JudgedLetters(tables, findings(Scope.DEAD_LETTERS, rows, severities), _notes(letters, matched))

@@ -134,10 +134,8 @@ def dead_letter_topic_unusable(cluster: AuditedCluster) -> Iterator[GroupBreach]
     settings = cluster.settings
     if settings is None or not settings.is_complete:
         return
-    for group, configs in sorted(settings.group_configs.items()):
-        topic = configs.get(DEAD_LETTER_TOPIC, "")
-        why = _dead_letter_fault(settings, topic) if topic else ""
-        if why:
+    for group, topic in sorted(settings.dead_letter_topics.items()):
+        if why := _dead_letter_fault(settings, topic):
             text = f"no dead letter can be written to {topic}: {why}; records are archived without one"
             yield GroupBreach(text, group, topic=topic, evidence={DEAD_LETTER_TOPIC: topic})
 

@@ -76,6 +76,12 @@ class ClusterSettings:
     dead_letter_prefix: str
     creates_dead_letter_topics: bool
 
+    @property
+    def dead_letter_topics(self) -> dict[str, str]:
+        """Share group -> its dead-letter topic, for the groups that have one."""
+        topics = {group: configs.get(DEAD_LETTER_TOPIC, "") for group, configs in self.group_configs.items()}
+        return {group: topic for group, topic in topics.items() if topic}
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
