@@ -379,7 +379,10 @@ def judge_cluster(plan: FoldPlan) -> pa.Table:
         return table_schema("findings").empty_table()
     has_state = any(log.topic == STATE_TOPIC for log in plan.logs)
     cluster = AuditedCluster(plan.fact_conflicts, plan.cluster, has_state)
-    return findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
+    unusable = plan.cluster.unusable_dead_letters if plan.cluster else {}
+    letters = AuditedDeadLetters(table_schema(LETTERS).empty_table(), table_schema(LOST).empty_table(), unusable)
+    of_settings = findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
+    return pa.concat_tables([of_settings, findings(Scope.DEAD_LETTERS, letters, plan.severities)])
 
 
 def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> pa.Table:

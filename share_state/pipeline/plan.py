@@ -34,6 +34,7 @@ from share_state.pipeline.inputs import (
     adjacent_group_logs,
     find_cluster_address,
     find_dead_letters,
+    own_dead_letters,
     read_export,
     read_frame,
     read_group_export,
@@ -423,6 +424,7 @@ def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPla
     return replace(
         settled_plan,
         known_limits=plan.known_limits | facts.limits.keys(),
+        dead_letters=plan.dead_letters or own_dead_letters(facts),
         dead_letter_topics=facts.settings.dead_letter_topics if facts.settings else {},
         facts=settled.origins,
         fact_conflicts=settled.conflicts,
