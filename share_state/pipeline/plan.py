@@ -52,7 +52,7 @@ from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import LogTime, TimeSpan, Window, time_text
-from share_state.sources.cluster_facts import ClusterFacts, ClusterSettings, read_cluster_facts
+from share_state.sources.cluster_facts import DEAD_LETTER_TOPIC, ClusterFacts, ClusterSettings, read_cluster_facts
 from share_state.sources.discovery import (
     GROUP_TOPIC,
     STATE_TOPIC,
@@ -434,18 +434,15 @@ def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPla
         partition_count=count,
         known_limits=plan.known_limits | facts.limits.keys(),
         dead_letter_topics={
-            group: configs[DEAD_LETTER_TOPIC]
-            for group, configs in facts.group_configs.items()
-            if configs.get(DEAD_LETTER_TOPIC)
+            group: topic
+            for group, configs in (facts.settings.group_configs if facts.settings else {}).items()
+            if (topic := configs.get(DEAD_LETTER_TOPIC))
         },
         facts=settled.origins,
         fact_conflicts=settled.conflicts,
         cluster=facts.settings,
     )
 
-
-DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
-"""The config of a share group that names its dead-letter topic. Source: KIP-1191."""
 
 _Export = tuple[list[str], Export]
 """Paths that are read as one export, and what they hold."""
