@@ -174,9 +174,12 @@ def limits_of_run(options: Mapping[str, str]) -> Limits:
     given: dict[str, Any] = {"groups": {}}
     for key, value in options.items():
         section, _, name = key.partition(".")
-        if section == "limits" and not name.startswith("groups."):
-            given[name] = value
-        elif section == "limits":
+        if section != "limits":
+            continue
+        if not name.startswith("groups."):
+            # Those that a data folder states are the limits of the cluster where the call gives no other.
+            given.setdefault(name.removeprefix("of_cluster."), value)
+        else:
             group, _, limit = name.removeprefix("groups.").rpartition(".")
             given["groups"].setdefault(group, {})[limit] = value
     return LimitSettings.model_validate(given).to_limits()
