@@ -226,8 +226,7 @@ def cutoff(
         opened = open_executor(choice, plan, progress, writes_tables=False)
         with opened as executor, progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, OutputSpec(()))), tuple(inputs), {})
-            if not spec.has_as_of:
-                result = result.with_driver_rows([judge_pruning(executor, plan, result)])
+            result = result.with_driver_rows([judge_pruning(executor, plan, result)])
         result = judge_input(plan, result)
         for note in result.notes:
             if note.startswith(EXTENT_NOTES):

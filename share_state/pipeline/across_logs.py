@@ -620,12 +620,16 @@ def _was_read(plan: FoldPlan, log: LogPartition) -> bool:
 
 
 def _absent_notes(plan: FoldPlan) -> list[str]:
-    """A note on each ordinary topic of which the input shows partitions that it does not hold."""
+    """A note on each topic with control records, or beside them, of which the input lacks partitions that it shows."""
     logs = [log for log in plan.logs if log.topic != STATE_TOPIC and log.partition is not None and log.source is None]
     if plan.names_logs or not logs:
         return []
     notes = list[str]()
-    for topic, recorded in sorted(recorded_partitions(logs).items()):
+    recorded_by_topic = {log.topic: set[int]() for log in logs}
+    recorded_by_topic |= {
+        topic: recorded for topic, recorded in recorded_partitions(logs).items() if not topic.startswith("__")
+    }
+    for topic, recorded in sorted(recorded_by_topic.items()):
         numbers = {log.partition for log in logs if log.topic == topic}
         absent = sorted({*range(max(filter(None, numbers), default=0)), *recorded} - numbers)
         if absent:

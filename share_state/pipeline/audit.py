@@ -21,6 +21,7 @@ from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.reconstruct import carried_logs, finish_findings, replace_tables
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan, without_changed
@@ -130,13 +131,14 @@ def run_audit(
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, rows = judge_across_logs(side, plan, result, sink, now)
-        stale = judge_export_age(plan, result.log_time, clock)
-        if len(stale):
-            result = result.with_driver_rows([stale])
-            rows.findings.append(stale)
+        pruning = judge_pruning(
+            executor, plan, result, last_audit=last and last.tables, now_ms=clock if by_wall_clock else None
+        )
+        added = [table for table in (judge_export_age(plan, result.log_time, clock), pruning) if len(table)]
+        result = result.with_driver_rows(added) if added else result
         _LOG.info("read %s of %s", pluralize(result.records, "new record"), pluralize(len(plan.logs), "log partition"))
         with progress("write findings and history"):
-            finish_findings(sink, result, rows.findings)
+            finish_findings(sink, result, [*rows.findings, *added])
             sink.add(FINDINGS, _settled(plan, last, kept))
             finish = partial(
                 add_verdicts,
