@@ -13,7 +13,7 @@ from share_state.delta.reader import REPORTED
 from share_state.errors import pluralize
 from share_state.fold.durations import duration_text
 from share_state.fold.history import OK as VERDICT_OK
-from share_state.report.audit_data import AuditReport, BrokenRule
+from share_state.report.audit_data import AuditReport, BrokenRule, FlaggedSharePartition
 from share_state.report.console import (
     UNKNOWN,
     escape_unprintable,
@@ -47,7 +47,8 @@ _VERDICTS = {
     "STALL": (
         WARNING,
         "consumers finish later records, but the start offset does not move",
-        "Look at the first range in flight: every delivery of its records fails, or their locks are renewed forever.",
+        "Look at the first range in flight: every delivery of its records fails or, from Kafka 4.2 on, their locks are "
+        "renewed forever.",
     ),
     "GIVING_UP": (
         WARNING,
@@ -175,7 +176,22 @@ def _verdict_advice(report: AuditReport, verdict: str) -> Iterator[Advice]:
     if count := report.open_verdicts[verdict]:
         command = show_command(report.warehouse, worst.now) if worst else None
         example = f"; {_worst(worst.now, count)}: {worst.why}" if worst else ""
+        if verdict == "STALL" and worst and (gap := _gap_at_start(worst)) is not None:
+            then = _GAP.format(*gap)
         yield Advice(severity, f"{pluralize(count, 'share-partition')} with {verdict}: {what}{example}.", then, command)
+
+
+_GAP = (
+    "It waits for a gap, offsets {} to {}: the log shows no delivery of them. Their first delivery may hold them; a "
+    "leader that loads the state hands them out again."
+)
+
+
+def _gap_at_start(flagged: FlaggedSharePartition) -> tuple[int, int] | None:
+    """First and last offset of the gap that a share-partition waits for; None if it waits for something else."""
+    open_ranges = (one for one in flagged.ranges if one["state"] not in ("ACKNOWLEDGED", "ARCHIVED"))
+    first = next(open_ranges, None)
+    return (first["first_offset"], first["last_offset"]) if first is not None and first["gap"] else None
 
 
 def _rule_advice(report: AuditReport, severity: str) -> Iterator[Advice]:

@@ -90,7 +90,7 @@ def print_state(warehouse: str, selection: SharePartitionFilter, *, epochs: bool
     print_table(columns, zip(*(column.to_pylist() for column in shown), strict=True), numeric=_NUMERIC)
     if ranges or states.num_rows == 1:
         print_line()
-        nothing = "nothing in flight"
+        nothing = "nothing in flight is recorded"
         if pc.any(lacks_beginning(states)).as_py():
             nothing = f"it is not known what is in flight: {NO_BEGINNING}"
         _print_ranges(_read_ranges(tables, where), with_key=states.num_rows > 1, otherwise=nothing)
@@ -282,7 +282,7 @@ def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) 
         _print_share_partitions(found["share_partitions"])
     if members or group is not None:
         print_line()
-        _print_members(found["members"])
+        _print_members(found["members"], otherwise="no members" if found["read"] else "members are not known")
     if group is not None:
         print_lag_reasons(row["lag_reason"] for row in found["share_partitions"])
     elif unknown := [row for row in found["groups"] if row["unknown_lags"]]:
@@ -308,7 +308,7 @@ def _print_share_partitions(rows: Sequence[Mapping[str, Any]]) -> None:
     print_table(columns, cells, numeric=("PARTITION", "START-OFFSET", "LAG"), otherwise="no share-partitions")
 
 
-def _print_members(rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_members(rows: Sequence[Mapping[str, Any]], *, otherwise: str) -> None:
     columns = ["GROUP", "CONSUMER-ID", "CLIENT-ID", "HOST", "EPOCH", "PARTITIONS", "ASSIGNMENT", "TARGET"]
     cells = []
     for row in rows:
@@ -319,4 +319,4 @@ def _print_members(rows: Sequence[Mapping[str, Any]]) -> None:
         )
         member = [row["group_id"], row["member_id"], row["client_id"], row["client_host"], row["member_epoch"]]
         cells.append([*member, len(row["assigned"]), assigned, "same" if target == assigned else target or "nothing"])
-    print_table(columns, cells, numeric=("EPOCH", "PARTITIONS"), otherwise="no members")
+    print_table(columns, cells, numeric=("EPOCH", "PARTITIONS"), otherwise=otherwise)
