@@ -1,4 +1,4 @@
-"""Finds batches that the leaders of a log cannot have written: by their leader epochs, which no checksum covers."""
+"""Finds batches that the leaders of a log cannot have written: leader epochs and file names have no checksum."""
 
 import numpy as np
 
@@ -11,7 +11,8 @@ class LeaderEpochs:
     """Follows the leader epochs of the batches of a log.
 
     In the log of one replica they never decrease: a follower truncates what its leader does not have (KIP-101). The
-    leader-epoch-checkpoint beside the segments records where each epoch begins; epochs after its last are newer.
+    leader-epoch-checkpoint beside the segments records where each epoch begins; epochs after its last are newer. The
+    name of a segment is the offset of the first batch that was appended to it.
     """
 
     def __init__(self, log: LogPartition, last_epoch: int = NO_OFFSET) -> None:
@@ -22,6 +23,8 @@ class LeaderEpochs:
             last_epoch: leader epoch of the last batch that an earlier run read, -1 for none.
         """
         self._last_epoch = last_epoch
+        self._base_offsets = np.array([segment.base_offset for segment in log.segments], np.int64)
+        self._is_named = log.source is None
         self._replicas = np.array([segment.replica for segment in log.segments], np.int64)
         self._recorded = {
             number: np.array(sorted(copy.leader_epochs, key=lambda entry: entry[1]), np.int64)
@@ -41,6 +44,8 @@ class LeaderEpochs:
         epochs = valid["leader_epoch"].copy()
         is_foreign = epochs < np.concatenate(([self._last_epoch], epochs[:-1]))
         self._last_epoch = int(epochs[-1])
+        if self._is_named:
+            is_foreign |= valid["base_offset"] < self._base_offsets[valid["segment"]]
         if self._recorded:
             replicas = self._replicas[valid["segment"]]
             for number, recorded in self._recorded.items():

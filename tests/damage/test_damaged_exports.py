@@ -137,7 +137,8 @@ UNDETECTABLE = (
 
 
 @cache
-def _truth(history: str, seed: int) -> Judged:
+def truth_of(history: str, seed: int) -> Judged:
+    """A whole export as the product reads it."""
     folder = Path(mkdtemp(prefix="whole-"))
     return write_and_judge(whole_export(history, seed), folder / "logs", dialect_of(history))
 
@@ -182,6 +183,7 @@ def figures() -> Iterator[Counter[str]]:
 @example(kind="segment_of_another_log", history=DRAFT, seed=1, choice=759642256, has_checkpoints=False)
 @example(kind="all_folders_but_one_lost", history=DRAFT, seed=1, choice=1558849070, has_checkpoints=True)
 @example(kind="middle_folder_lost", history=DRAFT, seed=2, choice=1333401427, has_checkpoints=False)
+@example(kind="segment_renamed", history="4.1 pruned", seed=0, choice=485066785, has_checkpoints=False)
 def test_no_damage_makes_a_cutoff_unsafe_or_a_state_wrong_in_silence(
     figures: Counter[str], kind: str, history: str, seed: int, choice: int, has_checkpoints: bool
 ):
@@ -194,7 +196,7 @@ def test_no_damage_makes_a_cutoff_unsafe_or_a_state_wrong_in_silence(
     except NotApplicableError:
         assume(condition=False)
     hidden = [one for one in UNDETECTABLE if kind in one.kinds and one.holds(whole, damaged)]
-    truth = _truth(history, seed)
+    truth = truth_of(history, seed)
     figures.update(("draws", f"kind: {kind}", f"history: {history}", f"kind and history: {kind}, {history}"))
     with _written(damaged, history) as judged:
         if judged is None:
@@ -212,7 +214,7 @@ def test_no_damage_makes_a_cutoff_unsafe_or_a_state_wrong_in_silence(
 
 @pytest.mark.parametrize("history", HISTORIES)
 def test_every_cutoff_of_a_whole_export_is_safe(history: str):
-    truth = _truth(history, 1)
+    truth = truth_of(history, 1)
     assert [note for note in truth.notes if note.startswith(EXTENT_NOTES)] == []
     assert [row["reason"] for row in truth.cutoffs.values() if not row["safe"]] == []
     assert [rule for rule, _ in truth.findings if rule in ("STATE_PARTITION_MISSING", "FOREIGN_BATCH")] == []
