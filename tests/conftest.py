@@ -12,6 +12,9 @@ from tests.profiles import HERE, IN_SPARK  # loads the profile before any test m
 if TYPE_CHECKING:
     from share_state.pipeline.executor import Executor
 
+# The logs in tests/data are months old; tests of EXPORT_STALE set a limit of their own.
+os.environ["SHARE_STATE_LIMITS__EXPORT_AGE"] = "0"
+
 # With colorama, which mkdocs brings along, numba keeps a test's stdout and writes to it when the process ends.
 os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
 

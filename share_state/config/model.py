@@ -7,29 +7,18 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from share_state.config.inputs import (
-    ControlSettings,
-    Count,
-    GroupSettings,
-    InputSpec,
-    LimitSettings,
-    PathText,
-    RuleCode,
-    Section,
-    Severity,
-    Source,
-)
+from share_state.config.declaration import NEST, PREFIX
+from share_state.config.inputs import InputSpec
+from share_state.config.sections import InputSettings, PathText, RuleCode, Section, Severity, Source
 from share_state.errors import printable
-from share_state.rules.registry import ERROR
 from share_state.sources.object_stores import to_path
-
-PREFIX, NEST = "SHARE_STATE_", "__"
 
 KeyPath = tuple[str | int, ...]
 """The names from the top of the configuration to a value; a list item is named by its number."""
@@ -49,7 +38,12 @@ _SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
 _CENTURY_DAYS = 36_500
 
 Clock = Literal["log", "wall"]
-FailingVerdict = Literal["none", "STALL", "STOP", "REWIND"]
+Verdict = Literal["NO_MEMBERS", "GIVING_UP", "STALL", "STOP", "REWIND"]
+FailingVerdict = Literal["none", Verdict]
+
+
+def _to_date(value: Any) -> date:
+    return value if isinstance(value, date) else date.fromisoformat(value)
 
 
 class ReportSettings(Section):
@@ -66,13 +60,27 @@ class ReportSettings(Section):
 
 
 class Acknowledged(Section):
-    """Findings that a person has acknowledged: they stay in the tables, but the headline and exit code ignore them."""
+    """Findings, or a verdict, that a person has acknowledged: headline and exit code ignore them, the tables do not."""
 
-    rule: RuleCode = Field(description="code of the rule")
+    rule: RuleCode | None = Field(default=None, description="code of the rule; or give verdict")
+    verdict: Verdict | None = Field(default=None, description="verdict of share-partitions; or give rule")
     group: str | None = Field(default=None, description="only of this group")
     topic: str | None = Field(default=None, description="only of this topic, by name or id")
     partition: int | None = Field(default=None, ge=0, description="only of this partition of the topic")
     state_partition: int | None = Field(default=None, ge=0, description="only of this partition of the state topic")
+    until: Annotated[date, BeforeValidator(_to_date)] | None = Field(
+        default=None, description="last day (UTC) of the acknowledgement; default: no end"
+    )
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Self:
+        if (self.rule is None) == (self.verdict is None):
+            raise ValueError("either a rule or a verdict")
+        return self
+
+    def is_in_force(self, at: datetime) -> bool:
+        """Whether it still counts at a time."""
+        return self.until is None or at.astimezone(UTC).date() <= self.until
 
 
 class RetentionSettings(Section):
@@ -93,7 +101,7 @@ class SparkSettings(Section):
     conf: dict[str, str] = Field(default={}, description="Spark settings, name to value")
 
 
-class AuditSettings(Section):
+class AuditSettings(InputSettings):
     """What the nightly audit of one cluster reads, writes, checks and reports.
 
     Attributes are the keys of the file; docs/audit-configuration.md lists them. Built by `load_settings` or
@@ -103,32 +111,18 @@ class AuditSettings(Section):
     cluster: str = Field(
         default="", description="name of the cluster in reports and metrics; a warehouse belongs to one cluster"
     )
-    sources: list[Source] = Field(min_length=1, description="exports that the audit reads, as one input")
+    sources: list[Source] = Field(min_length=1, description="exports that are read as one input")
     warehouse: PathText = Field(description="folder, address or, on Spark, `catalog.schema` of the Delta tables")
-    state_partitions: Count | None = Field(
-        default=None, description="number of partitions of `__share_group_state`; default: as many as the input shows"
-    )
-    topics: PathText | None = Field(default=None, description="JSON file: topic id to name, partitions, end offsets")
-    limits: LimitSettings = Field(default_factory=LimitSettings)
-    groups: GroupSettings = Field(default_factory=GroupSettings)
-    control_records: ControlSettings = Field(default_factory=ControlSettings)
-    dead_letters: list[PathText] = Field(
-        default=[], description="exports of the dead-letter topics, or the address of a cluster; none by default"
-    )
-    dead_letters_copied_last: bool = Field(
-        default=False, description="whether the exports in `dead_letters` were made after those in `sources`"
-    )
     clock: Clock = Field(
         default="log",
         description="end of measured durations: the last record of each log partition, or the time of the audit",
     )
-    rules: dict[RuleCode, Severity] = Field(default={}, description="severity of single rules")
-    fail_on: Severity = Field(default=ERROR, description="exit with 1 if a finding has this severity or a higher one")
+    fail_on: Severity = Field(default="error", description="exit with 1 if a finding has this severity or a higher one")
     fail_on_verdict: FailingVerdict = Field(
         default="none", description="also exit with 1 if a share-partition has this verdict or a worse one"
     )
     acknowledged: list[Acknowledged] = Field(
-        default=[], description="findings that count neither in the headline nor for the exit code"
+        default=[], description="findings and verdicts that count neither in the headline nor for the exit code"
     )
     report: ReportSettings = Field(default_factory=ReportSettings)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
@@ -155,11 +149,16 @@ class AuditSettings(Section):
 _SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups", "control_records", "dead_letters",
             "dead_letters_copied_last")  # fmt: skip
 """Keys that change the contents of the tables."""
+_OF_THE_CLOCK = ("limits.export_age",)
+"""Keys below them that change nothing about what was read before."""
 
 
 def config_fingerprint(settings: AuditSettings) -> dict[str, str]:
     """The settings that change the contents of the tables; if they change, an audit judges everything again."""
-    fingerprint = {key: value for key, value in settings.describe().items() if key.partition(".")[0] in _SHAPING}
+    described = settings.describe().items()
+    fingerprint = {
+        key: value for key, value in described if key.partition(".")[0] in _SHAPING and key not in _OF_THE_CLOCK
+    }
     files = {"topics": settings.topics, "control_records.subscriptions": settings.control_records.subscriptions}
     for key, path in files.items():
         if path is not None:
@@ -186,10 +185,10 @@ def settings_schema() -> dict[str, Any]:
     schema = AuditSettings.model_json_schema()
 
     def written_out(part: dict[str, Any]) -> dict[str, Any]:
-        if "$ref" in part:
-            part = {**schema["$defs"][part["$ref"].rpartition("/")[2]], **part}
         if "anyOf" in part:
             part = {**part["anyOf"][0], **part}
+        if "$ref" in part:
+            part = {**schema["$defs"][part["$ref"].rpartition("/")[2]], **part}
         inner = {name: written_out(part[name]) for name in ("items", "additionalProperties") if part.get(name)}
         if "properties" in part:
             inner["properties"] = {name: written_out(one) for name, one in part["properties"].items()}
@@ -236,6 +235,8 @@ def expected(declared: Mapping[str, Any]) -> str:
             return f"a map of names to {expected(value)}"
         case {"format": "path"}:
             return "a path"
+        case {"format": "date"}:
+            return "a date, as in 2026-11-30"
     return "text"
 
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from share_state.fold.durations import duration_texts
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, piece_bounds
+from share_state.fold.outcomes import NO_TIME
 from share_state.fold.state_chains import Chains
 from share_state.fold.states import KEY, declared_table, key_texts, slice_chains, to_timestamps, window_tiles
 from share_state.kafka.delivery_states import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, TERMINAL, is_poison
@@ -19,10 +20,19 @@ HISTORY_TABLE = "share_partition_history"
 """A table of audits. A fold leaves its rows incomplete: `add_verdicts` needs what all logs have shown."""
 
 PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME = "previous_start", "first_delivery_at", "log_time"
-IS_KEPT = "is_kept"
-OK, STALL, STOP, REWIND = "OK", "STALL", "STOP", "REWIND"
-VERDICTS = (REWIND, STOP, STALL, OK)
+IS_KEPT, ONLY_FAILING = "is_kept", "only_failing"
+OK, NO_MEMBERS, GIVING_UP, STALL, STOP, REWIND = "OK", "NO_MEMBERS", "GIVING_UP", "STALL", "STOP", "REWIND"
+VERDICTS = (REWIND, STOP, STALL, GIVING_UP, NO_MEMBERS, OK)
 """The worst first; readers count any other verdict as worse than OK."""
+
+OUTCOME_COLUMNS = {
+    "acknowledged_records": "acknowledged",
+    "given_up_records": "given_up",
+    "rejected_records": "rejected",
+    "released_records": "released",
+    "dead_lettered_records": "dead_lettered",
+}
+"""Column -> field of OUTCOMES: what became of deliveries since the last audit."""
 
 _MS_PER_MINUTE = 60_000
 
@@ -33,20 +43,44 @@ def history_pieces(folded: Folded) -> Iterator[pa.Table]:
     Returns:
         The columns of schemas/tables/share_partition_history.yaml with these four null, and PREVIOUS_START (start
         offset at the last audit), FIRST_DELIVERY_AT (first delivery since the start offset moved), LOG_TIME (ms,
-        `Folded.judged_at`) and IS_KEPT (whether the input shows nothing new of the log); one row per live
+        `Folded.judged_at`), IS_KEPT (whether the input shows nothing new of the log) and ONLY_FAILING (ms between the
+        first and the last record given up or rejected since the last acknowledgement; -1 for none); one row per live
         share-partition, in pieces.
     """
     pieces, limits = folded.state_pieces, folded.limits_of("delivery_count")
+    # What became of the share-partitions of a log that is not in the input since then is not known.
+    is_kept = folded.observations.resume_status in KEPT_STATE
+    outcomes = None if is_kept else folded.outcomes
     for begin, end in piece_bounds(pieces.size):
         chains, before = slice_chains(folded.chains, begin, end), folded.previous_starts[begin:end]
-        rows = _history(folded, pieces.build(begin, end), chains, before, limits[begin:end])
+        columns = _outcome_columns(outcomes, begin, end)
+        rows = _history(folded, pieces.build(begin, end), chains, before, limits[begin:end], columns)
         rows = rows.append_column(LOG_TIME, pa.array(np.full(len(rows), folded.judged_at)))
-        # What became of the share-partitions of a log that is not in the input since then is not known.
-        is_kept = folded.observations.resume_status in KEPT_STATE
-        yield rows.append_column(IS_KEPT, pa.array(np.full(len(rows), is_kept)))
+        rows = rows.append_column(IS_KEPT, pa.array(np.full(len(rows), is_kept)))
+        yield rows.append_column(ONLY_FAILING, pa.array(_only_failing(outcomes, begin, end)))
 
 
-def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarray, limits: np.ndarray) -> pa.Table:
+def _only_failing(outcomes: np.ndarray | None, begin: int, end: int) -> np.ndarray:
+    if outcomes is None:
+        return np.full(end - begin, -1)
+    since, until = (outcomes[name][begin:end] for name in ("failing_since", "failing_until"))
+    return np.where(since == NO_TIME, -1, until - since)
+
+
+def _outcome_columns(outcomes: np.ndarray | None, begin: int, end: int) -> dict[str, pa.Array]:
+    if outcomes is None:
+        return dict.fromkeys(OUTCOME_COLUMNS, pa.nulls(end - begin, pa.int64()))
+    return {column: pa.array(outcomes[name][begin:end].copy()) for column, name in OUTCOME_COLUMNS.items()}
+
+
+def _history(
+    folded: Folded,
+    states: pa.Table,
+    chains: Chains,
+    before: np.ndarray,
+    limits: np.ndarray,
+    outcomes: dict[str, pa.Array],
+) -> pa.Table:
     tile_ends, rows = window_tiles(chains)
     sizes, state, count = rows["last"] - rows["first"] + 1, rows["state"], rows["count"]
     limit = np.repeat(limits, np.diff(tile_ends))
@@ -70,7 +104,7 @@ def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarra
         "active_time": _known_times(chains.chains["last_consumed_at"]),
     }
     kept = (*KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset")
-    table = declared_table(HISTORY_TABLE, {name: states[name] for name in kept} | amounts)
+    table = declared_table(HISTORY_TABLE, {name: states[name] for name in kept} | amounts | outcomes)
     table = table.append_column(PREVIOUS_START, pa.array(before, mask=before == NO_PREVIOUS_START))
     return table.append_column(FIRST_DELIVERY_AT, _known_times(chains.chains["first_delivery_at"]))
 
@@ -86,12 +120,15 @@ def add_verdicts(
     run_id: str,
     limits: Limits,
     misplaced: Sequence[str] = (),
+    empty_groups: Sequence[str] = (),
 ) -> pa.Table:
     """Add time, run and verdict to rows of `history_pieces`; the verdicts follow Burrow.
 
     - REWIND: SPSO is lower than at the last audit.
     - STOP: records wait, and no consumer has changed the state for `stall_minutes`.
     - STALL: records wait, and SPSO has not moved for `stall_minutes` since the first delivery after its last move.
+    - GIVING_UP: for `giving_up_minutes` records were given up or rejected, and none was acknowledged.
+    - NO_MEMBERS: records wait, and the group has no members.
     - OK: otherwise.
 
     Args:
@@ -100,6 +137,7 @@ def add_verdicts(
         run_id: for the column `run_id`.
         limits: limits of the cluster.
         misplaced: rows to drop, as `key_texts` with the state partition.
+        empty_groups: the groups that have no members, as far as the group side is known.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """
@@ -114,18 +152,31 @@ def add_verdicts(
     unchanged = _milliseconds_since(rows[FIRST_DELIVERY_AT], until)
     is_active = (start >= 0) & (unfinished > 0)
     stalled_from = limits.stall_minutes * _MS_PER_MINUTE
+    only_failing = rows[ONLY_FAILING].fill_null(-1).to_numpy()
+    is_empty = pc.is_in(rows["group_id"], pa.array(empty_groups, pa.string())).to_numpy(zero_copy_only=False)
+    failed = sum(rows[name].fill_null(0).to_numpy() for name in ("given_up_records", "rejected_records"))
     cases = {
         REWIND: (start >= 0) & (start < before),
         STOP: is_active & (idle >= stalled_from),
         STALL: is_active & (unchanged >= stalled_from),
+        GIVING_UP: (start >= 0) & (only_failing >= limits.giving_up_minutes * _MS_PER_MINUTE),
+        NO_MEMBERS: is_active & is_empty,
     }
     verdict = np.select(list(cases.values()), [VERDICTS.index(name) for name in cases], VERDICTS.index(OK))
+    members = pc.if_else(pa.array(is_empty), "; the group has no members", "")
+    wait = (unfinished, pc.if_else(pa.array(unfinished == 1), " record waits", " records wait"))
     reasons = {
         REWIND: (before - start, " offsets back: SPSO went from ", before, " to ", start),
-        STOP: (unfinished, " records wait, and no consumer has changed the state for ", duration_texts(idle)),
-        STALL: (unfinished, " records wait, and SPSO has stayed at ", start, " for ", duration_texts(unchanged)),
+        STOP: (*wait, ", and no consumer has changed the state for ", duration_texts(idle), members),
+        STALL: (*wait, ", and SPSO has stayed at ", start, " for ", duration_texts(unchanged), members),
+        GIVING_UP: (
+            failed,
+            " records were given up or rejected since the last audit, and none was acknowledged for ",
+            duration_texts(np.maximum(only_failing, 0)),
+        ),
+        NO_MEMBERS: (*wait, ", and the group has no members"),
     }
-    kept = rows.drop_columns([PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME, IS_KEPT])
+    kept = rows.drop_columns([PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME, IS_KEPT, ONLY_FAILING])
     columns: dict[str, Any] = dict(zip(kept.column_names, kept.columns, strict=True))
     columns |= {
         "run_id": pa.repeat(pa.scalar(run_id), len(rows)),

@@ -8,9 +8,10 @@ one array because each array argument of a compiled function costs as much as a 
 import numpy as np
 
 from share_state.fold.interval_merge import clip_ranges, priority, range_columns, sweep
+from share_state.fold.outcomes import count_outcome
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.buffers import copy_rows
-from share_state.kafka.delivery_states import ARCHIVING, is_illegal_transition, is_terminal
+from share_state.kafka.delivery_states import ARCHIVING, AVAILABLE, is_illegal_transition, is_terminal
 from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
 
 UNCOVERED = -(2**31)
@@ -104,11 +105,12 @@ def drop_below(buffer, size, start, counted):
 
 
 @inlined
-def merge_incoming(buffer, size, incoming_end, start):
+def merge_incoming(buffer, size, incoming_end, start, outcome):
     """Set each offset to the greater of its current and incoming value.
 
     Args:
         start: terminal offsets are counted from this offset on.
+        outcome: OUTCOMES row (`outcomes`); the offsets whose state changes are counted in it.
     Returns:
         (number of ranges, number of additional terminal offsets, then the result of `first_illegal_transition`).
     """
@@ -147,11 +149,13 @@ def merge_incoming(buffer, size, incoming_end, start):
                 filled = _append(buffer, spare, filled, buffer[row].first, first - 1, held_count, held_state)
             elif first < buffer[row].first:
                 terminal += _terminal_in(first, buffer[row].first - 1, state, start)
+                count_outcome(outcome, first, buffer[row].first - 1, 0, AVAILABLE, count, state)
                 filled = _append(buffer, spare, filled, first, buffer[row].first - 1, count, state)
                 first = buffer[row].first
             end = min(buffer[row].last, last)
             if priority(held_count, held_state) < priority(count, state):
                 terminal += _terminal_in(first, end, state, start) - _terminal_in(first, end, held_state, start)
+                count_outcome(outcome, first, end, held_count, held_state, count, state)
                 filled = _append(buffer, spare, filled, first, end, count, state)
             else:
                 filled = _append(buffer, spare, filled, first, end, held_count, held_state)
@@ -163,6 +167,7 @@ def merge_incoming(buffer, size, incoming_end, start):
             row += 1
         if first <= last:
             terminal += _terminal_in(first, last, state, start)
+            count_outcome(outcome, first, last, 0, AVAILABLE, count, state)
             filled = _append(buffer, spare, filled, first, last, count, state)
     if (
         row < size

@@ -27,6 +27,9 @@ class Limits:
         pinned_records: records that one share-partition may prevent from being deleted before it is reported.
         writer_version: the release that wrote the log, one of RELEASES; None to infer it.
         archiving_seconds: seconds that an offset may stay in ARCHIVING; most dead-letter writes take less than one.
+        giving_up_minutes: minutes for which a share-partition may only give up records and acknowledge none.
+        poison_ratio: share of the records finished since the last audit that may be given up without a finding.
+        export_age: hours that the newest record of an audited export may be old; 0 for any age.
         groups: share group -> limits that it sets for itself (name in GROUP_LIMITS -> value).
         batch_bytes: bytes that a decompressed record batch may have.
     """
@@ -39,6 +42,9 @@ class Limits:
     pinned_records: int = 10_000
     writer_version: str | None = None
     archiving_seconds: float = 60
+    giving_up_minutes: float = 10
+    poison_ratio: float = 0.01
+    export_age: float = 36
     groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     batch_bytes: int = MAX_BODY_SIZE
 
@@ -78,3 +84,18 @@ class Limits:
         if self.writer is not None:
             return None if self.writer.is_before("4.4") else -1
         return None if archiving_since < 0 else archiving_since
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """Limits for the rules over share groups; the defaults are Kafka's.
+
+    Attributes:
+        members: maximum number of members of a share group (group.share.max.size).
+        retry_ms: ms after which a heartbeat requests missing state again.
+        delete_grace_ms: ms that the state of a topic may remain while the topic is being deleted.
+    """
+
+    members: int = 200
+    retry_ms: int = 30_000
+    delete_grace_ms: int = 300_000

@@ -338,6 +338,8 @@ class Folded:
         cutoff: the table `cutoff`.
         record_breaches: breaches of the rules over single records, by rule code.
         index_entries: entries of a share snapshot file of this log.
+        outcomes: OUTCOMES rows, one per chain: what became of deliveries, as the records since the last audit show;
+            None for control records, without rules over records, or if the format does not show which are new.
     """
 
     dialect: ClassVar[str]
@@ -362,6 +364,7 @@ class Folded:
     cutoff: pa.Table
     record_breaches: list[Any] = field(default_factory=list)
     index_entries: list[ShareSnapshotEntry] = field(default_factory=list)
+    outcomes: np.ndarray | None = None
 
     @property
     def states(self) -> pa.Table:

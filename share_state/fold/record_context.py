@@ -31,6 +31,7 @@ from share_state.fold.interval_map import (
     replace_with_incoming,
 )
 from share_state.fold.limits import Limits
+from share_state.fold.outcomes import OUTCOMES, count_replaced, grown_outcomes, note_times
 from share_state.fold.state_chains import (
     NO_OFFSET,
     PREFETCH_DISTANCE,
@@ -206,6 +207,7 @@ class ContextFold:
         log_start_offset: int = 0,
         limits: Limits = Limits(),  # noqa: B008  frozen
         archiving: tuple[int, int] = (NO_OFFSET, NO_OFFSET),
+        count_from: int = 0,
     ) -> None:
         """Begin a log partition.
 
@@ -215,9 +217,16 @@ class ContextFold:
             limits: limits of the cluster and of groups.
             archiving: offset and timestamp (ms) of the first record so far with a range in state ARCHIVING, -1 for
                 none.
+            count_from: offset from which outcomes are counted.
         """
         self.broken_rules, self.limits = broken_rules, limits
         self.log_start_offset, self.archiving = log_start_offset, archiving
+        self._count_from, self._outcomes = count_from, np.zeros(0, OUTCOMES)
+
+    @property
+    def outcomes(self) -> np.ndarray:
+        """OUTCOMES rows, one per share-partition so far."""
+        return self._outcomes[:-1]
 
     def apply(
         self,
@@ -245,7 +254,11 @@ class ContextFold:
         limit_rows = np.zeros(keys, np.int64) if limit_rows is None else limit_rows
         parts = [(np.zeros(0, np.int64), np.zeros(0, RECORD_CONTEXT), np.zeros(0, np.int64))]
         loss_offsets = np.unique(np.array(lost, np.int64))
-        chains.apply(records, keys, slices, partial(_fold, self.broken_rules, limits, limit_rows, loss_offsets, parts))
+        self._outcomes = grown_outcomes(self.outcomes, limits["delivery_count"][limit_rows])
+        fold = partial(
+            _fold, self.broken_rules, limits, limit_rows, loss_offsets, self._outcomes, self._count_from, parts
+        )
+        chains.apply(records, keys, slices, fold)
         rows, batches, contexts, broken = _selected(records, *map(concat_rows, zip(*parts, strict=True)))
         return ContextChunk(rows, batches, contexts, broken, self.archiving[0], self.limits, limits, limit_rows)
 
@@ -264,6 +277,8 @@ def _fold(
     limits: np.ndarray,
     limit_rows: np.ndarray,
     loss_offsets: np.ndarray,
+    outcomes: np.ndarray,
+    count_from: int,
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
     from_key: int,
     to_key: int,
@@ -275,6 +290,8 @@ def _fold(
         broken_rules: compiled rules of a RecordJudge.
         limits, limit_rows: rows of RULE_LIMITS, and which of them applies to each share-partition.
         loss_offsets: int64, sorted offsets from which records are missing or unreadable.
+        outcomes: OUTCOMES rows, one per share-partition, and one for records that do not count; updated.
+        count_from: offset from which outcomes are counted.
         parts: receives the row numbers of the records that break a rule, their RECORD_CONTEXT rows, and broken rules.
     """
     position, buffer = np.array([from_key, -1, 0, 0, 0, 0, 0]), np.empty(1024, STATE_BATCH)
@@ -284,8 +301,8 @@ def _fold(
     while has_more:
         # The kernel allocates no buffers: counting their references would take a quarter of the time.
         has_more = _fold_records(
-            to_key, *folded, broken_rules, limits, limit_rows, loss_offsets, _INITIAL_CONTEXT, numbers, contexts,
-            broken, position, buffer,
+            to_key, *folded, broken_rules, limits, limit_rows, loss_offsets, outcomes, count_from, _INITIAL_CONTEXT,
+            numbers, contexts, broken, position, buffer,
         )  # fmt: skip
         filled, buffer = position[6], ensure_capacity(buffer, position[2], position[3])
         parts.append((numbers[:filled].copy(), clone_rows(contexts[:filled]), broken[:filled].copy()))
@@ -293,13 +310,14 @@ def _fold(
 
 @kernel
 def _fold_records(to_key, rows, batches, order, starts, chains, old_ends, old_batches, out, ends, broken_rules, limits,
-                  limit_rows, loss_offsets, initial_context, numbers, contexts, broken, position, buffer):  # fmt: skip
+                  limit_rows, loss_offsets, outcomes, count_from, initial_context, numbers, contexts, broken, position,
+                  buffer):  # fmt: skip
     """Fold until all records are folded, until enough of them break a rule, or until a larger buffer is needed.
 
     Args:
         to_key, rows, batches, order, starts, chains, old_ends, old_batches, out, ends: as for `state_chains._fold`.
         broken_rules: compiled rules of a RecordJudge.
-        limits, limit_rows, loss_offsets: as for `_fold`.
+        limits, limit_rows, loss_offsets, outcomes, count_from: as for `_fold`.
         initial_context: RECORD_CONTEXT, one row with initial values.
         numbers, contexts, broken: receive row number, context and broken rules of each record that breaks a rule; same
             length.
@@ -340,7 +358,8 @@ def _fold_records(to_key, rows, batches, order, starts, chains, old_ends, old_ba
             copy_rows(initial_context, 0, contexts, filled, 1)
             context = contexts[filled]
             context.is_suspect = len(loss_offsets) > 0 and _follows_loss(row.offset, chains[key], loss_offsets)
-            size, finished = advance(row, batches, chains[key], buffer, size, finished, context)
+            outcome = outcomes[key if row.offset >= count_from else len(outcomes) - 1]
+            size, finished = advance(row, batches, chains[key], buffer, size, finished, context, outcome)
             rules = broken_rules(row, context, batches, limits[limit_rows[key]])
             if rules != 0:
                 numbers[filled] = order[number]
@@ -377,7 +396,7 @@ def _follows_loss(offset, chain, loss_offsets):
 
 
 @inlined
-def advance(row, batches, chain, buffer, size, finished, context):
+def advance(row, batches, chain, buffer, size, finished, context, outcome):
     """Fold one record of a share-partition.
 
     Args:
@@ -388,6 +407,7 @@ def advance(row, batches, chain, buffer, size, finished, context):
         size: number of its ranges.
         finished: number of its terminal offsets at or after the start.
         context: blank RECORD_CONTEXT row, filled in; `is_suspect` may be set already.
+        outcome: OUTCOMES row, updated.
     Returns:
         (number of ranges, number of terminal offsets) after the record.
     """
@@ -409,9 +429,11 @@ def advance(row, batches, chain, buffer, size, finished, context):
     end = load_incoming(batches, row.batches, row.batches + row.batch_count, cut, buffer)
     if existed and not context.is_initial and start > before:
         context.archiving_passed_offset = first_archiving(buffer, size, before, start)
+    acknowledged, failed = outcome.acknowledged, outcome.given_up + outcome.rejected
     if replaces:
         if existed and not context.is_initial:
             _compare(row.start_offset, buffer, size, end, context)
+            count_replaced(buffer, size, end, outcome)
         size = replace_with_incoming(buffer, end)
         finished = count_terminal(buffer, 0, size, start)
     else:
@@ -419,9 +441,10 @@ def advance(row, batches, chain, buffer, size, finished, context):
         # If the start moves back, offsets before the old start are counted, too.
         finished = finished - dropped_terminal if start >= max(before, 0) else count_terminal(buffer, 0, size, start)
         size, added_terminal, context.left_offset, context.left_from, context.left_to = merge_incoming(
-            buffer, size, end, start
+            buffer, size, end, start, outcome
         )
         finished += added_terminal
+    note_times(outcome, acknowledged, failed, row.timestamp)
     context.start_after = start
     if start >= 0:
         context.end_after = max(start, buffer[size - 1].last + 1) if size > 0 else start

@@ -23,6 +23,7 @@ from share_state.fold.log_stats import (
 )
 from share_state.fold.losses import Losses, LossTracker
 from share_state.fold.options import FoldOptions
+from share_state.fold.outcomes import grown_outcomes
 from share_state.fold.record_context import ContextFold
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import (
@@ -49,7 +50,7 @@ from share_state.kafka.state_records import (
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
-from share_state.sources.resume_point import KEPT_STATE, READ_FROM_START, ResumePoint
+from share_state.sources.resume_point import KEPT_STATE, READ_FROM_START, ResumePoint, ResumeStatus
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
@@ -199,6 +200,7 @@ class _LogFold:
                 log_start_offset=self.folded_from if log.has_offsets else NO_OFFSET,
                 limits=options.limits,
                 archiving=self.archiving,
+                count_from=self._count_from(),
             )
         self.record_count = 0
         self.has_valid_batches = checkpoint is not None
@@ -209,6 +211,20 @@ class _LogFold:
         self.fold_size = max(self.min_fold_size, self.chains.size)
         self.folded_losses = 0
         self.latest_folded_loss = list[int]()
+
+    def _count_from(self) -> int:
+        """Offset from which outcomes are counted: the end of what the last audit read of this log."""
+        if self.previous is None or self.options.resume_status == ResumeStatus.RECREATED:
+            return 0
+        return self.previous.mark.next_offset
+
+    def _outcomes(self, numbers: np.ndarray) -> np.ndarray | None:
+        """`FoldedLog.outcomes`."""
+        is_since_last = self.previous is None or self.log.has_offsets
+        if self.context_fold is None or not is_since_last:
+            return None
+        # The share-partitions of a log without new records are not in the fold.
+        return grown_outcomes(self.context_fold.outcomes, np.zeros(len(self.keys), np.int64))[:-1][numbers]
 
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
@@ -449,6 +465,7 @@ class _LogFold:
             first_lost_offset=self.tracker.losses.first,
             archiving_ranges=ranges and ranges.table(self.keys, topics, self.log.partition or 0),
             complete_since=complete_since,
+            outcomes=self._outcomes(numbers),
             record_breaches=self.record_breaches,
         )
 

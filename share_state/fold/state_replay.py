@@ -15,6 +15,7 @@ from share_state.fold.interval_map import count_terminal, ensure_capacity, has_c
 from share_state.fold.interval_merge import effective_starts, end_offsets
 from share_state.fold.losses import Losses
 from share_state.fold.options import FoldOptions, SharePartitionFilter
+from share_state.fold.outcomes import OUTCOMES
 from share_state.fold.record_context import RECORD_CONTEXT, advance
 from share_state.fold.state_chains import CHAIN, NO_OFFSET, Chains, group_by_key
 from share_state.fold.state_log import decode_log, is_suspect
@@ -166,7 +167,7 @@ def _replay(
     Returns:
         (number of states, the buffer).
     """
-    contexts = np.empty(1, RECORD_CONTEXT)
+    contexts, outcomes = np.empty(1, RECORD_CONTEXT), np.zeros(1, OUTCOMES)
     key, number, size, finished = position[0], position[1], position[2], position[3]
     filled, at = np.int64(0), np.int64(0)
     is_full = False
@@ -187,7 +188,7 @@ def _replay(
                 break
             if not has_capacity(buffer, size, count):
                 buffer = ensure_capacity(buffer, size, count)
-            size, finished = advance(row, batches, chains[key], buffer, size, finished, contexts[0])
+            size, finished = advance(row, batches, chains[key], buffer, size, finished, contexts[0], outcomes[0])
             if not row.fault & UNREADABLE_FAULTS:
                 out_chains[filled] = chains[key]
                 out_at[filled] = order[number]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.config.inputs import HISTORY, JUDGE_NONE
+from share_state.config.inputs import JUDGE_NONE
+from share_state.config.sections import HISTORY
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError, pluralize
@@ -32,8 +33,10 @@ from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
 from share_state.pipeline.result import (
     ABSENT_NOTE,
     DEAD_LETTERS_NOTE,
+    GROUPS_NOTE,
     START_NOTE,
     TAIL_NOTE,
+    TIME_NOTE,
     RunResult,
     keep_proven,
     logs_of_other_records,
@@ -42,6 +45,8 @@ from share_state.pipeline.result import (
 )
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
+from share_state.rules.cluster_facts import AuditedCluster
+from share_state.rules.coverage import ExportAge
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
@@ -50,7 +55,7 @@ from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.dead_letters import DeadLetterSource
-from share_state.sources.discovery import STATE_TOPIC, LogPartition, recorded_partitions
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.partition_count import state_partition_coverage
 from share_state.sources.resume_point import READ_FROM_START
@@ -117,7 +122,7 @@ class GroupSide:
             audited = AuditedGroups(
                 self.folded,
                 states,
-                plan.topics,
+                plan.options.topics,
                 None if now_ms is None else max(now_ms, self.folded.newest_time),
                 self.read.limits,
                 plan.state_partitions,
@@ -143,8 +148,8 @@ def settle_tables(
     tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
     cutoffs = mark_unsafe(tables[CUTOFF], logs_of_other_records(rows))
     tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
-    if plan.fact_conflicts:
-        found = [*found, judge_facts(plan)]
+    if plan.shows_cluster:
+        found = [*found, judge_cluster(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
@@ -213,9 +218,10 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     folded = fold_groups(plan.groups.logs, plan.window, partition_count=plan.groups.partitions)
     history = plan.groups.claims == HISTORY
     generations, unreadable = read_generations(folded.classic, folded.sticky if history else ())
-    sticky = fold_sticky(generations, unreadable, partition_counts_by_name(plan.topics) or None, history=history)
-    topics = add_topic_names(plan.topics, folded.names)
-    return GroupSide(plan.groups, folded, sticky), replace(plan, topics=topics, groups=None)
+    counts = partition_counts_by_name(plan.options.topics) or None
+    sticky = fold_sticky(generations, unreadable, counts, history=history)
+    named = plan.with_options(topics=add_topic_names(plan.options.topics, folded.names))
+    return GroupSide(plan.groups, folded, sticky), replace(named, groups=None)
 
 
 def name_topics(plan: FoldPlan) -> FoldPlan:
@@ -229,7 +235,8 @@ def name_topics(plan: FoldPlan) -> FoldPlan:
             names |= read_topic_names(log, plan.window)
         except InputError as error:
             _LOG.info("%s", names_unknown(error))
-    return replace(plan, topics=add_topic_names(plan.topics, names), groups=None)
+    named = plan.with_options(topics=add_topic_names(plan.options.topics, names))
+    return replace(named, groups=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +259,17 @@ class DriverSide:
     def staged(self) -> tuple[str, ...]:
         """Tables that the fold collects for the dead letters."""
         return () if self.letters is None else (RANGES,)
+
+    def empty_groups(self, extended: Sequence[str]) -> list[str]:
+        """The share groups without members; none if the groups are not known, or are as of an earlier time.
+
+        Args:
+            extended: the result of `extended_logs`.
+        """
+        if self.groups is None or extended:
+            return []
+        groups = self.groups.folded.share_groups
+        return groups.filter(pc.field("members") == 0)["group_id"].to_pylist()
 
     @property
     def newest_time(self) -> int | None:
@@ -284,7 +302,7 @@ def read_driver_side(
                      else table_schema(name).empty_table() for name in (LETTERS, RANGES))  # fmt: skip
     letters = read_letters(plan.dead_letters, known)
     archiving = frozenset(pc.unique(letters.rows["group_id"]).to_pylist())
-    groups, plan = read_groups(replace(plan, dead_letters=None, archiving_groups=archiving))
+    groups, plan = read_groups(replace(plan, dead_letters=None).with_options(archiving_groups=archiving))
     return DriverSide(groups, letters, ranges, noted_from), plan
 
 
@@ -327,8 +345,8 @@ def judge_across_logs(
         is_as_of = any((window.until_offset, window.until_time_ms) != (None, None) for window in windows)
         note = EXTENDED.format(listed(extended, 3)) + (_EXTENDED_AS_OF if is_as_of else "")
         result = replace(result, notes=(*result.notes, note))
-    if plan.fact_conflicts:
-        found = [*found, judge_facts(plan)]
+    if plan.shows_cluster:
+        found = [*found, judge_cluster(plan)]
         result = result.with_driver_rows(found[-1:], {})
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
@@ -343,7 +361,7 @@ def judge_across_logs(
     judged = judge_letters(
         side.letters,
         merge_ranges([side.ranges, sink.take(RANGES)]),
-        plan.topics.names,
+        plan.options.topics.names,
         known_times(complete, plan.state_partitions),
         plan.severities,
         copied_last=copied_last,
@@ -353,10 +371,27 @@ def judge_across_logs(
     return result, DriverRows([*found, judged.findings], tables | judged.tables)
 
 
-def judge_facts(plan: FoldPlan) -> pa.Table:
-    """The findings about facts for which two sources disagree."""
-    conflicts = () if plan.judging == JUDGE_NONE else plan.fact_conflicts
-    return findings(Scope.CLUSTER_FACTS, conflicts, plan.severities)
+def judge_cluster(plan: FoldPlan) -> pa.Table:
+    """The findings of the rules over what is known of the cluster."""
+    if plan.judging == JUDGE_NONE:
+        return table_schema("findings").empty_table()
+    has_state = any(log.topic == STATE_TOPIC for log in plan.logs)
+    cluster = AuditedCluster(plan.fact_conflicts, plan.cluster, has_state)
+    return findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
+
+
+def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> pa.Table:
+    """The findings about the age of an audited export; none for a live cluster, or if the newest time is unknown.
+
+    Args:
+        plan: what is audited.
+        newest_ms: timestamp of its newest record.
+        audited_ms: when the audit began.
+    """
+    forms = {None if log.source is None else log.source.form for log in plan.logs}
+    if plan.judging == JUDGE_NONE or not newest_ms or forms == {KAFKA_FORM}:
+        return table_schema("findings").empty_table()
+    return findings(Scope.EXPORT, ExportAge(newest_ms, audited_ms, plan.options.limits.export_age), plan.severities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,7 +571,7 @@ def judge_coverage(plan: FoldPlan, modulus: int, keys: int) -> list[pa.Table]:
     """
     if plan.names_logs or plan.judging == JUDGE_NONE:
         return []
-    coverage = state_partition_coverage(plan.logs, plan.partition_count, modulus, keys)
+    coverage = state_partition_coverage(plan.logs, plan.options.partition_count, modulus, keys)
     return [findings(Scope.INPUT, coverage, plan.severities)] if coverage.missing else []
 
 
@@ -548,13 +583,21 @@ def judge_input(plan: FoldPlan, result: RunResult) -> RunResult:
     return replace(result, cutoff=settle_cutoffs(plan, result.cutoff, result.key_modulus), notes=notes)
 
 
+_WITHOUT_GROUPS = (
+    f"no logs of {GROUP_TOPIC} are in the input or beside its logs, so members, epochs, deleted groups and the"
+    " initialization of share-partitions are not known"
+)
+
+
 def extent_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
     """What is not in the input, as far as it shows that: beginnings and ends of logs, partitions of ordinary topics.
 
     Args:
         progress: as in RunResult.
     """
-    return [*_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
+    outside = [] if plan.outside is None else [f"{TIME_NOTE}{plan.outside}"]
+    outside += [f"{GROUPS_NOTE}{_WITHOUT_GROUPS}"] if plan.lacks_groups else []
+    return [*outside, *_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
 
 
 def _start_notes(plan: FoldPlan) -> list[str]:
@@ -616,7 +659,7 @@ MIXED = "the keys of the logs fit no number of state partitions, so one holds re
 
 def fits_no_count(plan: FoldPlan, modulus: int) -> bool:
     """Whether the keys of all logs together are misplaced with every possible number of state partitions."""
-    return plan.state_partitions is None and 0 < modulus < plan.partition_count.least
+    return plan.state_partitions is None and 0 < modulus < plan.options.partition_count.least
 
 
 def settle_cutoffs(plan: FoldPlan, cutoffs: pa.Table, modulus: int) -> pa.Table:

@@ -18,7 +18,7 @@ from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
 from share_state.fold.history import HISTORY_TABLE, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
-from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
+from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.pruning import judge_pruning
@@ -26,6 +26,7 @@ from share_state.pipeline.reconstruct import carried_logs, finish_findings, repl
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan, without_changed
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE
+from share_state.rules.coverage import EXPORT_STALE
 from share_state.rules.registry import OFF
 from share_state.sources.resume_point import READ_FROM_START, digest_of_logs
 
@@ -82,7 +83,8 @@ def run_audit(
     """
     progress, started, fingerprint = progress or Progress(), datetime.now(UTC), {**(options or {}), **plan.facts}
     # The options do not hold the limits that were read from a live cluster.
-    own = ((group, limits.items()) for group, limits in plan.limits.groups.items())
+    clock = int(started.timestamp() * 1000)
+    own = ((group, limits.items()) for group, limits in plan.options.limits.groups.items())
     fingerprint |= {f"limits.groups.{group}.{name}": str(value) for group, named in own for name, value in named}
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.
     tables = Warehouse(warehouse)
@@ -105,7 +107,8 @@ def run_audit(
                 fingerprint[_NOTED_FROM] = str(noted_from)
         if last is not None and _has_other_rules(last, fingerprint) and _resumed_partitions(plan):
             notes = [*notes, OTHER_RULES]
-    if last is not None and not by_wall_clock and is_unchanged(plan) and _has_same_options(last, fingerprint, notes):
+    is_same = not by_wall_clock and is_unchanged(plan)
+    if last is not None and is_same and _has_same_options(last, fingerprint, notes) and _is_as_old(plan, last, clock):
         result = _nothing_new(last, notes)
         with progress("commit"), tables:
             tables.versions |= last.tables.versions
@@ -118,8 +121,7 @@ def run_audit(
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
         side, plan = read_driver_side(plan, last and last.tables, int(fingerprint.get(_NOTED_FROM, 0)))
-    clock = int(started.timestamp() * 1000)
-    plan = replace(plan, judged_at=clock) if by_wall_clock else plan
+    plan = plan.with_options(judged_at=clock) if by_wall_clock else plan
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
@@ -132,17 +134,19 @@ def run_audit(
         pruning = judge_pruning(
             executor, plan, result, last_audit=last and last.tables, now_ms=clock if by_wall_clock else None
         )
-        result = result.with_driver_rows([pruning], {}) if len(pruning) else result
+        added = [table for table in (judge_export_age(plan, result.log_time, clock), pruning) if len(table)]
+        result = result.with_driver_rows(added) if added else result
         _LOG.info("read %s of %s", pluralize(result.records, "new record"), pluralize(len(plan.logs), "log partition"))
         with progress("write findings and history"):
-            finish_findings(sink, result, [*rows.findings, pruning])
+            finish_findings(sink, result, [*rows.findings, *added])
             sink.add(FINDINGS, _settled(plan, last, kept))
             finish = partial(
                 add_verdicts,
                 time=now,
                 run_id=result.run_id,
-                limits=plan.limits,
+                limits=plan.options.limits,
                 misplaced=result.misplaced,
+                empty_groups=side.empty_groups(extended_logs(plan, result.progress)),
             )
             sink.finish(HISTORY_TABLE, finish)
         with progress("commit"):
@@ -153,6 +157,12 @@ def run_audit(
             _LOG.info("wrote %s tables", len(tables.versions))
             sink.maintain(replaced_files_days)
     return result
+
+
+def _is_as_old(plan: FoldPlan, last: LastRun, clock: int) -> bool:
+    """Whether unchanged input is older than `limits.export_age` only if the last audit has found that."""
+    found = last.tables.read(FINDINGS, pc.field("rule") == EXPORT_STALE, ["rule"])
+    return len(found) == len(judge_export_age(plan, last.tables.log_time, clock))
 
 
 def _noted_from(plan: FoldPlan, last: LastRun | None) -> int:

@@ -6,7 +6,7 @@ below the last offset folded are skipped, so a micro-batch may be repeated. Impo
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -283,7 +283,8 @@ class StreamFold:
             Topics(),
             folded.record_breaches,
             with_unproven=True,
-            clock=folded.judged_at,
+            # Without a clock, durations end at the newest record of all logs, which StreamTables knows.
+            clock=now,
         )
         if folded.archiving_ranges is not None and len(folded.archiving_ranges):
             changes.tables[RANGES] = folded.archiving_ranges
@@ -351,7 +352,8 @@ def _changed_rows(
 
 def _history_rows(folded: FoldedLog, live: np.ndarray, gone: dict[str, pa.Array]) -> pa.Table:
     """Rows of `history_pieces` of some numbers, with COMPLETE and DELETED."""
-    rows = pa.concat_tables(history_pieces(folded))
+    # A stream does not know when its reader looked last.
+    rows = pa.concat_tables(history_pieces(replace(folded, outcomes=None)))
     declared = table_schema(HISTORY_TABLE)
     rows = rows.cast(pa.schema([*declared, *(one for one in rows.schema if one.name not in declared.names)]))
     rows = rows.append_column(COMPLETE, pa.array(folded.chains.chains["delivery_complete_count"].copy()))

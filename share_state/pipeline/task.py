@@ -23,7 +23,15 @@ from share_state.fold.checkpoint import (
     checkpoint_share_partitions,
     with_digest,
 )
-from share_state.fold.history import FIRST_DELIVERY_AT, HISTORY_TABLE, IS_KEPT, LOG_TIME, PREVIOUS_START, history_pieces
+from share_state.fold.history import (
+    FIRST_DELIVERY_AT,
+    HISTORY_TABLE,
+    IS_KEPT,
+    LOG_TIME,
+    ONLY_FAILING,
+    PREVIOUS_START,
+    history_pieces,
+)
 from share_state.fold.log_stats import Folded
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import as_type
@@ -104,6 +112,7 @@ _COLUMNS_TO_FINISH = {
         pa.field(FIRST_DELIVERY_AT, pa.timestamp("us", "UTC")),
         pa.field(LOG_TIME, pa.int64()),
         pa.field(IS_KEPT, pa.bool_()),
+        pa.field(ONLY_FAILING, pa.int64()),
     ],
 }
 """Columns of incomplete rows besides those of their table."""

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
-from share_state.fold.history import HISTORY_TABLE, VERDICTS
+from share_state.fold.history import HISTORY_TABLE, OK, OUTCOME_COLUMNS, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY, row_texts
 from share_state.report.cutoff import name_holders
@@ -27,6 +26,7 @@ from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
     JUST_WORSE_THAN_OK,
     PoisonRecords,
+    acknowledged_verdicts,
     add_topic_key,
     ascending,
     descending,
@@ -34,7 +34,9 @@ from share_state.report.share_partitions import (
     group_pieces,
     group_rows,
     in_large_pieces,
+    is_acknowledged,
     latest_audit_filter,
+    latest_has_rows,
     latest_share_partitions,
     left_join,
     null_unknown,
@@ -130,7 +132,9 @@ def _finding_pieces(tables: CommittedTables, acknowledged: Sequence[Acknowledged
         is_new = pc.and_(is_of_run, pc.invert(pc.is_in(_identity(rows), known_before)))
         # What every audit evaluates again counts even if this one found nothing new to evaluate.
         counts = pc.or_(is_of_run, pc.invert(rows["settled"]))
-        is_open = pc.invert(pc.or_(_acknowledged(rows, acknowledged), _superseded(tables, rows, is_of_run)))
+        is_open = pc.invert(
+            pc.or_(_acknowledged(rows, acknowledged, tables.run["started"]), _superseded(tables, rows, is_of_run))
+        )
         columns = {"new": pc.and_(is_new, is_open), "open": is_open, "failing": pc.and_(is_open, counts)}
         count = count_findings(rows)
         for name, is_counted in columns.items():
@@ -169,16 +173,9 @@ def _identity(rows: pa.Table) -> pa.Array:
     return row_texts([rows[name] for name in (*IDENTITY_COLUMNS, "rule", "state_partition")] + [place])
 
 
-def _acknowledged(rows: pa.Table, acknowledged: Sequence[Acknowledged]) -> pa.Array:
-    found = pa.array(np.zeros(len(rows), bool))
-    for one in acknowledged:
-        fields = {"rule": one.rule, "group_id": one.group, "partition": one.partition}
-        fields["state_partition"] = one.state_partition
-        conditions = [pc.equal(rows[name], value) for name, value in fields.items() if value is not None]
-        if one.topic is not None:
-            conditions.append(pc.or_kleene(pc.equal(rows["topic"], one.topic), pc.equal(rows["topic_id"], one.topic)))
-        found = pc.or_(found, pc.fill_null(reduce(pc.and_kleene, conditions), False).combine_chunks())
-    return found
+def _acknowledged(rows: pa.Table, acknowledged: Sequence[Acknowledged], at: datetime) -> pa.Array:
+    of_rules = [one for one in acknowledged if one.rule is not None]
+    return is_acknowledged(rows, of_rules, at, {"rule": "rule", "state_partition": "state_partition"})
 
 
 def _superseded(tables: CommittedTables, rows: pa.Table, is_of_run: pa.ChunkedArray) -> pa.Array:
@@ -238,20 +235,31 @@ def _count_findings(summary: pa.Table) -> pa.Table | None:
     return group_rows(counted, IDENTITY_COLUMNS, dict.fromkeys(_COUNTS, "sum"))
 
 
-def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> tuple[pa.Table, dict[str, Any]]:
+def _survey(
+    tables: CommittedTables, summary: pa.Table, most: int, acknowledged: Sequence[Acknowledged]
+) -> tuple[pa.Table, dict[str, Any]]:
     """Survey all live share-partitions.
 
     Returns:
         The worst `most` of those that need attention: columns of `latest_share_partitions`, suspect (boolean), errors
-        and warnings (numbers of findings), status; and live, verdicts, statuses and flagged_left_out of `AuditReport`.
+        and warnings (numbers of findings), status; and live, verdicts, open_verdicts, statuses and flagged_left_out of
+        `AuditReport`.
     """
     suspects = add_topic_key(tables.read("share_partition_state", pc.field("suspect"), [*KEY, "suspect"]))
     counts, latest = _count_findings(summary), latest_audit_filter(tables)
     verdicts, statuses, flagged, worst = Counter[str](), Counter[tuple[float, str]](), 0, list[pa.Table]()
+    settled = Counter[str]()
     columns = (*KEY, "verdict", "poison_records", "waiting_records")
     for piece in in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
         rows = with_unreported_verdicts(tables, piece)
         verdicts.update({row["values"]: row["counts"] for row in rows["verdict"].value_counts().to_pylist()})
+        is_settled = acknowledged_verdicts(rows, acknowledged, tables.run["started"])
+        settled.update(
+            {row["values"]: row["counts"] for row in rows["verdict"].filter(is_settled).value_counts().to_pylist()}
+        )
+        # An acknowledged verdict needs no attention.
+        open_verdict = pc.if_else(is_settled, OK, rows["verdict"].cast(pa.string()))
+        rows = rows.set_column(rows.column_names.index("verdict"), "verdict", open_verdict)
         rows = left_join(left_join(rows, suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
         found = _needing_attention(rows)
         flagged += found.num_rows
@@ -266,7 +274,15 @@ def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> tuple[pa.T
         details = details.sort_by("place").drop_columns("place")
     live = sum(verdicts.values())
     by_status = {status: statuses[rank, status] for rank, status in sorted(statuses)} | {VERDICTS[-1]: live - flagged}
-    counts = {"live": live, "verdicts": by_verdict, "statuses": by_status, "flagged_left_out": max(0, flagged - most)}
+    still_open = {verdict: count - settled[verdict] for verdict, count in by_verdict.items()}
+    still_open[OK] = by_verdict[OK] + settled.total()
+    counts = {
+        "live": live,
+        "verdicts": by_verdict,
+        "open_verdicts": still_open,
+        "statuses": by_status,
+        "flagged_left_out": max(0, flagged - most),
+    }
     return details, counts
 
 
@@ -413,6 +429,48 @@ def _read_groups(tables: CommittedTables, flagged: Sequence[FlaggedSharePartitio
 
 
 @dataclass(frozen=True, slots=True)
+class GroupDeliveries:
+    """What became of the deliveries of a group since the last audit; fields as the columns of the history.
+
+    Attributes:
+        group_id: the group.
+        acknowledged, given_up, rejected, dead_lettered: records.
+        released: deliveries.
+    """
+
+    group_id: str
+    acknowledged: int
+    given_up: int
+    rejected: int
+    released: int
+    dead_lettered: int
+
+    @property
+    def failed(self) -> int:
+        """Deliveries that failed."""
+        return self.given_up + self.rejected + self.released
+
+    @property
+    def total(self) -> int:
+        """Deliveries that ended."""
+        return self.acknowledged + self.failed
+
+
+def read_deliveries(tables: CommittedTables) -> tuple[GroupDeliveries, ...]:
+    """`AuditReport.deliveries` of the latest audit of a warehouse; none if it had nothing new to read."""
+    if not latest_has_rows(tables):
+        return ()
+    columns, latest = ("group_id", *OUTCOME_COLUMNS), pc.field("run_id") == tables.run["run_id"]
+    pieces = (rows.drop_null() for rows in tables.batches(HISTORY_TABLE, columns, latest))
+    found = group_pieces(pieces, ["group_id"], dict.fromkeys(OUTCOME_COLUMNS, "sum"))
+    rows = [] if found is None else found.to_pylist()
+    groups = [
+        GroupDeliveries(row["group_id"], **{name: row[one] for one, name in OUTCOME_COLUMNS.items()}) for row in rows
+    ]
+    return tuple(sorted(groups, key=lambda one: (-one.given_up - one.rejected, -one.released, one.group_id)))
+
+
+@dataclass(frozen=True, slots=True)
 class AuditReport:
     """The latest audit of a warehouse.
 
@@ -425,10 +483,14 @@ class AuditReport:
         tables: the tables that it was read from.
         live: number of live share-partitions.
         verdicts: verdict -> number of share-partitions, the worst first; known verdicts are there even with 0.
+        open_verdicts: the same, but those that are acknowledged count as OK.
         statuses: status of `FlaggedSharePartition`, or OK -> number of share-partitions, the worst first.
         flagged: the share-partitions that need attention, the worst first, up to a limit.
         flagged_left_out: how many more there are.
         groups: the groups of the flagged share-partitions.
+        deliveries: what became of deliveries since the last audit by group, those that gave up most first; groups of
+            which the log does not show it are left out.
+        acknowledged: findings and verdicts that a person has acknowledged.
         findings: by rule and severity, the most severe first.
         cutoffs: rows of the table `cutoff` with limited_by_topic, the name if it is known: unsafe ones first, then by
             the records that they hold back.
@@ -445,10 +507,13 @@ class AuditReport:
     tables: CommittedTables
     live: int
     verdicts: Mapping[str, int]
+    open_verdicts: Mapping[str, int]
     statuses: Mapping[str, int]
     flagged: tuple[FlaggedSharePartition, ...]
     flagged_left_out: int
     groups: tuple[FlaggedGroup, ...]
+    deliveries: tuple[GroupDeliveries, ...]
+    acknowledged: tuple[Acknowledged, ...]
     findings: tuple[BrokenRule, ...]
     cutoffs: tuple[Mapping[str, Any], ...]
     poison: PoisonRecords
@@ -472,9 +537,16 @@ class AuditReport:
 
     @property
     def failing_verdicts(self) -> int:
-        """The number of share-partitions whose verdict is `fail_on_verdict` or a worse one."""
+        """The number of share-partitions whose verdict is `fail_on_verdict` or a worse one, and not acknowledged."""
         worse = VERDICTS[: VERDICTS.index(self.fail_on_verdict) + 1] if self.fail_on_verdict in VERDICTS[:-1] else ()
-        return sum(self.verdicts[verdict] for verdict in worse)
+        return sum(self.open_verdicts[verdict] for verdict in worse)
+
+    @property
+    def export_age(self) -> int | None:
+        """Ms, age of the newest record when the audit began; None if no record has a timestamp."""
+        if self.log_time is None:
+            return None
+        return max(0, round((self.run["started"] - self.log_time).total_seconds() * 1000))
 
     @property
     def is_healthy(self) -> bool:
@@ -506,7 +578,7 @@ def read_report(
     tables = CommittedTables(warehouse)
     limits = limits or Limits()
     summary = _summarize_findings(tables, acknowledged)
-    worst, counts = _survey(tables, summary, most)
+    worst, counts = _survey(tables, summary, most, acknowledged)
     cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()
     cutoffs.sort(key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"]))
     flagged = _read_flagged(tables, worst, summary)
@@ -520,6 +592,8 @@ def read_report(
         flagged=flagged,
         **counts,
         groups=_read_groups(tables, flagged),
+        deliveries=read_deliveries(tables),
+        acknowledged=tuple(acknowledged),
         findings=_list_broken_rules(summary),
         cutoffs=tuple(cutoffs),
         poison=find_poison_records(tables, limits, most),

@@ -11,6 +11,8 @@ from rich.console import Console
 
 from share_state.delta.reader import REPORTED
 from share_state.errors import pluralize
+from share_state.fold.durations import duration_text
+from share_state.fold.history import OK as VERDICT_OK
 from share_state.report.audit_data import AuditReport, BrokenRule
 from share_state.report.console import (
     UNKNOWN,
@@ -44,11 +46,21 @@ _VERDICTS = {
         "consumers finish later records, but the start offset does not move",
         "Look at the first range in flight: every delivery of its records fails, or their locks are renewed forever.",
     ),
+    "GIVING_UP": (
+        WARNING,
+        "records are given up or rejected, and none is acknowledged",
+        "Read the first of these records, and find out why the consumers reject or release each.",
+    ),
+    "NO_MEMBERS": (
+        WARNING,
+        "records wait, and the group has no members",
+        "Start its consumers; if it is a batch job that runs at other times, acknowledge the verdict.",
+    ),
 }
 _COVERED_RULES = {"SPSO_STALL": "STALL", "POISON_RECORDS": None}
 """Rule -> the verdict that says the same; None for what the poison records say."""
 
-_MAX_ROWS, _MAX_RULES, _MAX_PATHS = 5, 8, 3
+_MAX_ROWS, _MAX_RULES, _MAX_PATHS, _MAX_FAILING = 5, 8, 3, 3
 _FILE_WIDTH, _WIDTH_FOR_NUMBERS = 240, 110
 
 
@@ -74,12 +86,18 @@ def audit_level(report: AuditReport) -> str:
     if report.is_healthy:
         return OK
     has_errors = report.by_severity[ERROR] or report.failing or any(one.now["suspect"] for one in report.flagged)
-    is_stopped = any(count for verdict, count in report.verdicts.items() if verdict not in ("OK", "STALL"))
+    mild = {VERDICT_OK, *(verdict for verdict, (severity, *_) in _VERDICTS.items() if severity != ERROR)}
+    is_stopped = any(count for verdict, count in report.open_verdicts.items() if verdict not in mild)
     return ERROR if has_errors or is_stopped else WARNING
 
 
 def headline(report: AuditReport) -> str:
-    """The audit in one line."""
+    """The audit in one line, with the age of the newest record when it began."""
+    age = "" if report.export_age is None else f"; the newest record was {duration_text(report.export_age)} old"
+    return f"{_state_in_one_line(report)}{age}"
+
+
+def _state_in_one_line(report: AuditReport) -> str:
     total = pluralize(report.live, "share-partition")
     flagged = len(report.flagged) + report.flagged_left_out
     wrong = [pluralize(report.by_severity[one], one) for one in (ERROR, WARNING) if report.by_severity[one]]
@@ -111,7 +129,10 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
     yield from _verdict_advice(report, "STOP")
     yield from islice(_rule_advice(report, ERROR), 3)
     yield from _verdict_advice(report, "STALL")
-    if report.poison.records:
+    yield from _verdict_advice(report, "GIVING_UP")
+    if report.poison.records and any(
+        one.rule == "POISON_RECORDS" and one.open and one.severity != INFO for one in report.findings
+    ):
         worst = report.poison.worst[0]
         limit = report.limits.of_group("delivery_count", worst["group_id"])
         yield Advice(
@@ -121,6 +142,7 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
             "Read these records of the topic, and find out why the consumers reject or release them.",
             show_command(report.warehouse, worst),
         )
+    yield from _verdict_advice(report, "NO_MEMBERS")
     unsafe = [row for row in report.cutoffs if not row["safe"]]
     if unsafe:
         why = unsafe[0]["reason"] or "no reason is given"
@@ -140,7 +162,7 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
 def _verdict_advice(report: AuditReport, verdict: str) -> Iterator[Advice]:
     severity, what, then = _VERDICTS[verdict]
     worst = next((one for one in report.flagged if one.now["verdict"] == verdict), None)
-    if count := report.verdicts[verdict]:
+    if count := report.open_verdicts[verdict]:
         command = show_command(report.warehouse, worst.now) if worst else None
         example = f"; {_worst(worst.now, count)}: {worst.why}" if worst else ""
         yield Advice(severity, f"{pluralize(count, 'share-partition')} with {verdict}: {what}{example}.", then, command)
@@ -151,7 +173,7 @@ def _rule_advice(report: AuditReport, severity: str) -> Iterator[Advice]:
     broken = []
     for rule in report.findings:
         verdict = _COVERED_RULES.get(rule.rule, "")
-        is_covered = report.poison.records if verdict is None else report.verdicts.get(verdict, 0)
+        is_covered = report.poison.records if verdict is None else report.open_verdicts.get(verdict, 0)
         if rule.severity == severity and rule.open and not is_covered:
             examples = (
                 (place, {**one.now, **found})
@@ -200,6 +222,8 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
     print_line(_shorten(headline(report), width))
     statuses = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
     print_line(_shorten(f"status: {statuses or 'no share-partitions'}", width))
+    if report.deliveries:
+        print_line(_shorten(_deliveries_line(report), width))
     _print_flagged(report, width)
     _print_rules(report, width)
     print_line(_shorten(_cutoff_line(report), width))
@@ -213,6 +237,33 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
         print_line(f"written: {path}")
     warehouse = report.warehouse
     print_line(f"tables are in {warehouse}: `share-state show {warehouse}`")
+
+
+def _deliveries_line(report: AuditReport) -> str:
+    """What became of deliveries since the last audit: in all groups, and in those where most fail."""
+    groups = report.deliveries
+    line = (
+        f"since the last audit: {outcomes_text({name: sum(getattr(one, name) for one in groups) for name in OUTCOMES})}"
+    )
+    failing = [one for one in groups if one.failed][:_MAX_FAILING]
+    shares = [f"{_shorten(format_name(one.group_id), 30)} {one.failed:,} of {one.total:,}" for one in failing]
+    return line + (f"; failed deliveries: {', '.join(shares)}" if shares else "")
+
+
+OUTCOMES = {
+    "acknowledged": "acknowledged",
+    "given_up": "given up",
+    "rejected": "rejected",
+    "released": "released",
+    "dead_lettered": "sent to dead letters",
+}
+"""What may become of a delivery -> in words."""
+
+
+def outcomes_text(counts: Mapping[str, int]) -> str:
+    """Counts of OUTCOMES in words; those with 0 are left out, but for the acknowledged ones."""
+    shown = {name: counts[name] for name in OUTCOMES if counts[name] or name == "acknowledged"}
+    return ", ".join(f"{count:,} {OUTCOMES[name]}" for name, count in shown.items())
 
 
 def _print_flagged(report: AuditReport, width: int) -> None:
@@ -282,10 +333,11 @@ def audit_json(report: AuditReport) -> dict[str, Any]:
     """The audit as plain data: what `print_audit` prints, in full.
 
     Returns:
-        cluster, warehouse, run, verdicts, statuses, findings_by_severity, failing, healthy, headline, advice,
+        cluster, warehouse, run, export_age_seconds, verdicts, open_verdicts, statuses, findings_by_severity, failing,
+        healthy, headline, advice,
         share_partitions (how many), troubled (those that need attention, each with status, why, now, state, ranges,
         findings, history),
-        troubled_left_out, findings (by rule), cutoff, poison.
+        troubled_left_out, deliveries (by group, since the last audit), findings (by rule), cutoff, poison.
     """
     return {
         "cluster": report.cluster,
@@ -293,16 +345,19 @@ def audit_json(report: AuditReport) -> dict[str, Any]:
         # Once this is printed, the run is marked so.
         "run": dict(report.run) | {"status": REPORTED},
         "headline": headline(report),
+        "export_age_seconds": None if report.export_age is None else report.export_age / 1000,
         "healthy": report.is_healthy,
         "failing": report.failing,
         "failing_verdicts": report.failing_verdicts,
         "share_partitions": report.live,
         "verdicts": dict(report.verdicts),
+        "open_verdicts": dict(report.open_verdicts),
         "statuses": dict(report.statuses),
         "findings_by_severity": report.by_severity,
         "advice": [asdict(one) for one in advice(report)],
         "troubled": [asdict(one) | {"status": one.status, "why": one.why} for one in report.flagged],
         "troubled_left_out": report.flagged_left_out,
+        "deliveries": [asdict(one) for one in report.deliveries],
         "findings": [asdict(one) for one in report.findings],
         "cutoff": [dict(row) for row in report.cutoffs],
         "poison": asdict(report.poison),

@@ -17,9 +17,10 @@ from matplotlib.patches import PathPatch
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import pluralize
+from share_state.fold.durations import duration_text
 from share_state.report import console
 from share_state.report.audit_data import AuditReport, FlaggedSharePartition
-from share_state.report.audit_text import advice, audit_level, headline, show_command
+from share_state.report.audit_text import OUTCOMES, advice, audit_level, headline, outcomes_text, show_command
 from share_state.report.plots.charts import (
     GAP,
     INK,
@@ -47,10 +48,10 @@ _MAX_LABELS, _LABEL_DISTANCE = 12, 0.06
 _TIME_LABEL_WIDTH = 1.0
 
 _UNFINISHED = ("AVAILABLE", "ACQUIRED", "ARCHIVING")
-_MARKERS = {"OK": "o", "STALL": "s", "STOP": "X", "REWIND": "v"}
+_MARKERS = {"OK": "o", "NO_MEMBERS": "^", "GIVING_UP": "P", "STALL": "s", "STOP": "X", "REWIND": "v"}
 
 _FIRST_RANGES, _RANGES_NEAR_START = 8, 40
-_MAX_CUTOFFS, _MAX_RUNS, _MAX_POISON = 60, 30, 20
+_MAX_CUTOFFS, _MAX_RUNS, _MAX_POISON, _MAX_GROUPS = 60, 30, 20, 30
 
 _LETTERS, _LOST = "dead_letters", "lost_dead_letters"
 _MOST_ROWS, _BINS = 20, 40
@@ -89,9 +90,12 @@ def render_page(report: AuditReport) -> str:
         severities=SEVERITIES,
         cutoffs=report.cutoffs[:_MAX_CUTOFFS],
         poison=report.poison.worst[:_MAX_POISON],
+        deliveries=[one for one in report.deliveries if one.total][:_MAX_GROUPS],
+        totals=outcomes_text({name: sum(getattr(one, name) for one in report.deliveries) for name in OUTCOMES}),
         dead_letters=_summarize_dead_letters(report.tables),
         runs=report.runs[:_MAX_RUNS],
         span=console.format_duration,
+        duration=duration_text,
     )
 
 

@@ -20,13 +20,15 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from share_state.errors import WarehouseError, printable
-from share_state.fold.history import HISTORY_TABLE
+from share_state.fold.history import HISTORY_TABLE, OK
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY
 from share_state.report.audit_data import AuditReport, read_report
+from share_state.report.audit_text import OUTCOMES
 from share_state.report.console import ReportError, write_report
 from share_state.report.share_partitions import (
     DELIVERY_STATES,
+    acknowledged_verdicts,
     ascending,
     descending,
     group_pieces,
@@ -104,7 +106,7 @@ class Metrics(Collector):
             return
         verdicts = group_rows(topics, ["group_id", "verdict"], {"share_partitions": "sum"}).to_pylist()
         found = {(row["group_id"], row["verdict"]): row["share_partitions"] for row in verdicts}
-        text = "Live share-partitions of the group by verdict of the audit."
+        text = "Live share-partitions of the group by verdict of the audit; OK includes acknowledged verdicts."
         pairs = product(dict.fromkeys(group for group, _ in found), self._report.verdicts)
         counts = (({"group_id": group, "verdict": one}, found.get((group, one), 0)) for group, one in pairs)
         yield self._family("group_share_partitions", text, counts)
@@ -115,6 +117,13 @@ class Metrics(Collector):
         yield self._column("group_poison_records", help_text, poison, "poison_records")
         states = {state.lower(): "sum" for state in DELIVERY_STATES}
         yield self._in_flight("group", group_pieces(records_by_state(self._tables), ["group_id"], states))
+        counts = (
+            ({"group_id": one.group_id, "outcome": outcome}, getattr(one, outcome))
+            for one in self._report.deliveries
+            for outcome in OUTCOMES
+        )
+        text = "What became of records, or of deliveries (released), since the audit before; absent if not known."
+        yield self._family("group_outcome_records", text, counts)
         if self._tables.holds("share_groups"):
             members = self._tables.read("share_groups", columns=["group_id", "members"])
             yield self._column("group_members", "Members of the group.", members, "members")
@@ -125,22 +134,31 @@ class Metrics(Collector):
         by = [*ascending("rank"), *descending("poison_records", "waiting_records", "lag"), *ascending(*KEY)]
         worst = list[pa.Table]()
         for piece in in_large_pieces(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
-            rows = with_unreported_verdicts(self._tables, piece)
+            rows = self._with_open_verdicts(with_unreported_verdicts(self._tables, piece))
             ranked = pa.concat_tables([*worst, rows.append_column("rank", verdict_rank(rows))])
             worst = [ranked.sort_by(by).slice(0, self._most).combine_chunks()]
             self._worst = worst[0]
             rows = rows.append_column("name", pc.coalesce(rows["topic"], rows["topic_key"]))
             yield rows.append_column("share_partitions", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
 
+    def _with_open_verdicts(self, rows: pa.Table) -> pa.Table:
+        """Rows in which an acknowledged verdict is OK, so that no alert fires on it."""
+        started = self._report.run["started"]
+        is_settled = acknowledged_verdicts(rows, self._report.acknowledged, started)
+        verdicts = pc.if_else(is_settled, OK, rows["verdict"].cast(pa.string()))
+        return rows.set_column(rows.column_names.index("verdict"), "verdict", verdicts)
+
     def _share_partitions(self) -> Iterator[GaugeMetricFamily]:
         live = self._report.live
-        counts = (({"verdict": verdict}, count) for verdict, count in self._report.verdicts.items())
-        yield self._family("share_partitions", "Live share-partitions by verdict of the audit.", counts)
+        counts = (({"verdict": verdict}, count) for verdict, count in self._report.open_verdicts.items())
+        text = "Live share-partitions by verdict of the audit; OK includes acknowledged verdicts."
+        yield self._family("share_partitions", text, counts)
         text = "Live share-partitions that have no series of their own: more than report.prometheus_share_partitions."
         yield self._family("share_partitions_without_series", text, [({}, max(0, live - self._most))])
         if self._worst is None or not self._worst.num_rows:
             return
         rows = latest_share_partitions(self._tables, self._latest, self._worst).sort_by("place")
+        rows = self._with_open_verdicts(rows)
         rows = rows.append_column("name", _topic_names(rows))
         unmoved = pc.divide(pc.cast(pc.subtract(rows["time"], rows["moved_time"]), pa.int64()), 1e6)
         rows = rows.append_column("start_offset_unmoved_seconds", unmoved)
@@ -185,6 +203,11 @@ class Metrics(Collector):
             ("last_success_timestamp_seconds", "When the latest audit committed.", run["finished"].timestamp()),
             ("run_duration_seconds", "How long it took.", (run["finished"] - run["started"]).total_seconds()),
             ("log_timestamp_seconds", "Timestamp of the newest record of its input.", newest),
+            (
+                "newest_record_age_seconds",
+                "Age of that record when the audit began.",
+                None if report.export_age is None else report.export_age / 1000,
+            ),
             ("records_read", "Data records that it read.", run["records"]),
         ):
             yield self._family(name, help_text, _present([{}], [value]))

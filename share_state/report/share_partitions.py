@@ -6,12 +6,15 @@ agree in IDENTITY_COLUMNS. Tables are read in pieces: memory grows with the shar
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.history import HISTORY_TABLE, VERDICTS
@@ -246,6 +249,48 @@ def with_unreported_verdicts(tables: CommittedTables, rows: pa.Table) -> pa.Tabl
         worst = pc.if_else(is_worse, rows[missed_name], rows[name])
         rows = rows.set_column(rows.schema.get_field_index(name), name, worst)
     return rows.select(order)
+
+
+def latest_has_rows(tables: CommittedTables) -> bool:
+    """Whether the latest audit wrote rows of HISTORY_TABLE: it had something new to read."""
+    return tables.run["run_id"] in tables.run_ids(HISTORY_TABLE)
+
+
+def acknowledged_verdicts(rows: pa.Table, acknowledged: Sequence[Acknowledged], at: datetime) -> pa.Array:
+    """Whether a person has acknowledged the verdict of each row of HISTORY_TABLE.
+
+    Args:
+        rows: key columns and verdict.
+        acknowledged: as in the audit's configuration; those of findings are ignored.
+        at: time of the audit.
+    """
+    of_verdicts = [one for one in acknowledged if one.verdict is not None]
+    return is_acknowledged(rows, of_verdicts, at, {"verdict": "verdict"})
+
+
+def is_acknowledged(
+    rows: pa.Table, acknowledged: Sequence[Acknowledged], at: datetime, fields: Mapping[str, str]
+) -> pa.Array:
+    """Whether an acknowledgement that is in force at a time matches each row.
+
+    Args:
+        rows: key columns, and those of `fields`.
+        acknowledged: as in the audit's configuration.
+        at: time of the audit.
+        fields: further columns -> attribute of Acknowledged that they must equal, if it is set.
+    """
+    found = pa.array(np.zeros(len(rows), bool))
+    for one in acknowledged:
+        if not one.is_in_force(at):
+            continue
+        wanted = {"group_id": one.group, "partition": one.partition}
+        wanted |= {column: getattr(one, name) for column, name in fields.items()}
+        conditions = [pc.equal(rows[name], value) for name, value in wanted.items() if value is not None]
+        if one.topic is not None:
+            conditions.append(pc.or_kleene(pc.equal(rows["topic"], one.topic), pc.equal(rows["topic_id"], one.topic)))
+        matches = pc.fill_null(reduce(pc.and_kleene, conditions), False)
+        found = pc.or_(found, matches.combine_chunks())
+    return found
 
 
 def records_by_state(tables: CommittedTables, where: pc.Expression | None = None) -> Iterator[pa.Table]:

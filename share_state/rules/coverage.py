@@ -1,16 +1,22 @@
-"""Rules over what the input is: state partitions that are not in it, and logs of something else."""
+"""Rules over what the input is: state partitions that are not in it, logs of something else, exports that are old."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from share_state.errors import pluralize
+from share_state.fold.durations import duration_text
 from share_state.fold.state_log import FoldedLog
-from share_state.fold.states import KEY, SHARE_GROUP_STATE
-from share_state.rules.registry import ERROR, NOTHING, PLACE, Breaches, Scope, rule
+from share_state.fold.states import KEY, SHARE_GROUP_STATE, to_datetime
+from share_state.rules.registry import ERROR, NOTHING, PLACE, WARNING, Breaches, GroupBreach, Scope, rule
 from share_state.schema.declarations import table_schema
 from share_state.sources.partition_count import StatePartitionCoverage
 from share_state.sources.resume_point import ResumeStatus
 
+EXPORT_STALE = "EXPORT_STALE"
+_HOUR_MS = 3_600_000
 _PARTITIONS = "Kafka CreatePartitionsRequest: the partitions of a topic only increase"
 
 
@@ -75,3 +81,32 @@ def share_partition_vanished(folded: FoldedLog) -> Breaches:
         "; now the log has no record of it, nor a tombstone",
     )
     return Breaches(last, text, key=vanished)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportAge:
+    """How old an export was when it was audited.
+
+    Attributes:
+        newest: ms, timestamp of the newest record of the state logs, the group logs and the dead letters.
+        audited: ms, when the audit began, by the clock of the machine.
+        limit: limits.export_age, in hours; 0 for any age.
+    """
+
+    newest: int
+    audited: int
+    limit: float
+
+
+@rule(EXPORT_STALE, Scope.EXPORT, WARNING, "Kafka share.coordinator.state.topic, record timestamps")
+def export_stale(export: ExportAge) -> Iterator[GroupBreach]:
+    """The newest record of an audited export is younger than limits.export_age.
+
+    Otherwise the export is not renewed, or no share group has been active since. A live cluster is never stale.
+    """
+    if export.limit and export.audited - export.newest > export.limit * _HOUR_MS:
+        limit = duration_text(round(export.limit * _HOUR_MS))
+        # Without its age, so that two audits of the same export find the same.
+        text = f"the newest record of the export is of {to_datetime(export.newest):%Y-%m-%d %H:%M:%S} UTC, more than"
+        why = "the export is not renewed, or no share group has been active since"
+        yield GroupBreach(f"{text} {limit} before the audit: {why}", evidence={"newest_ms": export.newest})

@@ -13,7 +13,7 @@ from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
-from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, is_poison
+from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, TERMINAL, is_poison
 from share_state.rules.registry import (
     INFO,
     NOTHING,
@@ -30,6 +30,8 @@ from share_state.rules.registry import (
 
 _MAX_RANGES = 5
 _MINUTE_MS = 60_000
+_IN_PROGRESS_MS = 5 * _MINUTE_MS
+"""Longer than an acquisition lock lasts by default (group.share.max.record.lock.duration.ms: one minute)."""
 
 PRUNING_DUE_MS = 30 * _MINUTE_MS
 """Age of a cutoff up to which the broker has pruned: six times the default of the interval at which it does."""
@@ -59,7 +61,10 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
 def poison_records(folded: Folded) -> Breaches:
     """No offset is near the delivery limit of its group (limits.delivery_count, limits.groups).
 
-    Reports offsets one delivery below the limit, and those archived at the limit.
+    Reports offsets one delivery below the limit, and those archived at the limit. On a busy topic a few are normal: it
+    is a warning if limits.poison_ratio of the records finished since the last audit were given up, or if offsets wait
+    for their last delivery and no consumer has changed the state for 5 minutes; else an info. Where the log does not
+    show what became of deliveries, it is always a warning.
     """
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
     limit, start = (np.repeat(column, np.diff(folded.chains.ends)) for column in (limits, folded.leader_starts()))
@@ -67,11 +72,48 @@ def poison_records(folded: Folded) -> Breaches:
     is_reported = (batches["last"] >= start) | (batches["state"] == ARCHIVED)
     rows = np.flatnonzero(is_poison(batches["state"], batches["count"], limit) & is_reported)
     after = " or one delivery below it"
-    return _with_ranges(folded, rows, lambda owners: ("at the delivery limit of ", limits[owners], after))
+    shares, is_frequent = _failed_deliveries(folded)
+    is_idle = folded.judged_at - folded.chains.chains["last_consumed_at"] >= _IN_PROGRESS_MS
+    waiting = rows[~np.isin(batches["state"][rows], [*TERMINAL])]
+    waits = np.zeros(len(limits), bool)
+    waits[np.searchsorted(folded.chains.ends, waiting, "right") - 1] = True
+    severity = np.where(is_frequent | (waits & is_idle), WARNING, INFO).astype(object)
+    return _with_ranges(
+        folded,
+        rows,
+        lambda owners: ("at the delivery limit of ", limits[owners], after, shares.take(pa.array(owners))),
+        severity=severity,
+    )
+
+
+def _failed_deliveries(folded: Folded) -> tuple[pa.Array, np.ndarray]:
+    """What share of the deliveries of each share-partition failed since the last audit.
+
+    Returns:
+        The share as the end of a message, empty if no delivery ended; whether so many records were given up that it is
+        a warning (True if the log does not show it).
+    """
+    outcomes = folded.outcomes
+    if outcomes is None:
+        return pa.repeat(pa.scalar(""), len(folded.numbers)), np.ones(len(folded.numbers), bool)
+    finished = outcomes["acknowledged"] + outcomes["given_up"] + outcomes["rejected"]
+    total = finished + outcomes["released"]
+    failed = total - outcomes["acknowledged"]
+    is_frequent = (finished > 0) & (outcomes["given_up"] >= folded.limits.poison_ratio * np.maximum(finished, 1))
+    is_frequent &= outcomes["given_up"] > 0
+    percent = pa.array(np.round(100 * failed / np.maximum(total, 1), 1)).cast(pa.string())
+    counts = pa.array(total).cast(pa.string())
+    pieces = ["; ", percent, " % of ", counts, " deliveries failed since the last audit", ""]
+    texts = pc.call_function("binary_join_element_wise", pieces)
+    return pc.if_else(pa.array(total > 0), texts, ""), is_frequent
 
 
 def _with_ranges(
-    folded: Folded, rows: np.ndarray, text: Callable[[np.ndarray], tuple[Column, ...]], **evidence: np.ndarray
+    folded: Folded,
+    rows: np.ndarray,
+    text: Callable[[np.ndarray], tuple[Column, ...]],
+    severity: np.ndarray | None = None,
+    **evidence: np.ndarray,
 ) -> Breaches:
     """One finding per share-partition with selected ranges at or after its start; the message lists the first few.
 
@@ -79,6 +121,7 @@ def _with_ranges(
         folded: the folded log.
         rows: selected rows of `folded.chains.batches`.
         text: returns the end of the message for rows of share-partitions.
+        severity: as in Breaches, one value per live share-partition.
         evidence: additional evidence, one value per live share-partition.
     """
     if not len(rows):
@@ -96,7 +139,8 @@ def _with_ranges(
         name: column[owners_with_ranges] for name, column in evidence.items()
     }
     pieces = (offsets, noun, lists, ") ", *text(owners_with_ranges))
-    return at_share_partitions(folded, owners_with_ranges, *pieces, **evidence)
+    severity = None if severity is None else severity[owners_with_ranges]
+    return at_share_partitions(folded, owners_with_ranges, *pieces, severity=severity, **evidence)
 
 
 def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.ndarray) -> pa.Array:

@@ -60,12 +60,13 @@ class Scope(StrEnum):
     CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
     TOPICS = "topics"  # the share-partitions of a state log, and what is known of their topics
     INPUT = "input"  # the state partitions that are in the input
+    EXPORT = "export"  # the newest record of an export, and the time of the audit
     STATES = "states"  # rows of share_partition_state of several state partitions
     PRUNING = "pruning"  # log starts of state partitions, and their cutoffs some time ago
     GROUPS = "groups"  # share groups and the state of their share-partitions
     CLAIMS = "claims"  # claims and assignments of classic consumer groups
     DEAD_LETTERS = "dead letters"  # dead letters, and the offsets that the state logs show in ARCHIVING
-    CLUSTER_FACTS = "cluster facts"  # facts about the cluster for which two sources disagree
+    CLUSTER_FACTS = "cluster facts"  # what is known of the cluster: sources that disagree, settings
     GROUP_RECORDS = "group records"  # faulty records of `__consumer_offsets`
 
 

@@ -29,7 +29,6 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from share_state.config.inputs import INT32_MAX
 from share_state.errors import InputError, SetupError, ShareStateError, pluralize
 from share_state.kafka.primitives import LARGEST_INT64
 from share_state.pipeline.stream import EMPTY_ROWS, PACKED, LogChanges, LogFacts, StreamFold, from_ipc, packed_batch
@@ -49,6 +48,7 @@ _FILES = "path string, modificationTime timestamp, length long, content binary"
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
+_LARGEST_PARTITION = 2**31 - 1
 _ROWS_A_PART = 1 << 18
 _JUDGED_EVERY_MS = 60_000
 """How often a log partition is judged by the clock."""
@@ -65,7 +65,7 @@ def pack_rows(table: pa.Table) -> Iterator[pa.RecordBatch]:
     if "topic" in table.column_names:
         table = table.filter(pc.field("topic").cast(pa.string()) == STATE_TOPIC)
     partition, offset = (table[name].cast(pa.int64()) for name in ("partition", "offset"))
-    is_placed = pc.and_(_is_within(partition, INT32_MAX), _is_within(offset, LARGEST_INT64 - 1))
+    is_placed = pc.and_(_is_within(partition, _LARGEST_PARTITION), _is_within(offset, LARGEST_INT64 - 1))
     if unplaced := len(table) - (pc.sum(is_placed).as_py() or 0):
         yield _problem(f"{unplaced} rows without a partition or an offset that a log can have are left out")
     if "timestamp" in table.column_names:

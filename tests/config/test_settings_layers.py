@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.config.inputs import Claims, Column, Dialect, FileFormat, Format, Mode
 from share_state.config.loading import load_settings, settings_for
-from share_state.config.model import Clock, FailingVerdict, keys
+from share_state.config.model import Clock, FailingVerdict, Verdict, keys
+from share_state.config.sections import Claims, Column, Dialect, FileFormat, Format, Mode
 from share_state.kafka.releases import RELEASES
 from share_state.rules.registry import OFF, SEVERITIES, registered
 from tests.config.settings_text import REQUIRED, at_key, in_yaml, with_key
 
 COUNTS = st.integers(1, 2**31 - 1)
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 SEVERITY = st.sampled_from([*SEVERITIES, OFF])
 FORMATS, DIALECTS = st.sampled_from(get_args(Format)), st.sampled_from(get_args(Dialect))
 COLUMNS = st.dictionaries(st.sampled_from(get_args(Column)), TEXTS)
@@ -23,9 +23,11 @@ SOURCE = st.fixed_dictionaries(
 )
 GROUP_CONFIGS = st.fixed_dictionaries({"delivery_count": st.integers(1, 25), "record_locks": COUNTS})
 RULES = st.sampled_from(sorted(registered()))
+VERDICTS, DATES = st.sampled_from(get_args(Verdict)), st.dates()
+_WHERE = {"group": TEXTS, "topic": TEXTS, "partition": COUNTS, "until": DATES}
 ACKNOWLEDGED = st.fixed_dictionaries(
-    {"rule": RULES, "group": TEXTS, "topic": TEXTS, "partition": COUNTS, "state_partition": COUNTS}
-)
+    {"rule": RULES, "verdict": st.none(), "state_partition": COUNTS, **_WHERE}
+) | st.fixed_dictionaries({"rule": st.none(), "verdict": VERDICTS, "state_partition": st.none(), **_WHERE})
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "cluster": TEXTS,
     "sources": st.lists(SOURCE, min_size=1, max_size=3),
@@ -45,6 +47,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.pinned_records": COUNTS,
     "limits.writer_version": st.sampled_from([*RELEASES]),
     "limits.archiving_seconds": st.floats(0, 1e9),
+    "limits.giving_up_minutes": st.floats(0.001, 1e9),
+    "limits.poison_ratio": st.floats(0, 1),
+    "limits.export_age": st.floats(0, 1e9),
     "limits.groups": st.dictionaries(TEXTS, GROUP_CONFIGS, min_size=1, max_size=3),
     "limits.batch_bytes": COUNTS,
     "groups.paths": st.lists(TEXTS, min_size=1, max_size=3),
@@ -67,10 +72,12 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "fail_on_verdict": st.sampled_from(get_args(FailingVerdict)),
     "acknowledged": st.lists(ACKNOWLEDGED, max_size=3),
     "acknowledged.0.rule": RULES,
+    "acknowledged.0.verdict": VERDICTS,
     "acknowledged.0.group": TEXTS,
     "acknowledged.0.topic": TEXTS,
     "acknowledged.0.partition": COUNTS,
     "acknowledged.0.state_partition": COUNTS,
+    "acknowledged.0.until": DATES,
     "report.html": TEXTS,
     "report.prometheus": TEXTS,
     "report.prometheus_share_partitions": st.integers(0, 10_000_000),
@@ -80,7 +87,14 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spark.conf": st.dictionaries(TEXTS, TEXTS),
 }
 VARIABLES = {key.name.replace(".N.", ".0."): key.variable.replace("__N__", "__0__") for key in keys()}
-WITH_ITEMS = {**REQUIRED, "acknowledged": [{"rule": "CRC_MISMATCH"}]}
+
+
+def with_items(key: str) -> dict[str, Any]:
+    """Settings in which a key can be set; an acknowledgement names a rule or a verdict."""
+    item = {"verdict": "STOP"} if key.endswith(".verdict") else {"rule": "CRC_MISMATCH"}
+    return {**REQUIRED, "acknowledged": [item]}
+
+
 ANY_KEY = st.sampled_from(sorted(VALUES)).flatmap(lambda key: st.tuples(st.just(key), VALUES[key]))
 
 
@@ -91,9 +105,9 @@ def test_every_key_is_drawn_below():
 @given(drawn=ANY_KEY)
 def test_file_variable_and_set_say_the_same(write, drawn):
     key, value = drawn
-    by_file = load_settings(write(with_key(WITH_ITEMS, key, value)), (), {})
-    by_variable = load_settings(write(WITH_ITEMS), (), {VARIABLES[key]: in_yaml(value)})
-    by_set = load_settings(write(WITH_ITEMS), [f"{key}={in_yaml(value)}"], {})
+    by_file = load_settings(write(with_key(with_items(key), key, value)), (), {})
+    by_variable = load_settings(write(with_items(key)), (), {VARIABLES[key]: in_yaml(value)})
+    by_set = load_settings(write(with_items(key)), [f"{key}={in_yaml(value)}"], {})
     assert by_file == by_variable == by_set
     assert at_key(by_file.model_dump(), key) == value
 
@@ -101,7 +115,7 @@ def test_file_variable_and_set_say_the_same(write, drawn):
 @given(drawn=st.sampled_from(sorted(VALUES)).flatmap(lambda key: st.tuples(st.just(key), *[VALUES[key]] * 3)))
 def test_set_wins_over_variable_over_file(write, drawn):
     key, in_file, in_variable, in_set = drawn
-    path, variables = write(with_key(WITH_ITEMS, key, in_file)), {VARIABLES[key]: in_yaml(in_variable)}
+    path, variables = write(with_key(with_items(key), key, in_file)), {VARIABLES[key]: in_yaml(in_variable)}
     assert at_key(load_settings(path, (), variables).model_dump(), key) == in_variable
     assert at_key(load_settings(path, [f"{key}={in_yaml(in_set)}"], variables).model_dump(), key) == in_set
 

@@ -1,6 +1,7 @@
 """The example and the page of keys say what the model says."""
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -32,14 +33,11 @@ def test_the_example_with_every_key_can_be_used_and_has_them_all(write):
     assert settings.limits.writer_version == "4.4"
     said = set()
     for key in keys():
-        section = settings
-        for name in key.name.split("."):
-            if name == "N":
-                section = section[0]
-                continue
-            if not isinstance(section, list):
-                said |= {key.name} if name in section.model_fields_set else set()
-                section = getattr(section, name)
+        *above, last = key.name.split(".")
+        sections = [settings]
+        for name in above:
+            sections = [*chain(*sections)] if name == "N" else [getattr(section, name) for section in sections]
+        said |= {key.name for section in sections if last in section.model_fields_set}
     assert said == {key.name for key in keys()}
 
 

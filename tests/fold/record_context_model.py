@@ -193,3 +193,47 @@ def chunks(records: StateRecords, cuts: list[int]) -> Iterator[StateRecords]:
         skipped = int(records.rows["batch_count"][:begin].sum())
         rows["batches"] -= np.where(rows["batch_count"] > 0, skipped, 0)
         yield StateRecords(rows, records.batches[skipped : skipped + int(rows["batch_count"].sum())])
+
+
+def outcomes(records: StateRecords, keys: int, limit: int, count_from: int) -> list[dict[str, int]]:
+    """What became of deliveries by share-partition: offset by offset, from records at or after `count_from`."""
+    counts = ("acknowledged", "given_up", "rejected", "released", "dead_lettered")
+    found = [dict.fromkeys(counts, 0) | {"failing_since": -1, "failing_until": -1} for _ in range(keys)]
+    known: dict[int, Fact] = {}
+    for row in records.rows:
+        if row["key"] < 0:
+            continue
+        before = known.get(int(row["key"]), {}).get("state")
+        values, of_key = _values(row, records.batches), int(row["key"])
+        fact = _fact(row, values, known)
+        after = known[of_key]["state"]
+        if before is None or after is None or fact["is_initial"] or not fact["is_folded"]:
+            continue
+        if row["offset"] >= count_from:
+            _count(found[of_key], before["values"], after["values"], limit, int(row["timestamp"]))
+    return found
+
+
+def _count(found: dict[str, int], old: Values, new: Values, limit: int, timestamp: int) -> None:
+    changes = [_outcome(old.get(at, (0, 0)), value, limit) for at, value in new.items() if old.get(at) != value]
+    for change in changes:
+        if change:
+            found[change] += 1
+    if "acknowledged" in changes:
+        found["failing_since"] = found["failing_until"] = -1
+    elif {"given_up", "rejected"} & {*changes}:
+        found["failing_since"] = timestamp if found["failing_since"] == -1 else found["failing_since"]
+        found["failing_until"] = timestamp
+
+
+def _outcome(old: tuple[int, int], new: tuple[int, int], limit: int) -> str | None:
+    (old_count, old_state), (new_count, new_state) = old, new
+    if old_state in TERMINAL:
+        return None
+    if new_state == 2:
+        return "acknowledged"
+    if new_state in (3, 4) and old_state != 3:
+        return "given_up" if new_count >= limit else "rejected"
+    if new_state == 4:
+        return "dead_lettered"
+    return "released" if new_state == 0 and new_count > old_count else None

@@ -15,6 +15,7 @@ from share_state.fold.interval_map import (
     load_incoming,
     merge_incoming,
 )
+from share_state.fold.outcomes import OUTCOMES
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVING, AVAILABLE
 from share_state.kafka.state_records import STATE_BATCH
 from tests.truth import TERMINAL, runs
@@ -69,7 +70,7 @@ def test_the_greater_value_of_each_offset_is_held(held: Values, incoming: Values
     room, size, end = _room(held, incoming)
     left = first_illegal_transition(room, size, end)
     merged = {at: max(held.get(at, (-1, 0)), incoming.get(at, (-1, 0))) for at in held.keys() | incoming.keys()}
-    size, more, *raised_left = merge_incoming(room, size, end, start)
+    size, more, *raised_left = merge_incoming(room, size, end, start, np.zeros(1, OUTCOMES)[0])
     assert _held(room, size) == _rows(merged).tolist()
     assert more == _finished(merged, start) - _finished(held, start)
     assert tuple(raised_left) == left
@@ -134,5 +135,5 @@ def test_ranges_at_the_ends_of_the_number_line_are_merged():
     room = ensure_capacity(np.empty(0, STATE_BATCH), 0, 4)
     room[:2] = np.array([(low, low + 5, 1, 0), (high - 3, high, 1, 0)], STATE_BATCH)
     wide = np.array([(low, high, 2, 2)], STATE_BATCH)
-    size, *_ = merge_incoming(room, 2, load_incoming(wide, 0, 1, -1, room), 0)
+    size, *_ = merge_incoming(room, 2, load_incoming(wide, 0, 1, -1, room), 0, np.zeros(1, OUTCOMES)[0])
     assert _held(room, size) == [(low, high, 2, 2)]

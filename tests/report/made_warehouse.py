@@ -233,7 +233,8 @@ def troubled_warehouse(folder: Path) -> Path:
             ),
             finding("OFFSET_GAP", "warning", "offsets 41 to 57 are missing"),
             finding("STATE_SUSPECT", "warning", "records since the snapshot at 12 are missing", suspect),
-            *(finding("LONG_CHAIN", "warning", f"{n} updates follow", stopped, run_id="old") for n in range(500, 530)),
+            *(finding("LONG_CHAIN", "warning", f"{n} updates follow", stopped, run_id="old") for n in range(500, 529)),
+            finding("POISON_RECORDS", "warning", "17 offsets at the delivery limit of 5", stalled),
             *(
                 finding("LAYOUT_MIXED", "warning", f"written by {one}", row)
                 for one, row in zip(HOSTILE, named, strict=True)

@@ -1,7 +1,8 @@
 """The report holds what the tables of the latest audit say, and nothing that was not committed."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
+from dataclasses import asdict
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from deltalake import DeltaTable, write_deltalake
 from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
+from share_state.fold.history import VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import KEY
 from share_state.report import share_partitions
 from share_state.report.audit_data import AuditReport, read_report
-from share_state.report.audit_text import advice
+from share_state.report.audit_text import advice, audit_level, headline
 from share_state.report.share_partitions import add_topic_key, latest_audit_filter, latest_share_partitions
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
@@ -49,7 +51,7 @@ def test_a_healthy_warehouse_needs_no_look(made: MadeWarehouse):
     made.audit([share_partition(f"g{n}") for n in range(3)], [finding("UNKNOWN_TAG", "info", "x")], [cutoff()])
     report = _read(made)
     assert report.is_healthy
-    assert (report.verdicts, report.flagged) == ({"REWIND": 0, "STOP": 0, "STALL": 0, "OK": 3}, ())
+    assert (report.verdicts, report.flagged) == (dict.fromkeys(VERDICTS, 0) | {"OK": 3}, ())
     assert report.by_severity == {"error": 0, "warning": 0, "info": 1}
 
 
@@ -391,6 +393,83 @@ def test_what_is_acknowledged_leaves_the_headline_and_the_exit_code(made: MadeWa
     assert (report.by_severity["error"], report.failing) == (left, left)
     assert {one.rule: one.count for one in report.findings} == {"CRC_MISMATCH": 3, "OFFSET_GAP": 1}
     assert len(CommittedTables(str(made.folder)).read("findings")) == 4
+
+
+@pytest.mark.parametrize(("until", "left"), [(None, 0), (TONIGHT.date(), 0), (TONIGHT.date() - timedelta(days=1), 1)])
+def test_an_acknowledgement_ends_after_its_last_day(made: MadeWarehouse, until: date | None, left: int):
+    made.audit([share_partition("g")], [finding("CRC_MISMATCH", "error", "x")])
+    assert _read(made, acknowledged=[Acknowledged(rule="CRC_MISMATCH", until=until)]).failing == left
+    stopped = share_partition("g", verdict="STOP", reason="9 records wait")
+    made.audit([stopped], run_id="run-2")
+    report = _read(made, acknowledged=[Acknowledged(verdict="STOP", until=until)], fail_on_verdict="STOP")
+    assert (report.failing_verdicts, len(report.flagged)) == (left, left)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [({}, 0), ({"group": "g"}, 1), ({"group": "g", "partition": 2}, 2), ({"topic": "payments"}, 2)],
+)
+def test_an_acknowledged_verdict_leaves_headline_level_and_exit_code(made: MadeWarehouse, chosen: dict, left: int):
+    stopped = [
+        share_partition("g", 1, verdict="STOP", reason="9 records wait"),
+        share_partition("g", 2, verdict="STOP", reason="8 records wait"),
+        share_partition("h", 1, "payments", verdict="STOP", reason="7 records wait"),
+        share_partition("h", 2, "payments"),
+    ]
+    made.audit(stopped)
+    report = _read(made, acknowledged=[Acknowledged(verdict="STOP", **chosen)], fail_on_verdict="STOP")
+    assert (report.failing_verdicts, len(report.flagged), report.open_verdicts["STOP"]) == (left, left, left)
+    assert report.verdicts["STOP"] == 3
+    assert report.open_verdicts["OK"] == 4 - left
+    assert audit_level(report) == ("error" if left else "ok")
+    assert headline(report).startswith(f"{left} of 4 share-partitions" if left else "all 4 share-partitions are OK")
+    # A finding about it still counts.
+    made.audit(stopped, [finding("BASE_LOST", "error", "x", stopped[0])], run_id="run-2")
+    report = _read(made, acknowledged=[Acknowledged(verdict="STOP")], fail_on_verdict="STOP")
+    assert [(one.status, one.now["partition"]) for one in report.flagged] == [("error", 1)]
+
+
+@pytest.mark.parametrize("mild", ["NO_MEMBERS", "GIVING_UP"])
+def test_a_mild_verdict_needs_attention_and_fails_only_where_it_is_asked_for(made: MadeWarehouse, mild: str):
+    made.audit([share_partition("g", verdict=mild, reason="467 records wait"), share_partition("h")])
+    report = _read(made, fail_on_verdict="STALL")
+    assert (report.failing_verdicts, [one.status for one in report.flagged]) == (0, [mild])
+    assert audit_level(report) == "warning"
+    assert next(iter(advice(report))).what.startswith(f"1 share-partition with {mild}: ")
+    assert _read(made, fail_on_verdict=mild).failing_verdicts == 1
+
+
+def test_deliveries_are_summed_by_group_those_that_gave_up_most_first(made: MadeWarehouse):
+    counts = {"acknowledged_records": 40, "given_up_records": 2, "rejected_records": 1, "released_records": 5}
+    rows = [
+        share_partition("fine", acknowledged_records=900, given_up_records=0, rejected_records=0, released_records=3,
+                        dead_lettered_records=0),
+        share_partition("busy", 1, **counts, dead_lettered_records=3),
+        share_partition("busy", 2, **counts, dead_lettered_records=0),
+        share_partition("unknown"),
+    ]  # fmt: skip
+    made.audit(rows)
+    found = [asdict(one) for one in _read(made).deliveries]
+    assert [one["group_id"] for one in found] == ["busy", "fine"]
+    assert found[0] == {"group_id": "busy", "acknowledged": 80, "given_up": 4, "rejected": 2, "released": 10,
+                        "dead_lettered": 3}  # fmt: skip
+    # An audit with nothing new wrote no rows: nothing happened since the one before.
+    made._write("runs", [{"run_id": "run-2", "started": TONIGHT, "finished": TONIGHT, "command": "audit",
+                          "table_versions": dict(made.versions), "options": {}, "progress": {}, "findings": {},
+                          "notes": [], "log_time": TONIGHT, "version": "0", "inputs": [], "records": 0,
+                          "state_partitions": 1, "status": "done", "sequence": 2}], "append")  # fmt: skip
+    assert CommittedTables(str(made.folder)).run["run_id"] == "run-2"
+    assert _read(made).deliveries == ()
+
+
+@pytest.mark.parametrize(("hours", "said"), [(0.5, "30 min"), (76, "3 d 4 h"), (-2, "0 s")])
+def test_the_headline_says_how_old_the_newest_record_is(made: MadeWarehouse, hours: float, said: str):
+    made.audit([share_partition()], started=TONIGHT, log_time=TONIGHT - timedelta(hours=hours))
+    report = _read(made)
+    assert headline(report).endswith(f"; the newest record was {said} old")
+    assert report.export_age == max(0, hours * 3_600_000)
+    made.audit([share_partition()], run_id="run-2", log_time=None)
+    assert headline(_read(made)) == "1 share-partition, no errors, no warnings"
 
 
 def test_the_worst_example_comes_first(made: MadeWarehouse):

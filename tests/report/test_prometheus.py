@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from share_state.fold.history import VERDICTS
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.console import ReportError
 from share_state.report.prometheus import write_metrics
@@ -59,7 +60,7 @@ def test_a_share_partition_has_its_numbers_under_kminion_s_labels(made: MadeWare
     in_flight = {one.labels["state"]: one.value for one in metrics[f"{OF_ONE}_in_flight_records"]}
     assert in_flight == {"AVAILABLE": 7, "ACKNOWLEDGED": 3}
     verdicts = {one.labels["verdict"]: one.value for one in metrics[f"{OF_ONE}_verdict"]}
-    assert verdicts == {"REWIND": 0, "STOP": 0, "STALL": 1, "OK": 0}
+    assert verdicts == dict.fromkeys(VERDICTS, 0) | {"STALL": 1}
     state_partition = {"cluster": "prod-eu", "topic_name": "__share_group_state", "partition_id": "7"}
     assert [(one.labels, one.value) for one in metrics["log_partition_cutoff_offset"]] == [(state_partition, 500)]
     assert _only(metrics["log_partition_redundant_records"]) == 500
@@ -127,7 +128,7 @@ def test_groups_are_counted_in_full_and_only_the_worst_share_partitions_have_ser
     assert lags == {("a", "t"): 12, ("a", "u"): 1}
     assert {one.labels["group_id"]: one.value for one in metrics["group_poison_records"]} == {"a": 2, "b": 0}
     counts = {(one.labels["group_id"], one.labels["verdict"]): one.value for one in metrics["group_share_partitions"]}
-    assert counts == {(group, verdict): 0 for group in "ab" for verdict in ("REWIND", "STOP", "STALL", "OK")} | {
+    assert counts == {(group, verdict): 0 for group in "ab" for verdict in VERDICTS} | {
         ("a", "OK"): 3,
         ("a", "STALL"): 1,
         ("b", "REWIND"): 1,

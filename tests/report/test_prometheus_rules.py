@@ -14,6 +14,7 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from share_state.fold.history import OUTCOME_COLUMNS
 from share_state.report.audit_data import read_report
 from share_state.report.prometheus import write_metrics
 from tests.report.made_warehouse import MadeWarehouse, cutoff, finding, share_partition
@@ -33,10 +34,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The metrics of a warehouse that has every table and every label."""
     made = MadeWarehouse(tmp_path_factory.mktemp("lake") / "w")
     row = share_partition(ranges=[(100, 104, "AVAILABLE")], lag=12, topic_end_offset=115, verdict="STALL")
+    row |= dict.fromkeys(OUTCOME_COLUMNS, 3)
     made._write("share_groups", [{"group_id": "orders-app", "members": 2}], "overwrite")
     made._write("dead_letters", [{**row, "offset": 3, "reason": "rejected"}], "overwrite")
     made._write("lost_dead_letters", [{**row, "record_count": 4}], "overwrite")
-    made.audit([row], [finding("OFFSET_GAP", "warning", "x")], [cutoff(7)])
+    made.audit([row], [finding("EXPORT_STALE", "warning", "x")], [cutoff(7)])
     path = made.folder.parent / "share_state.prom"
     write_metrics(str(path), read_report(str(made.folder), "prod"), 10)
     return path
@@ -82,6 +84,7 @@ def test_a_rule_or_panel_queries_metrics_and_labels_that_there_are(families: dic
         assert set(re.findall(r"([a-z_]+)=", selector)) <= labels
     for listed in re.findall(r"(?:by|on) \(([^)]*)\)", expression):
         known = {label for name in names for sample in families[name].samples for label in sample.labels}
+        known |= {"instance", "job"}  # of a scrape
         assert {one.strip() for one in listed.split(",")} <= known
 
 
@@ -93,6 +96,12 @@ def test_an_alert_has_a_severity_and_says_what_is_wrong_and_what_to_do():
     tests = yaml.safe_load((CONF / "prometheus-rules-test.yaml").read_text())
     fires = {one["alertname"] for test in tests["tests"] for one in test["alert_rule_test"] if one.get("exp_alerts")}
     assert fires == {rule["alert"] for rule in ALERTS}
+    # A scrape adds these labels; a rule that joins two metrics must name what it joins on.
+    series = [
+        one["series"] for test in tests["tests"] for one in test["input_series"] if "share_state" in one["series"]
+    ]
+    assert len(series) > 20
+    assert all('instance="' in one and 'job="' in one for one in series)
 
 
 def test_panels_do_not_overlap_and_have_their_own_ids():

@@ -10,11 +10,12 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.config.loading import settings_for
 from share_state.errors import InputError
 from share_state.fold.groups import FoldedGroups
+from share_state.fold.limits import GroupLimits
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.across_logs import name_topics, read_groups
 from share_state.pipeline.inputs import adjacent_group_logs
 from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
-from share_state.rules.group_context import AuditedGroups, GroupLimits
+from share_state.rules.group_context import AuditedGroups
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_group_logs, find_logs
 from share_state.sources.resume_point import digest_of_logs
@@ -66,11 +67,16 @@ def test_a_pattern_may_name_the_folders(exports: Path, monkeypatch: pytest.Monke
 def test_who_names_single_logs_gets_their_state_alone(exports: Path, monkeypatch: pytest.MonkeyPatch):
     log = exports / "broker-0/__share_group_state-0"
     assert found(log) == []
-    assert found(f"{exports}/broker-0/__share_group_state-*") == []
     assert found(next(log.glob("*.log"))) == []
     monkeypatch.chdir(log.parent)
     assert found(log.name) == []
-    assert found("__share_group_state-*") == []
+
+
+def test_a_glob_over_the_logs_of_a_folder_finds_the_groups_beside_them(exports: Path, monkeypatch: pytest.MonkeyPatch):
+    assert found(f"{exports}/broker-0/__share_group_state-*") == [0]
+    assert found(f"{exports}/broker-*/__share_group_state-*") == [0, 1]
+    monkeypatch.chdir(exports / "broker-0")
+    assert found("__share_group_state-*") == [0]
 
 
 def test_what_is_named_is_read_in_place_of_what_lies_beside(exports: Path):

@@ -1,0 +1,119 @@
+"""What became of deliveries: records that were acknowledged, given up, rejected and released, counted from the log.
+
+A record of the log shows the new state of ranges of offsets. The fold record by record (`record_context`) compares it
+with the state before, so that an offset counts once however often a snapshot repeats its state. Offsets that a reset,
+retention or a natural gap moves the start offset past count nowhere: the log does not show a delivery.
+
+Source: Kafka SharePartition.acknowledge, releaseAcquisitionLockOnTimeout; InFlightState.tryUpdateState.
+"""
+
+import numpy as np
+
+from share_state.jit.compile import inlined, kernel
+from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, is_terminal
+
+NO_TIME = -1
+"""No such record."""
+
+OUTCOMES = np.dtype(
+    [
+        ("acknowledged", "i8"),  # offsets
+        ("given_up", "i8"),  # offsets archived, or waiting in ARCHIVING, at the delivery limit: released or rejected
+        ("rejected", "i8"),  # offsets archived, or waiting in ARCHIVING, below the limit: rejected, or without a record
+        ("released", "i8"),  # deliveries that ended in a release or an expired lock, and will be repeated
+        ("dead_lettered", "i8"),  # offsets that left ARCHIVING for ARCHIVED: their dead-letter write is done
+        ("failing_since", "i8"),  # ms, when the first was given up or rejected since the last acknowledgement, or -1
+        ("failing_until", "i8"),  # ms, when the last was
+        ("limit", "i8"),  # delivery limit of the group
+    ]
+)
+"""One row per share-partition: what the records since the last audit show."""
+
+
+def grown_outcomes(outcomes: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Rows for more share-partitions, and one behind them for records that do not count.
+
+    Args:
+        outcomes: rows of fewer share-partitions.
+        limits: int64, delivery limit of each share-partition.
+    """
+    rows = np.zeros(len(limits) + 1, OUTCOMES)
+    rows["failing_since"] = rows["failing_until"] = NO_TIME
+    rows[: len(outcomes)] = outcomes
+    rows["limit"][:-1] = limits
+    return rows
+
+
+@kernel
+def count_outcome(outcome, first, last, old_count, old_state, count, state):
+    """Count the offsets of a range whose state changes; for those that no range covered, the old state is AVAILABLE.
+
+    Args:
+        outcome: OUTCOMES row, updated.
+        first, last: the range, inclusive.
+        old_count, old_state: delivery count and state before.
+        count, state: and after.
+    """
+    if is_terminal(old_state):
+        return
+    size = last - first + 1
+    if state == ACKNOWLEDGED:
+        outcome.acknowledged += size
+    elif state == AVAILABLE:
+        if count > old_count:
+            outcome.released += size
+    elif state == ARCHIVED or state == ARCHIVING:
+        if old_state != ARCHIVING:
+            if count >= outcome.limit:
+                outcome.given_up += size
+            else:
+                outcome.rejected += size
+        elif state == ARCHIVED:
+            outcome.dead_lettered += size
+
+
+@kernel
+def count_replaced(buffer, size, incoming_end, outcome):
+    """Count what a snapshot changes: the incoming ranges of a buffer (`interval_map`) against the current ones.
+
+    Args:
+        buffer, size: the current ranges are the first `size` rows.
+        incoming_end: row after the incoming ranges, which begin in the second third.
+        outcome: OUTCOMES row, updated.
+    """
+    row = np.int64(0)
+    for new in range(len(buffer) // 3, incoming_end):
+        first, last, count, state = buffer[new].first, buffer[new].last, buffer[new].count, buffer[new].state
+        while row < size and buffer[row].last < first:
+            row += 1
+        at = row
+        while first <= last:
+            if at == size or buffer[at].first > last:
+                count_outcome(outcome, first, last, 0, AVAILABLE, count, state)
+                break
+            if first < buffer[at].first:
+                count_outcome(outcome, first, buffer[at].first - 1, 0, AVAILABLE, count, state)
+                first = buffer[at].first
+            end = min(buffer[at].last, last)
+            if buffer[at].count != count or buffer[at].state != state:
+                count_outcome(outcome, first, end, buffer[at].count, buffer[at].state, count, state)
+            first = end + 1
+            at += 1
+
+
+@inlined
+def note_times(outcome, acknowledged, failed, timestamp):
+    """Note since when deliveries only fail.
+
+    Args:
+        outcome: OUTCOMES row after a record, updated.
+        acknowledged, failed: the counts before the record; `failed` is the sum of given_up and rejected.
+        timestamp: of the record, ms.
+    """
+    if outcome.acknowledged > acknowledged:
+        outcome.failing_since = np.int64(NO_TIME)
+        outcome.failing_until = np.int64(NO_TIME)
+    elif outcome.given_up + outcome.rejected > failed:
+        if outcome.failing_since == NO_TIME:
+            outcome.failing_since = timestamp
+        outcome.failing_until = timestamp
