@@ -85,6 +85,7 @@ class Undetectable:
     """Damage that cannot be told from a whole export.
 
     Attributes:
+        damage: what it is, in the words of docs/cutoff.md and docs/limits.md.
         reason: why not.
         kinds: kinds of damage that may be so.
         holds: whether it is so for a whole and a damaged export.
@@ -92,6 +93,7 @@ class Undetectable:
         hides: whether it hides the states of a log partition.
     """
 
+    damage: str
     reason: str
     kinds: tuple[str, ...]
     holds: Callable[[Export, Export], bool]
@@ -101,26 +103,29 @@ class Undetectable:
 
 UNDETECTABLE = (
     Undetectable(
-        "the end is missing and no high watermark is recorded: a copy made earlier has the same bytes",
+        "A copy that ends early, without a recorded high watermark",
+        "a copy that was made earlier has the same bytes",
         ("tail_segment_lost", "truncated_between_batches", "older_copy_instead", "segment_emptied"),
         _is_made_earlier,
     ),
     Undetectable(
-        "the last state partitions are missing, no checkpoint file lists them, and there are few keys: a topic with"
-        " fewer partitions has the same bytes",
+        "The last partitions of a topic, where no checkpoint file lists them and fewer than 20 share-partitions are"
+        " left",
+        "a topic with fewer partitions has the same bytes",
         ("first_folder_lost", "middle_folder_lost", "last_folder_lost", "all_folders_but_one_lost"),
         _is_a_smaller_topic,
         hides=_is_beyond,
     ),
     Undetectable(
-        "control records of the draft do not name their topic-partition: the other topic may have had this log",
+        "Control records of the draft in the folder of another topic-partition",
+        "they do not name theirs",
         ("folders_swapped", "segment_of_another_log"),
         lambda whole, damaged: next(iter(whole.logs)).startswith("topic-") and _is_another_history(whole, damaged),
         misleads_cutoffs=True,
     ),
     Undetectable(
-        "the offsets or the records were written anew without a gap and with right checksums: a broker that wrote these"
-        " records has the same bytes",
+        "Records or offsets that were written anew, without a gap and with right checksums",
+        "a broker that wrote these records has the same bytes",
         (
             "batch_removed_without_a_gap",
             "batch_repeated_at_new_offsets",
@@ -134,6 +139,14 @@ UNDETECTABLE = (
         misleads_cutoffs=True,
     ),
 )
+
+
+@pytest.mark.parametrize("page", ["cutoff.md", "limits.md"])
+def test_what_is_undetectable_is_listed_with_its_reason(page: str):
+    text = " ".join((Path(__file__).parents[2] / "docs" / page).read_text().split())
+    for one in UNDETECTABLE:
+        assert one.damage in text
+        assert one.reason in text.partition(one.damage)[2]
 
 
 @cache
