@@ -26,7 +26,7 @@ from share_state.cli.options import (
     open_plan,
     spec_of,
 )
-from share_state.config.inputs import JUDGE_NONE
+from share_state.config.inputs import JUDGE_ALL, JUDGE_NONE
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.options import SharePartitionFilter
@@ -123,8 +123,8 @@ def diff(
     later = replace(reading, as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
     if _compares_exports(inputs, reading, later):
         with (
-            _open_plan(inputs, reading, judge=JUDGE_NONE) as first,
-            _open_plan(inputs, later, judge=JUDGE_NONE) as second,
+            _open_plan(inputs, reading, judge=JUDGE_ALL) as first,
+            _open_plan(inputs, later, judge=JUDGE_ALL) as second,
         ):
             before, after = fold_exports((first, second), selection)
     else:
