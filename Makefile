@@ -21,7 +21,7 @@ PROMTOOL = d=$$(mktemp -d) && { (cd $$d && apt-get download prometheus && dpkg-d
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench lock clean
+.PHONY: help setup demo test lint docs bench lock oldest clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ bench: setup ## compare Kafka's own classes and share_state on the same log (ben
 lock: $(VENV)/.runtime ## write the newest versions that pyproject.toml allows to requirements.lock
 	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
 		--no-emit-index-url --no-header --no-annotate pyproject.toml --output-file $(LOCK)
+
+oldest: $(VENV)/.dev ## install the oldest versions that pyproject.toml allows; `make test` then tests them
+	@$(UV) pip install --quiet --python $(BIN)/python --resolution lowest-direct --editable ".[all]"
 
 clean: ## remove .venv and all generated files
 	rm -rf $(VENV) $(DEMO_OUT) site bench/data .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -8,12 +8,13 @@ Hand-written text around the generated blocks stays as it is.
 """
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from share_state.config.loading import ConfigError
 from share_state.config.model import keys
-from share_state.errors import DeclarationError
+from share_state.errors import DeclarationError, ShareStateError
 from share_state.rules.registry import Rule, registered
 from share_state.schema.declarations import Field, declaration_names, record, struct, table
 
@@ -165,8 +166,19 @@ def rules_index(index: str, pages: dict[str, str]) -> str:
 
 
 def write_rules_pages(folder: Path) -> None:
-    """Regenerate the pages of rules in a copy of docs/rules."""
+    """Regenerate the pages of rules in a copy of docs/rules.
+
+    Raises:
+        DeclarationError: if a rule is on no page, or a page has a rule that is not registered.
+    """
     pages = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md") if path.name != INDEX}
+    undocumented = sorted(registered().keys() - {code for page in pages.values() for code in codes_of(page)})
+    if undocumented:
+        missing = ", ".join(undocumented)
+        raise DeclarationError(
+            f"{missing}: on no page of docs/rules; add a section with `<!-- begin rule {undocumented[0]} -->` and"
+            f" `<!-- end rule {undocumented[0]} -->` that says what it means, its likely cause, and what to do"
+        )
     for name, page in pages.items():
         (folder / name).write_text(rules_page(page), encoding="utf-8")
     index = folder / INDEX
@@ -199,6 +211,9 @@ def write_keys_page(path: Path) -> None:
 
 if __name__ == "__main__":
     docs = Path(__file__).parent
-    write_declared_pages(docs)
-    write_rules_pages(docs / "rules")
-    write_keys_page(docs / "audit-configuration.md")
+    try:
+        write_declared_pages(docs)
+        write_rules_pages(docs / "rules")
+        write_keys_page(docs / "audit-configuration.md")
+    except ShareStateError as error:
+        sys.exit(str(error))

@@ -85,7 +85,8 @@ def reconstruct(
         spark: a session; without one, or a DataFrame, the logs are folded in this process.
         warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them, or `catalog.schema` of a
             session; the session must then have Delta, as one from `share_state.session()` has.
-        as_of: a datetime, or log partition -> offset; later records are ignored.
+        as_of: a datetime, text in one of share_state.sources.as_of.TIME_FORMS, or log partition -> offset; later
+            records are ignored.
         topics: names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`.
         groups: exports of `__consumer_offsets` in any format, or a DataFrame of its records; by default those in the
             input or next to it; `()` for none.
@@ -213,6 +214,7 @@ def timeline(
     _check_types(group=group, topic=topic, partition=partition)
     spark = _session(input, spark)
     plan = name_topics(_plan(input, spark=spark, judge=JUDGE_NONE, names_only=True, **options))
+    plan.check_time()
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
     if spark is not None:
         from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark

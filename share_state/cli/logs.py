@@ -26,7 +26,7 @@ from share_state.cli.options import (
     open_plan,
     spec_of,
 )
-from share_state.config.inputs import JUDGE_ALL, JUDGE_NONE
+from share_state.config.inputs import JUDGE_ALL, JUDGE_NONE, LATER_OPTIONS, FieldNames
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.options import SharePartitionFilter
@@ -109,7 +109,7 @@ def diff(
     and_as_of_offset: Annotated[
         list[str] | None, typer.Option(metavar="P=OFFSET", help="Offset of the later point; by default the end.")
     ] = None,
-    and_as_of_time: Annotated[str | None, typer.Option(metavar="ISO-8601", help="Time of the later point.")] = None,
+    and_as_of_time: Annotated[str | None, typer.Option(metavar="TIME", help="Time of the later point.")] = None,
     group: Group = None,
     topic: Topic = None,
     partition: Partition = None,
@@ -124,7 +124,7 @@ def diff(
     if _compares_exports(inputs, reading, later):
         with (
             _open_plan(inputs, reading, judge=JUDGE_ALL) as first,
-            _open_plan(inputs, later, judge=JUDGE_ALL) as second,
+            _open_plan(inputs, later, judge=JUDGE_ALL, names=LATER_OPTIONS) as second,
         ):
             before, after = fold_exports((first, second), selection)
     else:
@@ -134,9 +134,12 @@ def diff(
 
 
 @contextmanager
-def _open_plan(inputs: Sequence[str], reading: Reading, judge: str | None = None) -> Iterator[FoldPlan]:
+def _open_plan(
+    inputs: Sequence[str], reading: Reading, judge: str | None = None, names: FieldNames | None = None
+) -> Iterator[FoldPlan]:
     """Yield a plan with the topic names that the groups of the input hold."""
-    with open_plan(spec_of(inputs, reading, names_only=True, judge=judge)) as plan:
+    spec = spec_of(inputs, reading, names_only=True, judge=judge, names=names)
+    with open_plan(spec, names=names) as plan:
         yield name_topics(plan)
 
 

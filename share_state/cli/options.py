@@ -15,7 +15,7 @@ from share_state.cli.main import Bundle, Quiet, Verbose
 from share_state.errors import ShareStateError
 
 if TYPE_CHECKING:
-    from share_state.config.inputs import InputSpec
+    from share_state.config.inputs import FieldNames, InputSpec
     from share_state.pipeline.plan import FoldPlan
     from share_state.spark.choice import ExecutorChoice
 
@@ -128,7 +128,11 @@ class Reading(Source):
     ] = None
     as_of_time: Annotated[
         str | None,
-        typer.Option(metavar="ISO-8601", help="Ignore records with a later timestamp (UTC unless it has an offset)."),
+        typer.Option(
+            metavar="TIME",
+            help="Ignore records with a later timestamp: ISO 8601 (UTC unless it has an offset or a zone as "
+            "Europe/Berlin), ms since 1970, 02:10, or -30m before the newest record.",
+        ),
     ] = None
 
 
@@ -220,9 +224,10 @@ def spec_of(
     judge: str | None = None,
     dead_letters: Sequence[str] | None = None,
     copied_last: bool = False,
+    names: "FieldNames | None" = None,
     **control: Any,
 ) -> "InputSpec":
-    """The InputSpec that the options describe; `control` holds fields of ControlSettings.
+    """The InputSpec that the options describe; `control` holds fields of ControlSettings, `names` those of options.
 
     It has a group side if `side` or `names_only` is given.
 
@@ -238,7 +243,7 @@ def spec_of(
     source |= {"kafka_properties": reading.kafka_properties}
     as_of = pairs(reading.as_of_offset, "--as-of-offset")
     return input_spec(
-        OPTIONS,
+        names or OPTIONS,
         sources=[{"path": path} | source for path in inputs],
         as_of_offsets={log: offset if (at := parse_digits(offset)) is None else at for log, offset in as_of.items()},
         as_of_time=reading.as_of_time,
@@ -255,7 +260,9 @@ def spec_of(
 
 
 @contextmanager
-def open_plan(spec: "InputSpec", choice: "ExecutorChoice | None" = None) -> "Iterator[FoldPlan]":
+def open_plan(
+    spec: "InputSpec", choice: "ExecutorChoice | None" = None, names: "FieldNames | None" = None
+) -> "Iterator[FoldPlan]":
     """Yield the plan of a spec; its notes go to stderr.
 
     If tables had to be sorted by Spark, the session stays active until the end.
@@ -268,7 +275,7 @@ def open_plan(spec: "InputSpec", choice: "ExecutorChoice | None" = None) -> "Ite
     from share_state.spark.choice import ExecutorChoice, open_sorter  # noqa: PLC0415
 
     with open_sorter(choice or ExecutorChoice()) as sorter:
-        plan = build_plan(spec, OPTIONS, sorter)
+        plan = build_plan(spec, names or OPTIONS, sorter)
         announce_compiling()
         yield plan
 

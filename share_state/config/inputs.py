@@ -23,7 +23,7 @@ from share_state.kafka.primitives import LARGEST_INT64
 from share_state.kafka.releases import RELEASES
 from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import OFF, registered
-from share_state.sources.as_of import to_epoch_ms
+from share_state.sources.as_of import TIME_FORMS, LogTime, NotATimeError, parse_time
 from share_state.sources.object_stores import normalize_address
 from share_state.sources.topics import Topics
 
@@ -47,10 +47,10 @@ def _is_registered(code: str) -> str:
     return code
 
 
-def _to_milliseconds(value: Any) -> int:
+def _to_time(value: Any) -> int | LogTime:
     if not isinstance(value, str | datetime):
         raise ValueError("neither a datetime nor text")
-    return to_epoch_ms(value)
+    return parse_time(value)
 
 
 def _to_address(path: str) -> str:
@@ -246,7 +246,8 @@ class InputSpec(Section):
         frame: a Spark DataFrame of records in place of `sources`.
         columns: column names of `frame`.
         as_of_offsets: log partition (name or number) -> first offset left out.
-        as_of_time: ms; records with a later timestamp are left out. Accepts a datetime or its ISO 8601 text.
+        as_of_time: ms, or a time that depends on the logs; records with a later timestamp are left out. Accepts a
+            datetime, or a text in one of TIME_FORMS.
         topics: names and end offsets, or the path of a JSON file of them.
         state_partitions: number of partitions of `__share_group_state`; None to infer it.
         groups: exports of `__consumer_offsets`; None to read no groups.
@@ -267,7 +268,7 @@ class InputSpec(Section):
     frame: Any = None
     columns: dict[Column, str] = {}
     as_of_offsets: dict[str, LogOffset] = {}
-    as_of_time: Annotated[int | None, BeforeValidator(_to_milliseconds)] = None
+    as_of_time: Annotated[int | InstanceOf[LogTime] | None, BeforeValidator(_to_time)] = None
     topics: InstanceOf[Topics] | PathText | None = None
     state_partitions: Count | None = None
     groups: GroupSettings | None = None
@@ -295,7 +296,7 @@ class FieldNames:
         expected: field -> description of valid values, for fields that are not a choice.
     """
 
-    texts: Mapping[str, str]
+    texts: dict[str, str]
     expected: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, field: str, key: object = "", value: object = "") -> str:
@@ -322,9 +323,15 @@ OPTIONS = FieldNames(
     },
     {
         "as_of_offsets": "a partition and an offset, as in 3=12000",
-        "as_of_time": "a time as in 2026-11-21T02:10:00Z",
+        "as_of_time": f"a time as in {TIME_FORMS}",
     },
 )
+LATER_OPTIONS = FieldNames(
+    OPTIONS.texts | {"as_of_offsets": "--and-as-of-offset {key}={value}", "as_of_time": "--and-as-of-time {value}"},
+    OPTIONS.expected,
+)
+"""The options of the later of two points."""
+
 ARGUMENTS = FieldNames(
     {
         "format": "format={value!r}",
@@ -338,7 +345,7 @@ ARGUMENTS = FieldNames(
     },
     {
         "as_of_offsets": "a log partition and an offset, as in {3: 12000}",
-        "as_of_time": "a datetime, text as in 2026-11-21T02:10:00Z, or offsets as in {3: 12000}",
+        "as_of_time": f"a datetime, offsets as in {{3: 12000}}, or text as in {TIME_FORMS}",
     },
 )
 KEYS = FieldNames({})
@@ -356,10 +363,10 @@ def input_spec(names: FieldNames, **values: Any) -> InputSpec:
     """
     try:
         return InputSpec(**values)
-    except InputError:
-        # Raised by to_epoch_ms, which does not know how the caller wrote the field.
-        text = names.name("as_of_time", value=values["as_of_time"])
-        raise InputError(f"{text}: give {names.expected['as_of_time']}") from None
+    except NotATimeError as error:
+        # parse_time does not know how the caller wrote the field.
+        reason = error.reason or f"give {names.expected['as_of_time']}"
+        raise InputError(f"{names.name('as_of_time', value=values['as_of_time'])}: {reason}") from None
     except ValidationError as error:
         raise ShareStateError(_refusal(names, values, error.errors()[0])) from None
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from share_state.fold.state_chains import NO_OFFSET
+from share_state.jit.compile import kernel
 from share_state.kafka.record_batches import BatchStatus
 from share_state.sources.discovery import LogPartition
 
@@ -23,11 +24,13 @@ class LeaderEpochs:
         """
         self._last_epoch = last_epoch
         self._replicas = np.array([segment.replica for segment in log.segments], np.int64)
-        self._recorded = {
-            number: np.array(sorted(copy.leader_epochs, key=lambda entry: entry[1]), np.int64)
-            for number, copy in enumerate(log.copies)
-            if copy.leader_epochs and log.source is None
-        }
+        recorded = [
+            sorted(copy.leader_epochs, key=lambda entry: entry[1]) if log.source is None else () for copy in log.copies
+        ]
+        entries = [entry for of_replica in recorded for entry in of_replica]
+        self._recorded = np.array(entries, np.int64).reshape(-1, 2)
+        self._ends = np.cumsum([0, *map(len, recorded)], dtype=np.int64)
+        self._entries = self._ends[:-1] - 1
 
     def take(self, batches: np.ndarray) -> np.ndarray:
         """Take the BATCH rows of a chunk, in log order.
@@ -35,28 +38,48 @@ class LeaderEpochs:
         Returns:
             int64, base offsets of the valid batches that belong to another replica or another log.
         """
-        valid = batches[batches["status"] == BatchStatus.VALID]
-        if not len(valid):
-            return np.zeros(0, np.int64)
-        epochs = valid["leader_epoch"].copy()
-        is_foreign = epochs < np.concatenate(([self._last_epoch], epochs[:-1]))
-        self._last_epoch = int(epochs[-1])
-        if self._recorded:
-            replicas = self._replicas[valid["segment"]]
-            for number, recorded in self._recorded.items():
-                rows = np.flatnonzero(replicas == number)
-                is_foreign[rows] |= _contradicts(recorded, valid["base_offset"][rows], epochs[rows])
-        return valid["base_offset"][is_foreign]
+        is_foreign = np.zeros(len(batches), np.bool_)
+        self._last_epoch, count = _mark_foreign(
+            batches, self._replicas, self._recorded, self._ends, self._entries, self._last_epoch, is_foreign
+        )
+        return batches["base_offset"][is_foreign] if count else np.zeros(0, np.int64)
 
 
-def _contradicts(recorded: np.ndarray, base_offsets: np.ndarray, epochs: np.ndarray) -> np.ndarray:
-    """bool, whether batches have another leader epoch than the one that is recorded for their offset.
+@kernel
+def _mark_foreign(batches, replicas, recorded, ends, entries, last_epoch, is_foreign):
+    """Mark the batches whose leader epoch decreases, or is not the one that is recorded for their offset.
 
     Args:
-        recorded: rows (leader epoch, its first offset), in offset order.
-        base_offsets, epochs: one per batch.
+        batches: BATCH rows of a chunk.
+        replicas: number of the replica of each segment.
+        recorded: rows (leader epoch, its first offset) of all replicas, each in offset order.
+        ends: the rows of replica n are ends[n] to ends[n + 1].
+        entries: per replica the row of its latest batch, one before its first for none; they are moved on.
+        last_epoch: leader epoch of the batch before the chunk.
+        is_foreign: bool, set per batch.
+    Returns:
+        The leader epoch of the last valid batch, and the number of marked batches.
     """
-    entry = np.searchsorted(recorded[:, 1], base_offsets, side="right") - 1
-    is_last = entry == len(recorded) - 1
-    expected = recorded[entry, 0]
-    return (entry >= 0) & (epochs != expected) & ~(is_last & (epochs > expected))
+    count = 0
+    for number in range(len(batches)):
+        batch = batches[number]
+        if batch.status != BatchStatus.VALID:
+            continue
+        epoch = np.int64(batch.leader_epoch)
+        marked = epoch < last_epoch
+        last_epoch = epoch
+        if len(recorded):
+            replica = replicas[batch.segment]
+            begin, end = ends[replica], ends[replica + 1]
+            entry = entries[replica]
+            while entry + 1 < end and recorded[entry + 1, 1] <= batch.base_offset:
+                entry += 1
+            while entry >= begin and recorded[entry, 1] > batch.base_offset:
+                entry -= 1
+            entries[replica] = entry
+            if entry >= begin and epoch != recorded[entry, 0]:
+                # Epochs after the last that is recorded are newer.
+                marked |= entry + 1 < end or epoch < recorded[entry, 0]
+        is_foreign[number] = marked
+        count += marked
+    return last_epoch, count

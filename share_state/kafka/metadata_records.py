@@ -95,6 +95,7 @@ METADATA_ROW = np.dtype(
         ("number", "i4"),  # partition, broker id or level of a feature
         ("leader", "i4"),  # of a partition; of a broker 1 if it is fenced, -1 if it is unfenced, 0 if unchanged
         ("leader_epoch", "i4"),
+        ("in_sync", "i4"),  # number of in-sync replicas of a partition; -1 if unchanged
         ("type", "i4"),
         ("version", "i4"),
         ("resource_type", "i1"),
@@ -189,12 +190,12 @@ def _read_message(data, at, end, row):
 
 @kernel
 def _read_broker(data, at, end, row):
-    """A registration, fencing or removal of a broker; of a registration, only the id is read."""
+    """A registration, fencing or removal of a broker."""
     if end - at < 4:
         return -1
     row.number = int32_at(data, at)
     if row.type == MetadataRecordType.REGISTER_BROKER:
-        return end
+        return _read_registration(data, at + 4, end, row)
     if end - at < 12:
         return -1
     at += 12
@@ -211,12 +212,30 @@ def _read_broker(data, at, end, row):
 
 
 @kernel
+def _read_registration(data, at, end, row):
+    """A registration after the id: snapshots hold in it whether the broker is fenced."""
+    at += 24 + (row.version >= 2)
+    if at > end:
+        return -1
+    at = _after_texts(data, at, end, 1, 4)
+    at = _after_texts(data, at, end, 0, 4)
+    size, at = _uvarint_after(data, at, end)
+    at += max(size - 1, 0)
+    if at < 0 or size > _MAX_TEXT or end - at < 1 + (row.version >= 1):
+        return -1
+    row.leader = 1 if byte_at(data, at) else -1
+    return _after_tags(data, at + 1 + (row.version >= 1), end)
+
+
+@kernel
 def _read_partition(data, at, end, row):
     if end - at < 4:
         return -1
     row.number = int32_at(data, at)
-    at = _topic_id(data, at + 4, end, row)
-    for _ in range(4):
+    in_sync_at = _after_array(data, _topic_id(data, at + 4, end, row), end, 4)
+    row.in_sync = _uvarint_after(data, in_sync_at, end)[0] - 1
+    at = _after_array(data, in_sync_at, end, 4)
+    for _ in range(2):
         at = _after_array(data, at, end, 4)
     if at < 0 or end - at < 12:
         return -1
@@ -232,7 +251,10 @@ def _read_partition_change(data, at, end, row):
     if end - at < 4:
         return -1
     row.number = int32_at(data, at)
-    leader_at, at = _find_tag(data, _topic_id(data, at + 4, end, row), end, 1, 4)
+    tags_at = _topic_id(data, at + 4, end, row)
+    in_sync_at, _ = _find_tag(data, tags_at, end, 0, 1)
+    row.in_sync = _uvarint_after(data, in_sync_at, end)[0] - 1
+    leader_at, at = _find_tag(data, tags_at, end, 1, 4)
     row.leader = int32_at(data, leader_at) if leader_at >= 0 else NO_LEADER_CHANGE
     return at
 
@@ -287,6 +309,25 @@ def _after_array(data, at, end, width):
     if at < 0 or count < 1 or (count - 1) * width > end - at:
         return np.int64(-1)
     return at + (count - 1) * width
+
+
+@kernel
+def _after_texts(data, at, end, more_texts, width):
+    """The position after an array of structures of one or two texts, then `width` bytes, then tagged fields; or -1."""
+    count, at = _uvarint_after(data, at, end)
+    # Each element takes more than a byte.
+    if at < 0 or count < 1 or count - 1 > end - at:
+        return np.int64(-1)
+    for _ in range(count - 1):
+        at = _text(data, at, end)[2]
+        if more_texts:
+            at = _text(data, at, end)[2]
+        if at < 0 or width > end - at:
+            return np.int64(-1)
+        at = _after_tags(data, at + width, end)
+        if at < 0:
+            return np.int64(-1)
+    return at
 
 
 @kernel

@@ -32,8 +32,10 @@ from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
 from share_state.pipeline.result import (
     ABSENT_NOTE,
     DEAD_LETTERS_NOTE,
+    GROUPS_NOTE,
     START_NOTE,
     TAIL_NOTE,
+    TIME_NOTE,
     RunResult,
     keep_proven,
     logs_of_other_records,
@@ -42,6 +44,7 @@ from share_state.pipeline.result import (
 )
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
+from share_state.rules.cluster_facts import AuditedCluster
 from share_state.rules.coverage import ExportAge
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
@@ -51,7 +54,7 @@ from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.dead_letters import DeadLetterSource
-from share_state.sources.discovery import STATE_TOPIC, LogPartition, recorded_partitions
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.partition_count import state_partition_coverage
 from share_state.sources.resume_point import READ_FROM_START
@@ -144,8 +147,8 @@ def settle_tables(
     tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
     cutoffs = mark_unsafe(tables[CUTOFF], logs_of_other_records(rows))
     tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
-    if plan.fact_conflicts:
-        found = [*found, judge_facts(plan)]
+    if plan.shows_cluster:
+        found = [*found, judge_cluster(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
@@ -339,8 +342,8 @@ def judge_across_logs(
         is_as_of = any((window.until_offset, window.until_time_ms) != (None, None) for window in windows)
         note = EXTENDED.format(listed(extended, 3)) + (_EXTENDED_AS_OF if is_as_of else "")
         result = replace(result, notes=(*result.notes, note))
-    if plan.fact_conflicts:
-        found = [*found, judge_facts(plan)]
+    if plan.shows_cluster:
+        found = [*found, judge_cluster(plan)]
         result = result.with_driver_rows(found[-1:], {})
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
@@ -365,10 +368,13 @@ def judge_across_logs(
     return result, DriverRows([*found, judged.findings], tables | judged.tables)
 
 
-def judge_facts(plan: FoldPlan) -> pa.Table:
-    """The findings about facts for which two sources disagree."""
-    conflicts = () if plan.judging == JUDGE_NONE else plan.fact_conflicts
-    return findings(Scope.CLUSTER_FACTS, conflicts, plan.severities)
+def judge_cluster(plan: FoldPlan) -> pa.Table:
+    """The findings of the rules over what is known of the cluster."""
+    if plan.judging == JUDGE_NONE:
+        return table_schema("findings").empty_table()
+    has_state = any(log.topic == STATE_TOPIC for log in plan.logs)
+    cluster = AuditedCluster(plan.fact_conflicts, plan.cluster, has_state)
+    return findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
 
 
 def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> pa.Table:
@@ -574,13 +580,21 @@ def judge_input(plan: FoldPlan, result: RunResult) -> RunResult:
     return replace(result, cutoff=settle_cutoffs(plan, result.cutoff, result.key_modulus), notes=notes)
 
 
+_WITHOUT_GROUPS = (
+    f"no logs of {GROUP_TOPIC} are in the input or beside its logs, so members, epochs, deleted groups and the"
+    " initialization of share-partitions are not known"
+)
+
+
 def extent_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
     """What is not in the input, as far as it shows that: beginnings and ends of logs, partitions of ordinary topics.
 
     Args:
         progress: as in RunResult.
     """
-    return [*_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
+    outside = [] if plan.outside is None else [f"{TIME_NOTE}{plan.outside}"]
+    outside += [f"{GROUPS_NOTE}{_WITHOUT_GROUPS}"] if plan.lacks_groups else []
+    return [*outside, *_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
 
 
 def _start_notes(plan: FoldPlan) -> list[str]:

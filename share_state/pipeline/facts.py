@@ -104,6 +104,7 @@ def _origins(facts: ClusterFacts, limits: Mapping[str, int]) -> dict[str, str]:
     if not texts:
         return {}
     digest = hashlib.sha256(repr(sorted(facts.topics.partition_counts.items())).encode())
+    digest.update(repr(facts.settings).encode())
     for table in (facts.topics.names, facts.topics.ends, facts.topics.starts):
         digest.update(repr(table.to_pydict()).encode())
     options = {f"{_OPTION}.{name}": text for name, text in texts.items()} | {

@@ -35,6 +35,7 @@ from share_state.sources.object_stores import (
 from share_state.sources.segments import check_loose_segments, without_obsolete_copies
 from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, parquet_batches, plan_table
 from share_state.sources.tables import Columns
+from share_state.sources.text_shapes import name_shape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -306,6 +307,8 @@ def _format_of(path: InputPath) -> str | None:
     except OSError:
         return None
     name = next((name for name, format in FORMATS.items() if format.matches(head)), None)
+    if name is None and (shape := name_shape(str(file), head)) is not None:
+        raise InputError(shape)
     if name not in (None, "table") and _codec_of(file) is not None:
         raise InputError(f"{file}: {FORMATS[name].label}, compressed as a file; decompress it first")
     return name
@@ -430,8 +433,8 @@ def data_files(path: InputPath) -> list[InputPath]:
 def adjacent_group_logs(paths: Sequence[str], logs: Sequence[LogPartition]) -> tuple[LogPartition, ...]:
     """The partitions of `__consumer_offsets` in the folders that hold the logs of the state topic.
 
-    Only folders that the paths name, or that are below one, are searched: a path to a single `__share_group_state-N`
-    selects that log alone.
+    Only folders that the paths name, or that are below one, are searched, and those of which a glob or several paths
+    name all logs of the state topic: a path to a single `__share_group_state-N` selects that log alone.
 
     Args:
         paths: folders, files or globs.
@@ -442,15 +445,27 @@ def adjacent_group_logs(paths: Sequence[str], logs: Sequence[LogPartition]) -> t
         InputError: if one cannot be read.
     """
     segments = (segment.path for log in logs if log.topic == STATE_TOPIC for segment in log.segments)
-    folders = {to_path(path).parent.parent for path in segments}
+    of_folder = dict[InputPath, set[InputPath]]()
+    for path in segments:
+        of_folder.setdefault(to_path(path).parent.parent, set()).add(to_path(path).parent)
     found = [
         log_folder
-        for folder in sorted(folders, key=str)
-        if any(_is_in(folder, given) for given in paths)
+        for folder, named in sorted(of_folder.items(), key=lambda one: str(one[0]))
+        if any(_is_in(folder, given) for given in paths) or _names_all(named, folder, paths)
         for log_folder in sorted(folder.glob(f"{GROUP_TOPIC}-*"))
         if any(log_folder.glob("*.log"))
     ]
     return tuple(find_group_logs(found)) if found else ()
+
+
+def _names_all(named: set[InputPath], folder: InputPath, paths: Sequence[str]) -> bool:
+    """Whether a glob, or several paths, name all logs of the state topic in a folder."""
+    is_glob = any(_is_glob(given) and to_path(given).name.startswith(STATE_TOPIC) for given in paths)
+    return (is_glob or len(named) > 1) and {*folder.glob(f"{STATE_TOPIC}-*")} <= named
+
+
+def _is_glob(given: str) -> bool:
+    return any(sign in given for sign in "*?[")
 
 
 def _is_in(folder: InputPath, given: str) -> bool:

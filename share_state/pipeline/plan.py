@@ -4,6 +4,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -50,8 +51,8 @@ from share_state.rules.findings import RecordRules, judge
 from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
-from share_state.sources.as_of import Window
-from share_state.sources.cluster_facts import ClusterFacts, read_cluster_facts
+from share_state.sources.as_of import LogTime, TimeSpan, Window, time_text
+from share_state.sources.cluster_facts import ClusterFacts, ClusterSettings, read_cluster_facts
 from share_state.sources.discovery import (
     GROUP_TOPIC,
     STATE_TOPIC,
@@ -60,6 +61,7 @@ from share_state.sources.discovery import (
     names_log,
     segment_folders,
 )
+from share_state.sources.log_times import time_span
 from share_state.sources.partition_count import PartitionCount, count_partitions, infer_partition_count
 from share_state.sources.pruned_logs import copy_log, read_pieces, read_whole
 from share_state.sources.resume_point import ResumeStatus
@@ -178,8 +180,11 @@ class FoldPlan:
         dead_letters_copied_last: whether the dead-letter topics were copied after the state logs.
         archiving_groups: groups whose ARCHIVING ranges are collected; None to collect none.
         notes: facts about the input that the result depends on, one line each.
+        lacks_groups: whether groups were to be read, but the input has none.
+        outside: why the as-of time is outside of the times of the input; None if it is not, or there is none.
         facts: facts about the cluster that its data folder holds, and where from, for the options of a run.
         fact_conflicts: facts about the cluster for which two sources disagree.
+        cluster: settings of the cluster by its metadata log; None without one.
     """
 
     logs: Sequence[LogPartition]
@@ -203,8 +208,16 @@ class FoldPlan:
     dead_letters_copied_last: bool = False
     archiving_groups: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
+    lacks_groups: bool = False
+    outside: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     fact_conflicts: tuple[FactConflict, ...] = ()
+    cluster: ClusterSettings | None = None
+
+    @property
+    def shows_cluster(self) -> bool:
+        """Whether anything is known of the cluster that rules judge."""
+        return self.cluster is not None or bool(self.fact_conflicts)
 
     @property
     def state_partition_numbers(self) -> list[int]:
@@ -229,6 +242,15 @@ class FoldPlan:
         if self.resumed is not None and self.resumed[log.name].is_compared and window == Window():
             return fold_after(lambda part, how: fold_log(part, window, how), log, options)
         return dialect_of(log).fold(log, window, options)
+
+    def check_time(self) -> None:
+        """Refuse an as-of time that is outside of the times of the input.
+
+        Raises:
+            InputError: naming the times of its first and newest record.
+        """
+        if self.outside is not None:
+            raise InputError(self.outside)
 
     def copied(self, log: LogPartition) -> LogPartition:
         """One of the logs as `run_task` needs it: a copy if it is read several times, while the broker prunes."""
@@ -324,7 +346,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     _check_distinct(logs, "copies need one format and dialect")
     _check_one_layout(logs)
     _check_as_of(spec, names, logs)
-    windows, index = _windows(spec, names, logs), spec.control_records.index
+    index = spec.control_records.index
     notes = [f"{' '.join(paths)}: {note}" for paths, export in exports for note in export.notes]
     try:
         groups = None if spec.groups is None else _group_input(spec.groups, spec.group_frame, exports, sorter)
@@ -335,9 +357,11 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         notes.append(names_unknown(error))
     if groups is not None:
         groups = replace(groups, logs=tuple(map(bounded, groups.logs)))
+    as_of_time, outside = _as_of_time(spec, names, exports, groups)
+    windows = _windows(spec, names, logs, as_of_time)
     facts, data_folders = None, find_data_folders(segment_folders(logs))
     if data_folders:
-        facts = read_cluster_facts(data_folders, spec.as_of_time)
+        facts = read_cluster_facts(data_folders, as_of_time)
         notes += facts.notes
         groups = groups and replace(groups, partitions=groups.partitions or facts.group_partitions)
     if not spec.names_only and (warning := _partition_count_warning(groups, names)) is not None:
@@ -353,7 +377,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     plan = FoldPlan(
         logs=logs,
         windows=windows,
-        window=Window(until_time_ms=spec.as_of_time),
+        window=Window(until_time_ms=as_of_time),
         topics=topics or next((export.topics for _, export in exports if export.topics is not None), Topics()),
         partition_count=count_partitions(logs, stated_partitions),
         names_logs=any(names_log(source.path) for source in spec.sources),
@@ -371,6 +395,11 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         dead_letters=find_dead_letters(spec.dead_letters, properties) if spec.dead_letters else None,
         dead_letters_copied_last=spec.dead_letters_copied_last,
         notes=tuple(notes),
+        lacks_groups=groups is None
+        and spec.groups is not None
+        and not spec.names_only
+        and any(log.topic == STATE_TOPIC for log in logs),
+        outside=outside,
     )
     return plan if facts is None else _with_facts(plan, spec, facts)
 
@@ -395,6 +424,7 @@ def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPla
         partition_count=count,
         facts=settled.origins,
         fact_conflicts=settled.conflicts,
+        cluster=facts.settings,
     )
 
 
@@ -510,12 +540,39 @@ def _check_as_of(spec: InputSpec, names: FieldNames, logs: Sequence[LogPartition
             raise InputError(f"{names.label('as_of_time')}: this {form} holds no timestamps; {fix}")
 
 
-def _windows(spec: InputSpec, names: FieldNames, logs: Sequence[LogPartition]) -> dict[str, Window]:
+def _as_of_time(
+    spec: InputSpec, names: FieldNames, exports: Sequence[_Export], groups: GroupInput | None
+) -> tuple[int | None, str | None]:
+    """The as-of time in ms, and why it is outside of the times of the input, if it is.
+
+    The logs of groups count in every command, so that one time means the same in all of them.
+    """
+    given = spec.as_of_time
+    if given is None:
+        return None, None
+    logs = [log for _, export in exports for log in (*export.logs, *export.groups)]
+    if groups is not None:
+        logs += groups.logs
+    else:
+        with suppress(InputError):
+            logs += [log for paths, export in exports for log in adjacent_group_logs(paths, export.logs)]
+    span: TimeSpan | None = time_span(logs)
+    if span is None:
+        return (None, None) if isinstance(given, LogTime) else (given, None)
+    time = given.at(span.last) if isinstance(given, LogTime) else given
+    if (why := span.outside(time)) is not None:
+        why = f"{names.name('as_of_time', value=time_text(time))}: {why}"
+    return time, why
+
+
+def _windows(
+    spec: InputSpec, names: FieldNames, logs: Sequence[LogPartition], as_of_time: int | None
+) -> dict[str, Window]:
     """Log partition -> its own window; a bare number in `as_of_offsets` names every log partition of that number."""
     windows = dict[str, Window]()
     for key, offset in spec.as_of_offsets.items():
         named = [log.name for log in logs if key in (log.name, str(log.partition))]
         if not named:
             raise InputError(f"{names.name('as_of_offsets', key, offset)}: log partition {key} is not in the input")
-        windows |= dict.fromkeys(named, Window(until_offset=offset, until_time_ms=spec.as_of_time))
+        windows |= dict.fromkeys(named, Window(until_offset=offset, until_time_ms=as_of_time))
     return windows

@@ -210,7 +210,13 @@ START_NOTE = "start of "
 ABSENT_NOTE = "partitions of "
 """Begins the notes on topics of which not all partitions are in the input."""
 
-EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE)
+TIME_NOTE = "time of the state: "
+"""Begins the note on an as-of time that is outside of the times of the input."""
+
+GROUPS_NOTE = "groups are not checked: "
+"""Begins the note on an input without logs of groups."""
+
+EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE, TIME_NOTE, GROUPS_NOTE)
 """How notes begin that say what is not in the input."""
 
 KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, *EXTENT_NOTES)

@@ -156,9 +156,12 @@ def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> 
     """The states that an export folds to at several points, the latest last.
 
     Raises:
-        InputError: if a segment cannot be read, or the filter matches no share-partition at the last point.
+        InputError: if a segment cannot be read, a time is outside of those of the input, or the filter matches no
+            share-partition at the last point.
         ShareStateError: if the last point is before the first one.
     """
+    for plan in plans:
+        plan.check_time()
     for log in plans[0].logs:
         for bound in ("until_offset", "until_time_ms"):
             first, last = (getattr(plan.window_of(log), bound) for plan in (plans[0], plans[-1]))

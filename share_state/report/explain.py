@@ -1,8 +1,11 @@
 """`share-state explain`: the history of one offset, record by record, and one sentence that sums it up."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
+
+import pyarrow as pa
 
 from share_state.errors import InputError
 from share_state.fold.dead_letters import letters_of_offset
@@ -20,6 +23,7 @@ from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import to_datetime
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ACQUIRED, ARCHIVING, state_name
 from share_state.kafka.primitives import partition_for
+from share_state.pipeline.inputs import adjacent_group_logs
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, format_time, print_line, print_table
 from share_state.report.share_partitions import NO_BEGINNING
@@ -74,6 +78,7 @@ def explain_offset(
     """
     if offset < 0:
         raise InputError(f"offset={offset}: give an offset from 0 on")
+    plan.check_time()
     group_logs = _group_logs(plan, inputs)
     if topic not in topic_names(plan.topics).values() and group_logs:
         names = [item for log in group_logs for item in read_topic_names(log).items()]
@@ -97,7 +102,7 @@ def explain_offset(
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
     known = delivery_limit or plan.limits.groups.get(latest.group_id, {}).get("delivery_count")
     limit = DeliveryLimit(known or plan.limits.delivery_count, known is None)
-    found_json = _explanation_json(latest, assignments, others, limit)
+    found_json = _explanation_json(latest, assignments, others, limit, _topic_end(plan, latest))
     if plan.dead_letters is not None:
         topics = [name for name in (latest.topic, latest.topic_id) if name]
         letters = letters_of_offset(plan.dead_letters, latest.group_id, topics, partition, offset)
@@ -105,13 +110,20 @@ def explain_offset(
     return found_json
 
 
+def _topic_end(plan: FoldPlan, explanation: Explanation) -> int | None:
+    """The end offset of the topic-partition; None if it is not known."""
+    ids, partitions = pa.array([explanation.topic_id], pa.string()), pa.array([explanation.partition], pa.int32())
+    return plan.topics.end_of(ids, partitions)[0].as_py()
+
+
 def _group_logs(plan: FoldPlan, inputs: Sequence[str]) -> list[LogPartition]:
     if plan.groups is not None:
         return list(plan.groups.logs)
-    try:
+    with suppress(InputError):
         return find_group_logs(inputs)
-    except InputError:
-        return []
+    with suppress(InputError):
+        return list(adjacent_group_logs(inputs, plan.logs))
+    return []
 
 
 def _likely_first(plan: FoldPlan, selection: SharePartitionFilter) -> list[list[LogPartition]]:
@@ -128,7 +140,11 @@ def _likely_first(plan: FoldPlan, selection: SharePartitionFilter) -> list[list[
 
 
 def _explanation_json(
-    explanation: Explanation, assignments: AssignmentHistory, others: Sequence[Explanation], limit: DeliveryLimit
+    explanation: Explanation,
+    assignments: AssignmentHistory,
+    others: Sequence[Explanation],
+    limit: DeliveryLimit,
+    topic_end: int | None,
 ) -> dict[str, Any]:
     records, deliveries = [], 0
     for touch in explanation.touches:
@@ -150,13 +166,14 @@ def _explanation_json(
         "start_offset": explanation.start_offset,
         "effective_start_offset": explanation.effective_start,
         "end_offset": explanation.end_offset,
+        "topic_end_offset": topic_end,
         "gap": explanation.gap,
         "first_gap_start": explanation.first_gap_start,
         "suspect": explanation.is_suspect,
         "beginning_missing": explanation.is_suspect and not explanation.has_base,
         "last_record": explanation.last_offset,
         "others": [{"topic_id": other.topic_id, "log": other.log} for other in others],
-        "sentence": summary_sentence(explanation, limit),
+        "sentence": summary_sentence(explanation, limit, topic_end),
     }
 
 
@@ -200,16 +217,24 @@ def _describe(offset_state: OffsetState) -> str:
     return f"{state_name(offset_state.state)} ({offset_state.delivery_count})"
 
 
-def summary_sentence(explanation: Explanation, limit: DeliveryLimit) -> str:
-    """The sentence that sums up the history of an offset."""
+def summary_sentence(explanation: Explanation, limit: DeliveryLimit, topic_end: int | None = None) -> str:
+    """The sentence that sums up the history of an offset.
+
+    Args:
+        explanation: what the log holds about it.
+        limit: the delivery limit of the group.
+        topic_end: end offset of the topic-partition; None if it is not known.
+    """
     doubt = ""
     if explanation.is_suspect:
         cause = "records since the latest snapshot are missing or unreadable"
         doubt = f"; not to be trusted, because {cause if explanation.has_base else NO_BEGINNING}"
-    return f"Offset {explanation.offset}: {_summary(explanation, limit)}{doubt}."
+    return f"Offset {explanation.offset}: {_summary(explanation, limit, topic_end)}{doubt}."
 
 
-def _summary(explanation: Explanation, limit: DeliveryLimit) -> str:
+def _summary(explanation: Explanation, limit: DeliveryLimit, topic_end: int | None) -> str:
+    if topic_end is not None and explanation.offset >= topic_end:
+        return _summary_beyond_topic(explanation, limit, topic_end)
     since, place = explanation.since, explanation.offset_state.place
     if since is None:
         late = f"; {NO_BEGINNING}" if explanation.begins_late else ""
@@ -231,10 +256,20 @@ def _summary(explanation: Explanation, limit: DeliveryLimit) -> str:
         return f"no delivery is recorded: {where}; it may be acquired right now"
     if place == Place.BEYOND_END:
         where = f"beyond SPEO, the in-flight window ends at {explanation.end_offset}"
-        return f"no delivery is recorded: {where}; it may be acquired right now"
+        exists = "" if topic_end is not None else ", or not exist yet: the end of the topic is not known (--topics)"
+        return f"no delivery is recorded: {where}; it may be acquired right now{exists}"
     if place == Place.BELOW_START:
         return _summary_below_start(since, when, limit, begins_late=explanation.begins_late)
     return _summary_in_flight(explanation, when, limit)
+
+
+def _summary_beyond_topic(explanation: Explanation, limit: DeliveryLimit, topic_end: int) -> str:
+    """The summary of an offset at or after the end of the topic, as far as that is known."""
+    end = f"the end of the topic-partition, {topic_end}"
+    if explanation.offset >= max(explanation.start_offset or 0, explanation.end_offset or 0):
+        return f"no record has this offset: it is not before {end}"
+    stale = "the topic was recreated or truncated, or what is known of it is older than the log"
+    return f"{_summary(explanation, limit, None)}; but it is not before {end}: {stale}"
 
 
 def _summary_below_start(since: Touch, when: str, limit: DeliveryLimit, *, begins_late: bool) -> str:

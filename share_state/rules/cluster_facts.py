@@ -1,9 +1,18 @@
-"""The rule over facts about the cluster for which two sources disagree."""
+"""Rules over what is known of the cluster: sources that disagree, and settings by which share groups cannot work."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from share_state.rules.registry import WARNING, GroupBreach, Scope, rule
+from share_state.rules.registry import ERROR, WARNING, GroupBreach, Scope, listed, rule
+from share_state.sources.cluster_facts import DEAD_LETTER_TOPIC, ClusterSettings
+from share_state.sources.discovery import STATE_TOPIC
+
+_SHARE_VERSION, _METADATA_VERSION = "share.version", "metadata.version"
+_NEEDS_SHARE_VERSION = 28
+"""Level of metadata.version (4.2-IV0) from which on brokers serve share groups only if share.version is enabled."""
+
+_DEAD_LETTERS_FROM = 2
+"""Level of share.version from which on brokers write dead letters (KIP-1191)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +32,130 @@ class FactConflict:
     topic: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AuditedCluster:
+    """What is known of a cluster.
+
+    Attributes:
+        conflicts: facts for which two sources disagree.
+        settings: by the metadata log; None without one.
+        has_state: whether the input has a state log.
+    """
+
+    conflicts: Sequence[FactConflict] = ()
+    settings: ClusterSettings | None = None
+    has_state: bool = False
+
+
 @rule("CLUSTER_FACTS_DISAGREE", Scope.CLUSTER_FACTS, WARNING, "Kafka metadata records, DynamicBrokerConfig")
-def cluster_facts_disagree(conflicts: Sequence[FactConflict]) -> Iterator[GroupBreach]:
+def cluster_facts_disagree(cluster: AuditedCluster) -> Iterator[GroupBreach]:
     """The call, the topics file, the metadata log and the brokers' settings agree on names, partitions and limits.
 
     The first of them that knows a fact is used. Ends of topics are not compared, because they grow.
     """
-    for one in conflicts:
+    for one in cluster.conflicts:
         yield GroupBreach(one.message, one.group_id, one.topic_id, one.topic, evidence=one.values, dialect=None)
+
+
+@rule("SHARE_GROUPS_DISABLED", Scope.CLUSTER_FACTS, WARNING, "KIP-932, share.version; Kafka ShareVersion, KafkaApis")
+def share_groups_disabled(cluster: AuditedCluster) -> Iterator[GroupBreach]:
+    """The feature `share.version` is enabled in a cluster with share-group state, from Kafka 4.2 on.
+
+    Otherwise brokers answer no share fetch, and the state stays as it is.
+    """
+    settings = cluster.settings
+    if settings is None or not settings.is_complete or not cluster.has_state:
+        return
+    is_needed = settings.features.get(_METADATA_VERSION, 0) >= _NEEDS_SHARE_VERSION
+    if is_needed and not settings.features.get(_SHARE_VERSION):
+        text = f"{_SHARE_VERSION} is 0 according to {settings.path}, so brokers serve no share group"
+        yield GroupBreach(text, evidence={_SHARE_VERSION: "0"})
+
+
+@rule("STATE_TOPIC_CONFIG", Scope.CLUSTER_FACTS, ERROR, "Kafka ShareCoordinatorService.shareGroupStateTopicConfigs")
+def state_topic_config(cluster: AuditedCluster) -> Iterator[GroupBreach]:
+    """The state topic has cleanup.policy=delete, and no limit of time or size, as the broker creates it.
+
+    Only the share coordinator knows which records are redundant; by any other deletion share-partitions lose their
+    state.
+    """
+    settings = cluster.settings
+    configs = settings.topic_configs.get(STATE_TOPIC, {}) if settings else {}
+    for key, right in (("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1")):
+        value = configs.get(key, right)
+        if value != right:
+            text = f"{key} of {STATE_TOPIC} is {value}: brokers may delete records that are still needed; set {right}"
+            yield GroupBreach(text, topic=STATE_TOPIC, evidence={key: value})
+
+
+@rule("STATE_TOPIC_UNDER_MIN_ISR", Scope.CLUSTER_FACTS, WARNING, "Kafka min.insync.replicas, PartitionRecord")
+def state_topic_under_min_isr(cluster: AuditedCluster) -> Iterator[GroupBreach]:
+    """Each partition of the state topic has as many in-sync replicas as `min.insync.replicas` asks for.
+
+    Otherwise no state is written: acknowledgements fail, and nothing of its share-partitions is delivered. Partitions
+    without a leader are not judged, because brokers that were stopped for a copy leave them so.
+    """
+    settings = cluster.settings
+    least = settings.topic_configs.get(STATE_TOPIC, {}).get("min.insync.replicas", "") if settings else ""
+    if settings is None or not least.isdecimal():
+        return
+    short = sorted(number for number, count in settings.state_in_sync.items() if count < int(least))
+    if short:
+        names = listed([f"{STATE_TOPIC}-{number}" for number in short], 3)
+        text = f"{names}: fewer in-sync replicas than min.insync.replicas, {least}, so no state is written"
+        yield GroupBreach(
+            text, topic=STATE_TOPIC, evidence={"partitions": str(len(short)), "min.insync.replicas": least}
+        )
+
+
+@rule("GROUP_CONFIG_OUT_OF_BOUNDS", Scope.CLUSTER_FACTS, WARNING, "Kafka GroupConfig.evaluate (KIP-1240)")
+def group_config_out_of_bounds(cluster: AuditedCluster) -> Iterator[GroupBreach]:
+    """The configs of a group are within the bounds that the brokers set.
+
+    Brokers use the bound instead.
+    """
+    if cluster.settings is None:
+        return
+    for group, configs in sorted(cluster.settings.group_configs.items()):
+        for key, (least, most) in cluster.settings.bounds.items():
+            value = configs.get(key, "")
+            if value.isdecimal() and not least <= int(value) <= most:
+                used = min(max(int(value), least), most)
+                text = f"{key} is {value}, but brokers allow {least} to {most} and use {used}"
+                yield GroupBreach(text, group, evidence={key: value, "used": str(used)})
+
+
+@rule("DEAD_LETTER_TOPIC_UNUSABLE", Scope.CLUSTER_FACTS, WARNING, "KIP-1191; Kafka DefaultShareGroupDLQManager")
+def dead_letter_topic_unusable(cluster: AuditedCluster) -> Iterator[GroupBreach]:
+    """Brokers can write the dead letters of each group that has a dead-letter topic.
+
+    Otherwise records are archived without a dead letter.
+    """
+    settings = cluster.settings
+    if settings is None or not settings.is_complete:
+        return
+    for group, configs in sorted(settings.group_configs.items()):
+        topic = configs.get(DEAD_LETTER_TOPIC, "")
+        why = _dead_letter_fault(settings, topic) if topic else ""
+        if why:
+            text = f"no dead letter can be written to {topic}: {why}; records are archived without one"
+            yield GroupBreach(text, group, topic=topic, evidence={DEAD_LETTER_TOPIC: topic})
+
+
+def _dead_letter_fault(settings: ClusterSettings, topic: str) -> str:
+    """Why brokers write no dead letters to a topic; empty if they do.
+
+    Source: Kafka ShareGroupDLQStateManager.ProduceRequestHandler.validateDlqTopic.
+    """
+    level = settings.features.get(_SHARE_VERSION, 0)
+    configs = settings.topic_configs.get(topic)
+    if level < _DEAD_LETTERS_FROM:
+        return f"{_SHARE_VERSION} is {level}, and dead letters need {_DEAD_LETTERS_FROM}"
+    if topic.startswith("__"):
+        return "its name begins with __"
+    if configs is None and not settings.creates_dead_letter_topics:
+        return "it does not exist, and errors.deadletterqueue.auto.create.topics.enable is not true"
+    if configs is not None and configs.get("errors.deadletterqueue.group.enable") != "true":
+        return "its config errors.deadletterqueue.group.enable is not true"
+    prefix = settings.dead_letter_prefix
+    return "" if topic.startswith(prefix) else f"its name does not begin with {prefix}, as the brokers demand"

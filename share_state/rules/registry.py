@@ -66,7 +66,7 @@ class Scope(StrEnum):
     GROUPS = "groups"  # share groups and the state of their share-partitions
     CLAIMS = "claims"  # claims and assignments of classic consumer groups
     DEAD_LETTERS = "dead letters"  # dead letters, and the offsets that the state logs show in ARCHIVING
-    CLUSTER_FACTS = "cluster facts"  # facts about the cluster for which two sources disagree
+    CLUSTER_FACTS = "cluster facts"  # what is known of the cluster: sources that disagree, settings
     GROUP_RECORDS = "group records"  # faulty records of `__consumer_offsets`
 
 

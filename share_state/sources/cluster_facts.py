@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.errors import InputError
 from share_state.kafka.metadata_records import ResourceType
@@ -41,6 +42,40 @@ _GROUP_CONFIGS = {
 """Name of a limit -> group config; the end of the names of the broker configs that bound it, and Kafka's bounds.
 Source: Kafka GroupConfig.evaluate (KIP-1240), ShareGroupConfig."""
 
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+"""Group config: the topic to which the dead letters of a share group are written (KIP-1191)."""
+
+_DEAD_LETTER_PREFIX = "dlq."
+"""Kafka's default of `errors.deadletterqueue.topic.name.prefix`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The settings of a cluster that decide whether share groups and dead letters work.
+
+    Attributes:
+        path: the metadata log.
+        is_complete: as in ClusterMetadata; only then is what it lacks not set.
+        features: feature -> finalized level.
+        group_configs: share group -> its configs.
+        bounds: group config -> the least and the greatest value that brokers use.
+        topic_configs: topic -> its configs; of the state topic and of the dead-letter topics that exist.
+        state_in_sync: partition of the state topic -> number of its in-sync replicas; without partitions that have no
+            leader, as after brokers were stopped for a copy.
+        dead_letter_prefix: with what the names of dead-letter topics begin.
+        creates_dead_letter_topics: whether brokers create a dead-letter topic that is missing.
+    """
+
+    path: str
+    is_complete: bool
+    features: Mapping[str, int]
+    group_configs: Mapping[str, Mapping[str, str]]
+    bounds: Mapping[str, tuple[int, int]]
+    topic_configs: Mapping[str, Mapping[str, str]]
+    state_in_sync: Mapping[int, int]
+    dead_letter_prefix: str
+    creates_dead_letter_topics: bool
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
@@ -53,7 +88,7 @@ class ClusterFacts:
         removed_topics: id -> name of topics that were deleted.
         limits: name in fold.limits.Limits -> value, for the limits that brokers set.
         group_limits: share group -> name of a limit -> the value that applies to it.
-        group_configs: share group -> its configs.
+        settings: what decides whether share groups work; None without the metadata log.
         state_partitions, group_partitions: partitions of the state topic and of `__consumer_offsets`; None if unknown.
         origins: name of a fact -> where it comes from, in words.
         notes: what is wrong or guessed, one line each.
@@ -66,7 +101,7 @@ class ClusterFacts:
     removed_topics: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     group_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    settings: ClusterSettings | None = None
     state_partitions: int | None = None
     group_partitions: int | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +125,7 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
     static = [(folder / SERVER_PROPERTIES, read_properties(folder / SERVER_PROPERTIES)) for folder in folders]
     settings = _BrokerSettings(metadata, [(str(file), properties) for file, properties in static if properties])
     limits = {name: value for name, key in BROKER_LIMITS.items() if (value := settings.number(key, name)) is not None}
-    group_configs = metadata.configs_of(ResourceType.GROUP) if metadata else {}
+    cluster = _cluster_settings(metadata, settings) if metadata else None
     if metadata is not None:
         notes += metadata.notes
     return ClusterFacts(
@@ -99,13 +134,36 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
         topics=topics,
         removed_topics=_removed(metadata),
         limits=limits,
-        group_limits=settings.group_limits(group_configs),
-        group_configs=group_configs,
+        group_limits=settings.group_limits(cluster.group_configs) if cluster else {},
+        settings=cluster,
         state_partitions=_partition_count(STATE_TOPIC, topics, settings, "state_partitions", origins),
         group_partitions=_partition_count(GROUP_TOPIC, topics, settings, "group_partitions", origins),
         origins=origins | settings.origins,
         notes=tuple(notes),
         conflicts=tuple(settings.conflicts),
+    )
+
+
+def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") -> ClusterSettings:
+    group_configs = metadata.configs_of(ResourceType.GROUP)
+    live = metadata.live_topics
+    wanted = {STATE_TOPIC, *(configs.get(DEAD_LETTER_TOPIC, "") for configs in group_configs.values())}
+    existing = live.filter(pc.is_in(live["topic"], pa.array([*wanted], pa.string())))
+    names = existing["topic"].to_pylist()
+    configs = metadata.configs_of(ResourceType.TOPIC, names)
+    rows = dict(zip(names, existing["row"].to_pylist(), strict=True))
+    is_led = (metadata.partitions["topic"] == rows.get(STATE_TOPIC, -1)) & (metadata.partitions["leader"] >= 0)
+    of_state = metadata.partitions[is_led]
+    return ClusterSettings(
+        path=metadata.path,
+        is_complete=metadata.is_complete,
+        features=metadata.features,
+        group_configs=group_configs,
+        bounds={key: settings.bounds(end, least, most) for key, end, least, most in _GROUP_CONFIGS.values()},
+        topic_configs={name: configs.get(name, {}) for name in names},
+        state_in_sync=dict(zip(of_state["partition"].tolist(), of_state["in_sync"].tolist(), strict=True)),
+        dead_letter_prefix=settings.text("errors.deadletterqueue.topic.name.prefix", _DEAD_LETTER_PREFIX),
+        creates_dead_letter_topics=settings.text("errors.deadletterqueue.auto.create.topics.enable", "") == "true",
     )
 
 
@@ -209,6 +267,20 @@ class _BrokerSettings:
         self._levels = [of_brokers, [(f"{path}, all brokers", default)], static]
         self.origins, self.conflicts = dict[str, str](), list[str]()
 
+    def text(self, key: str, default: str) -> str:
+        """The value of a config."""
+        found = (configs[key] for level in self._levels for _, configs in level if key in configs)
+        return next(found, default)
+
+    def bounds(self, end: str, least: int, most: int) -> tuple[int, int]:
+        """The least and the greatest value that brokers use of a group config.
+
+        Args:
+            end: end of the names of the broker configs that bound it.
+            least, most: Kafka's defaults.
+        """
+        return self.number(f"group.share.min.{end}") or least, self.number(f"group.share.max.{end}") or most
+
     def number(self, key: str, name: str = "") -> int | None:
         """The value of a config, if it is a number; its origin is noted under the name of the fact."""
         for level in self._levels:
@@ -227,10 +299,7 @@ class _BrokerSettings:
 
     def group_limits(self, configs: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, int]]:
         """The limits that groups set for themselves, within the bounds of the brokers."""
-        bounds = {
-            limit: (self.number(f"group.share.min.{end}") or least, self.number(f"group.share.max.{end}") or most)
-            for limit, (_, end, least, most) in _GROUP_CONFIGS.items()
-        }
+        bounds = {limit: self.bounds(end, least, most) for limit, (_, end, least, most) in _GROUP_CONFIGS.items()}
         limits = dict[str, dict[str, int]]()
         for group, config in configs.items():
             for limit, (key, *_) in _GROUP_CONFIGS.items():

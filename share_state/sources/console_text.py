@@ -121,7 +121,8 @@ def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]
                 if is_end and _SUMMARY_LINE.fullmatch(text, at):
                     return
                 if text[at] != "P" or len(text) - at > _READ_STEP:
-                    raise input_error("not a JSON object; give only the output of the formatter")
+                    fix = "print it again with 2>/dev/null, and without -t of docker exec or kubectl"
+                    raise input_error(f"not a JSON object, but other output: give only that of the formatter; {fix}")
             else:
                 try:
                     printed, end = read(text, at)

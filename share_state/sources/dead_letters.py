@@ -20,7 +20,7 @@ from share_state.sources.object_stores import InputPath
 from share_state.sources.pruned_logs import read_pieces
 from share_state.sources.resume_point import digest_of_logs
 from share_state.sources.segments import index_records, read_chunks
-from share_state.sources.tables import check_distinct, int64_column, timestamp_ms
+from share_state.sources.tables import check_distinct, check_time_unit, int64_column, timestamp_ms
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_admin import DeadLetterTopics
@@ -244,12 +244,15 @@ def _checked(batch: pa.RecordBatch, path: str, rows_before: int) -> pa.RecordBat
     if len(beyond := np.flatnonzero(partitions > _LARGEST_PARTITION)):
         row = rows_before + int(beyond[0])
         raise InputError(f"{path}: row {row}: partition is {partitions[beyond[0]]}; Kafka's are up to 2^31 - 1")
+    times = timestamp_ms(batch["timestamp"])
+    if len(known := times[times > 0]):
+        check_time_unit(path, "timestamp", int(known.min()), int(known.max()))
     columns = {
         "headers": batch["headers"],
         "topic": batch["topic"].cast(pa.string()),
         "partition": pa.array(partitions),
         "offset": pa.array(offsets),
-        "timestamp": pa.array(timestamp_ms(batch["timestamp"])),
+        "timestamp": pa.array(times),
     }
     return pa.RecordBatch.from_pydict(columns)
 

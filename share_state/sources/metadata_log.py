@@ -95,8 +95,16 @@ _CONFIGS = pa.schema(
 )
 
 
-PARTITION = np.dtype([("topic", "i4"), ("partition", "i4"), ("leader", "i4"), ("leader_epoch", "i4")])
-"""A partition: the row of its topic in `ClusterMetadata.topics`, its number, its leader (-1 for none), leader epoch."""
+PARTITION = np.dtype(
+    [
+        ("topic", "i4"),  # the row of its topic in `ClusterMetadata.topics`
+        ("partition", "i4"),
+        ("leader", "i4"),  # -1 for none
+        ("leader_epoch", "i4"),
+        ("in_sync", "i4"),  # number of in-sync replicas
+    ]
+)
+"""A partition of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +370,7 @@ class _MetadataFold:
         is_broker = np.isin(rows["type"], _BROKER_TYPES)
         for record_type, broker, fencing in rows[["type", "number", "leader"]][is_broker].tolist():
             if record_type == MetadataRecordType.REGISTER_BROKER:
-                self.brokers[broker] = True
+                self.brokers[broker] = fencing > 0
             elif record_type == MetadataRecordType.UNREGISTER_BROKER:
                 self.brokers.pop(broker, None)
             elif fencing:
@@ -570,9 +578,13 @@ def _apply_rows(rows, first_number, topics, topic_slots, partitions, partition_s
             partition = partitions[partition_slots[slot]]
             partition.topic, partition.partition = owner, row.number
             partition.leader, partition.leader_epoch = row.leader, row.leader_epoch
+            partition.in_sync = row.in_sync
         elif partition_slots[slot] < 0:
             counts[2] += 1
-        elif row.leader != NO_LEADER_CHANGE:
+        else:
             partition = partitions[partition_slots[slot]]
-            partition.leader = row.leader
-            partition.leader_epoch += 1
+            if row.in_sync >= 0:
+                partition.in_sync = row.in_sync
+            if row.leader != NO_LEADER_CHANGE:
+                partition.leader = row.leader
+                partition.leader_epoch += 1

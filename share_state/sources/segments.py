@@ -80,7 +80,7 @@ def frame_segments(
                 yield from buffer.flush(used)
                 used = buffer.restart()
                 window = window if len(window) else np.empty(min(_SEARCH_WINDOW, unread), np.uint8)
-                position = _next_valid_position(segment, broken_at + 1, window)
+                position = next_valid_position(segment, broken_at + 1, window)
                 if position < segment.size:
                     # A batch follows, so the file is not truncated: the length is wrong.
                     is_truncated = broken["status"] == BatchStatus.TRUNCATED
@@ -173,7 +173,7 @@ def _row_of_zeros(position: int, segment: int) -> np.ndarray:
     return row
 
 
-def _next_valid_position(segment: Segment, position: int, window: np.ndarray) -> int:
+def next_valid_position(segment: Segment, position: int, window: np.ndarray) -> int:
     """Position of the first valid batch at or after `position`, or the end of the file; overwrites the window."""
     while position < segment.size:
         loaded = load(segment, position, window)

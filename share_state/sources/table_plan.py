@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,15 @@ from share_state.kafka.primitives import parse_digits
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.object_stores import InputPath, parquet_source, read_errors
-from share_state.sources.tables import Columns, RowGroup, TableRows, check_distinct, int64_column
+from share_state.sources.tables import (
+    Columns,
+    RowGroup,
+    TableRows,
+    check_distinct,
+    check_time_unit,
+    int64_column,
+    timestamp_ms,
+)
 
 MAX_OVERLAP = 256 << 20
 """Bytes of row groups with overlapping offsets that may be in memory at a time."""
@@ -24,6 +33,7 @@ MAX_OVERLAP = 256 << 20
 _MIN_REREAD = 64 << 20
 _MAX_SCANNED_ROWS = 4_000_000
 _LARGEST_PARTITION = 2**31 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +77,12 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
     """
     row_groups: dict[tuple[str, int], list[RowGroup]] = {}
     other_topics, total, to_read, scanned, has_times, is_mixed = set[str](), 0, 0, 0, True, False
+    times = list[tuple[int, int] | None]()
     for number, file in enumerate(files):
         with parquet_errors(file.path), pq.ParquetFile(parquet_source(file.path)) as parquet:
             _check_columns(parquet.schema_arrow, columns, file)
             has_times &= columns.timestamp in parquet.schema_arrow.names
+            times.append(_check_times(parquet, file.path, columns.timestamp))
             rows_before = 0
             for group in range(parquet.num_row_groups):
                 meta = parquet.metadata.row_group(group)
@@ -98,7 +110,9 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
     present = {topic for topic, _ in row_groups}
     if topics[0] not in present:
         raise InputError(f"{files[0].path}: {missing_topic_message(topics[0], other_topics | present)}")
-    logs = [_log(*identity, groups, files, columns, has_times) for identity, groups in row_groups.items()]
+    spans = [span for span in times if span is not None]
+    span = (min(first for first, _ in spans), max(last for _, last in spans)) if len(spans) == len(times) else None
+    logs = [_log(*identity, groups, files, columns, has_times, span) for identity, groups in row_groups.items()]
     logs.sort(key=lambda log: (topics.index(log.topic), log.partition))
     rereads_little = to_read - total <= max(total // 2, _MIN_REREAD)
     return TablePlan(logs, other_topics, rereads_little and max(map(_max_overlap, row_groups.values())) <= MAX_OVERLAP)
@@ -168,6 +182,40 @@ def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None
         check_distinct(file.path, name, schema.names)
         if not is_right(schema.field(name).type):
             raise InputError(f"{file.path}: column {name} is {schema.field(name).type}, not {expected}")
+
+
+def _check_times(parquet: pq.ParquetFile, path: str, name: str) -> tuple[int, int] | None:
+    """Refuse times that are not in ms; returns the first and the last time in ms, if the footer shows them."""
+    if name not in parquet.schema_arrow.names:
+        return None
+    spans = [_time_span(parquet.metadata.row_group(group), name) for group in range(parquet.num_row_groups)]
+    known = [span for span in spans if span is not None]
+    if known:
+        span = min(least for least, _ in known), max(greatest for _, greatest in known)
+        check_time_unit(path, name, *span)
+        return span if len(known) == len(spans) else None
+    for group in range(parquet.num_row_groups):
+        times = timestamp_ms(parquet.read_row_group(group, columns=[name])[name].combine_chunks())
+        if len(times := times[times > 0]):
+            check_time_unit(path, name, int(times.min()), int(times.max()))
+            break
+    return None
+
+
+def _time_span(meta: Any, name: str) -> tuple[int, int] | None:
+    """The first and the last time of a row group in ms; None if its statistics do not show them."""
+    columns = [meta.column(number) for number in range(meta.num_columns)]
+    statistics = next((column.statistics for column in columns if column.path_in_schema == name), None)
+    if statistics is None or not statistics.has_min_max:
+        return None
+    try:
+        least, greatest = (
+            (value.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) if isinstance(value, datetime) else value
+            for value in (statistics.min, statistics.max)
+        )
+    except (OverflowError, ValueError):
+        return None
+    return (least, greatest) if isinstance(least, int) and least > 0 else None
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -241,6 +289,7 @@ def _log(
     files: Sequence[TableFile],
     columns: Columns,
     has_times: bool,
+    times: tuple[int, int] | None,
 ) -> LogPartition:
     groups.sort(key=lambda group: (group.first_offset, group.file, group.number))
     used = sorted({group.file for group in groups})
@@ -249,7 +298,8 @@ def _log(
         Segment(files[file].path, file_groups[0].first_offset, sum(group.size for group in file_groups))
         for file, file_groups in zip(used, groups_of_file, strict=True)
     )
-    source = TableRows(columns, tuple(replace(group, file=used.index(group.file)) for group in groups), has_times)
+    own = tuple(replace(group, file=used.index(group.file)) for group in groups)
+    source = TableRows(columns, own, has_times, times)
     return LogPartition(topic, partition, segments, groups[0].first_offset, source=source)
 
 

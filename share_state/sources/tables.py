@@ -302,11 +302,13 @@ class TableRows:
         columns: column names.
         groups: row groups with its rows, by first offset.
         has_times: whether there is a timestamp column.
+        times: the first and the last timestamp (ms) of the files; None if their footers do not show them.
     """
 
     columns: Columns
     groups: tuple[RowGroup, ...]
     has_times: bool
+    times: tuple[int, int] | None = None
     form: str = "table"
     has_offsets: bool = True
     has_sizes: bool = False
@@ -395,6 +397,31 @@ def int64_column(column: pa.ChunkedArray, name: str, path: str, rows_before: int
         row = int(np.flatnonzero((numbers < 0) | (numbers == LARGEST_OFFSET))[0])
         raise InputError(f"{path}: row {row + rows_before}: {name} is {numbers[row]}, not from 0 to 2^63 - 2")
     return numbers
+
+
+_PLAUSIBLE_MS = (1_420_070_400_000, 4_102_444_800_000)
+"""From 2015 to 2100; the times of these years in another unit are far outside."""
+
+_UNITS = {"seconds": 1_000, "microseconds": 1e-3, "nanoseconds": 1e-6}
+"""Unit -> ms in it."""
+
+
+def check_time_unit(path: str, name: str, least: int, greatest: int) -> None:
+    """Refuse times that are in another unit than ms: durations and the order in time would be wrong.
+
+    Args:
+        path, name: of the table, and of its column.
+        least, greatest: the earliest and the latest time, as if they were ms.
+    Raises:
+        InputError: if both are plausible in seconds, micro- or nanoseconds only.
+    """
+    first, end = _PLAUSIBLE_MS
+    for unit, factor in _UNITS.items():
+        if first <= least * factor and greatest * factor < end:
+            raise InputError(
+                f"{path}: column {name} holds {unit} since 1970 ({least} to {greatest}), not milliseconds;"
+                " write it in milliseconds, or as a timestamp"
+            )
 
 
 def timestamp_ms(column: pa.Array) -> np.ndarray:

@@ -49,7 +49,7 @@ from share_state.sources.object_stores import (
     read_errors,
 )
 from share_state.sources.table_plan import list_table_files, missing_topic_message, parquet_batches, parquet_errors
-from share_state.sources.tables import Columns, rows_in_chunks, rows_of_batches
+from share_state.sources.tables import Columns, check_time_unit, rows_in_chunks, rows_of_batches
 from share_state.spark.session import reason
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
@@ -98,12 +98,14 @@ class FrameRows:
         read: yields the rows of a log partition in offset order; None while it travels to a task.
         has_times: whether there are timestamps.
         content: a hash of the rows in any order.
+        times: the first and the last timestamp (ms); None if none is known.
     """
 
     frame: DataFrame | None
     read: Callable[[LogPartition], Iterable[pa.RecordBatch]] | None
     has_times: bool
     content: str = ""
+    times: tuple[int, int] | None = None
     form: str = "table"
     has_offsets: bool = True
     has_sizes: bool = False
@@ -216,9 +218,12 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
     )
     size = sql.coalesce(sql.length("key"), sql.lit(0)) + sql.coalesce(sql.length("value"), sql.lit(0))
     content = [column for column in ours.columns if column not in (_FILE, _WRONG)]
+    time = sql.col("timestamp") if "timestamp" in ours.columns else sql.lit(None).cast("bigint")
     found = ours.groupBy("topic", "partition").agg(
         sql.min("offset").alias("first"),
         sql.sum(size).alias("size"),
+        sql.min(sql.when(time > 0, time)).alias("oldest"),
+        sql.max(time).alias("newest"),
         sql.first(wrong, ignorenulls=True).alias("wrong"),
         sql.concat_ws(" ", sql.count("*"), sql.bit_xor(sql.xxhash64(*content))).alias("content"),
     )
@@ -238,6 +243,8 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
             where = re.sub("^file:/+", "/", row.wrong.file) or name
             at = "" if row.partition is None else f"partition {row.partition}, offset {row.wrong.offset}: "
             raise InputError(f"{where}: {at}{row.wrong.what}")
+        if row.oldest is not None:
+            check_time_unit(name, "timestamp", row.oldest, row.newest)
     others = {row.topic for row in rows} - {*topics}
     if not of_topics[topics[0]]:
         raise InputError(f"{name}: {missing_topic_message(topics[0], {row.topic for row in rows})}")
@@ -246,7 +253,8 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
         frame = ours.filter(sql.col("topic") == topic).drop("topic", _WRONG, _FILE)
         read = _collected_once(frame) if topic == GROUP_TOPIC else partial(_collect, frame)
         for row in sorted(of_topic, key=lambda row: row.partition):
-            source = FrameRows(frame, read, has_times, row.content)
+            times = None if row.oldest is None else (row.oldest, row.newest)
+            source = FrameRows(frame, read, has_times, row.content, times)
             segment = Segment(name, row["first"], row["size"])
             logs.append(LogPartition(topic, row["partition"], (segment,), row["first"], source=source))
     return logs, others

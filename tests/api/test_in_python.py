@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -175,5 +175,7 @@ def test_an_input_without_a_record_batch_is_refused(tmp_path: Path):
 
 
 def test_moments_are_utc():
-    late = datetime(2100, 1, 1, tzinfo=UTC)
+    late = datetime(2026, 11, 21, 4, 49, 55, 861000, tzinfo=UTC)
     assert share_state.timeline(DLQ, **ONE, as_of=late).num_rows == share_state.timeline(DLQ, **ONE).num_rows
+    here = late.astimezone(timezone(timedelta(hours=5)))
+    assert share_state.timeline(DLQ, **ONE, as_of=here).num_rows == share_state.timeline(DLQ, **ONE).num_rows

@@ -172,7 +172,9 @@ def test_the_ranges_of_every_share_partition_are_shown_where_asked_for(light: Co
 
 def test_without_topics_names_and_lags_are_unknown(light: Command, tmp_path: Path):
     scenario = DATA / "4.3.1/happy"
-    light("reconstruct", f"{scenario}/__share_group_state-*", "--out", tmp_path / "w")
+    for log in scenario.glob("__share_group_state-*"):
+        shutil.copytree(log, tmp_path / "logs" / log.name)
+    light("reconstruct", tmp_path / "logs", "--out", tmp_path / "w")
     shown = _shown(light("show", tmp_path / "w").table)
     described = _kafka_s_own(scenario)
     names = {topic["topicId"]: topic["name"] for topic in json.loads((scenario / "topics.json").read_text())}

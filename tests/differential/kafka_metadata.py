@@ -54,6 +54,7 @@ public class KafkaMetadata {
                 List leader = new ArrayList();
                 leader.add(Integer.valueOf(partition.leader));
                 leader.add(Integer.valueOf(partition.leaderEpoch));
+                leader.add(Integer.valueOf(partition.isr.length));
                 partitions.put(entry.getKey().toString(), leader);
             }
             List described = new ArrayList();

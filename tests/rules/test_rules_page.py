@@ -59,3 +59,15 @@ def test_stale_pages_are_renewed(tmp_path: Path):
 def test_a_rule_that_is_gone_is_named():
     with pytest.raises(DeclarationError, match="block 'rule DELETED'"):
         rules_page("<!-- begin rule DELETED -->\n<!-- end rule DELETED -->\n")
+
+
+def test_a_rule_without_a_section_is_named_with_what_to_add(tmp_path: Path):
+    folder = tmp_path / "rules"
+    shutil.copytree(FOLDER, folder)
+    page = folder / "cluster-facts.md"
+    before, _, _ = page.read_text(encoding="utf-8").partition("## SHARE_GROUPS_DISABLED")
+    page.write_text(before, encoding="utf-8")
+    with pytest.raises(
+        DeclarationError, match=r"^SHARE_GROUPS_DISABLED, STATE_TOPIC_CONFIG, .*: on no page of docs/rules"
+    ):
+        reference_pages.write_rules_pages(folder)

@@ -178,6 +178,7 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delive
     """
     if what not in PLOTS:
         raise ShareStateError(f"plot {what}: no such chart; give one of {', '.join(PLOTS)}")
+    plan.check_time()
     if what in ("window", "offsets"):
         plan = replace(plan, timeline=selection)
         states = [(log, table) for log in plan.logs for table in plan.states_of(log)]

@@ -66,11 +66,16 @@ def test_a_pattern_may_name_the_folders(exports: Path, monkeypatch: pytest.Monke
 def test_who_names_single_logs_gets_their_state_alone(exports: Path, monkeypatch: pytest.MonkeyPatch):
     log = exports / "broker-0/__share_group_state-0"
     assert found(log) == []
-    assert found(f"{exports}/broker-0/__share_group_state-*") == []
     assert found(next(log.glob("*.log"))) == []
     monkeypatch.chdir(log.parent)
     assert found(log.name) == []
-    assert found("__share_group_state-*") == []
+
+
+def test_a_glob_over_the_logs_of_a_folder_finds_the_groups_beside_them(exports: Path, monkeypatch: pytest.MonkeyPatch):
+    assert found(f"{exports}/broker-0/__share_group_state-*") == [0]
+    assert found(f"{exports}/broker-*/__share_group_state-*") == [0, 1]
+    monkeypatch.chdir(exports / "broker-0")
+    assert found("__share_group_state-*") == [0]
 
 
 def test_what_is_named_is_read_in_place_of_what_lies_beside(exports: Path):

@@ -1,12 +1,14 @@
 """The metadata log is folded as Kafka's loader does, and only named configs are kept."""
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from share_state.kafka.metadata_records import ResourceType
 from share_state.sources import metadata_log
-from share_state.sources.metadata_log import ClusterMetadata, read_metadata_log
+from share_state.sources.metadata_log import KEPT_CONFIGS, ClusterMetadata, read_metadata_log
 from tests.kafka.batches import NOW, Record
 from tests.sources.cluster_facts.metadata_writer import (
     ABORT,
@@ -24,6 +26,8 @@ from tests.sources.cluster_facts.metadata_writer import (
 )
 
 REAL = Path(__file__).parent / "whole-broker" / "__cluster_metadata-0"
+WITH_SNAPSHOTS = Path(__file__).parent / "broker-4.0.2" / "__cluster_metadata-0"
+"""Of a broker of 4.0.2 that was killed: one segment, three snapshots, and five records after the last of them."""
 
 
 def read(folder: Path, *batches: list[Record]) -> ClusterMetadata:
@@ -37,7 +41,7 @@ def names(metadata: ClusterMetadata) -> dict[str, str]:
 
 def leaders(metadata: ClusterMetadata) -> dict[tuple[str, int], tuple[int, int]]:
     ids = metadata.topics["topic_id"].to_pylist()
-    return {(ids[topic], number): (leader, epoch) for topic, number, leader, epoch in metadata.partitions.tolist()}
+    return {(ids[topic], number): (leader, epoch) for topic, number, leader, epoch, _ in metadata.partitions.tolist()}
 
 
 def test_topics_partitions_and_leaders_are_read(tmp_path):
@@ -195,3 +199,37 @@ def test_the_log_of_a_real_broker():
     assert removed_names == ["c", "late"]
     assert metadata.configs_of(ResourceType.GROUP)["L6"]["share.record.lock.duration.ms"] == "1200"
     assert "share.delivery.count.limit" not in metadata.configs_of(ResourceType.GROUP)["L3"]
+
+
+def _described() -> dict[str, tuple[str, int, dict[str, str]]]:
+    """Topic id -> name, number of partitions and kept configs, as kafka-topics.sh printed them before the kill."""
+    text = (WITH_SNAPSHOTS.parent / "truth" / "kafka-topics-describe.txt").read_text()
+    lines = re.findall(r"^Topic: (\S+)\tTopicId: (\S+)\tPartitionCount: (\d+).*Configs: (\S*)$", text, re.MULTILINE)
+    return {
+        topic_id: (
+            name,
+            int(count),
+            {key: value for key, _, value in (one.partition("=") for one in configs.split(",")) if key in KEPT_CONFIGS},
+        )
+        for name, topic_id, count, configs in lines
+    }
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+def test_a_log_of_4_0_2_says_the_same_with_its_first_snapshots_alone(tmp_path, kept):
+    place = shutil.copytree(WITH_SNAPSHOTS, tmp_path / "__cluster_metadata-0")
+    snapshots = sorted(place.glob("*.checkpoint"))
+    assert len(snapshots) == 3
+    for snapshot in snapshots[kept:]:
+        snapshot.unlink()
+    metadata = read_metadata_log(place)
+    assert (metadata.is_complete, metadata.end_offset, metadata.skipped, metadata.notes) == (True, 132, {}, ())
+    described = _described()
+    assert len(described) == 6
+    live = metadata.live_topics
+    configs = metadata.configs_of(ResourceType.TOPIC)
+    rows = zip(*(live[name].to_pylist() for name in ("topic_id", "topic", "partitions")), strict=True)
+    assert {topic_id: (name, count, configs.get(name, {})) for topic_id, name, count in rows} == described
+    assert metadata.configs_of(ResourceType.GROUP) == {"g2": {"share.record.lock.duration.ms": "25000"}}
+    assert metadata.features["group.version"] == 1
+    assert "share.version" not in metadata.features

@@ -1,0 +1,82 @@
+"""The times of the first and the newest record of an input; reads the ends of segments, not what is between them."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from share_state.kafka.record_batches import BatchStatus
+from share_state.sources.as_of import TimeSpan
+from share_state.sources.discovery import LogPartition, Segment
+from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.segments import frame_segments, next_valid_position
+
+_TAIL = 1 << 20
+"""Bytes at the end of a segment in which its newest batch is searched first."""
+
+_HEAD = 64 << 10
+_LATEST = 253_402_300_799_999
+"""The last ms of year 9999; a later timestamp says nothing about when the log was written."""
+
+
+def time_span(logs: Sequence[LogPartition]) -> TimeSpan | None:
+    """The times of the first and the newest record of logs; None if none of them has a timestamp.
+
+    Logs of a running cluster end now.
+
+    Raises:
+        InputError: if a log cannot be read.
+    """
+    if any(log.source is not None and log.source.form == KAFKA_FORM for log in logs):
+        return TimeSpan(None, int(time.time() * 1000), is_live=True)
+    spans = [span for log in logs if log.has_times for span in _spans(log)]
+    return TimeSpan(min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
+
+
+def _spans(log: LogPartition) -> Iterator[tuple[int, int]]:
+    """First and last time of each replica of a log; of a log in another format, of each chunk."""
+    if (known := getattr(log.source, "times", None)) is not None:
+        yield known
+    elif log.source is not None:
+        for chunk in log.source.chunks(log, _TAIL, merge=True):
+            records = chunk.records
+            times = _plausible(chunk.batches["max_timestamp"] if records is None else records["timestamp"])
+            if len(times):
+                yield int(times.min()), int(times.max())
+    else:
+        for replica in {segment.replica for segment in log.segments}:
+            own = [segment for segment in log.segments if segment.replica == replica]
+            first = next((ms for segment in own for ms in _first_time(segment)), None)
+            last = next((ms for segment in reversed(own) for ms in _last_time(segment)), None)
+            if first is not None and last is not None:
+                yield min(first, last), last
+
+
+def _first_time(segment: Segment) -> Iterable[int]:
+    """The time of the first valid batch of a segment; none if it has none."""
+    for framed in frame_segments((segment,), _HEAD):
+        times = _plausible(framed.batches["base_timestamp"][framed.batches["status"] == BatchStatus.VALID])
+        if len(times):
+            return [int(times[0])]
+    return []
+
+
+def _last_time(segment: Segment) -> Iterable[int]:
+    """The newest time of the last valid batches of a segment; none if it has none."""
+    size = _TAIL
+    while True:
+        begin = max(0, segment.size - size)
+        at = next_valid_position(segment, begin, np.empty(min(size, _TAIL) + 1, np.uint8)) if begin else 0
+        times = [
+            int(found.max())
+            for framed in frame_segments((replace(segment, begin=at),), _TAIL)
+            if len(found := _plausible(framed.batches["max_timestamp"][framed.batches["status"] == BatchStatus.VALID]))
+        ]
+        if times or not begin:
+            return [max(times)] if times else []
+        size *= 16
+
+
+def _plausible(times: np.ndarray) -> np.ndarray:
+    return times[(times >= 0) & (times <= _LATEST)]
