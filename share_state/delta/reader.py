@@ -387,13 +387,25 @@ class CommittedTables:
             Those since the last run that was reported; that run's, None if there is none.
         """
         skipped = list[CommittedTables]()
-        for run in self.runs.filter(pc.field("command") == self.run["command"]).slice(1).to_pylist():
-            found = copy(self)
-            found.run, found.versions = run, dict(run["table_versions"])
-            if run["status"] != COMMITTED:
+        for found in self._earlier_runs():
+            if found.run["status"] != COMMITTED:
                 return skipped, found
             skipped.append(found)
         return skipped, None
+
+    def _earlier_runs(self) -> "Iterator[CommittedTables]":
+        """The tables as earlier runs of the same command committed them, the latest first."""
+        for run in self.runs.filter(pc.field("command") == self.run["command"]).slice(1).to_pylist():
+            found = copy(self)
+            found.run, found.versions = run, dict(run["table_versions"])
+            yield found
+
+    def as_of(self, time_ms: int) -> "CommittedTables | None":
+        """The tables as the latest run of the same command committed them that read no record after a time (ms)."""
+        for found in (self, *self._earlier_runs()):
+            if found.log_time is not None and found.log_time <= time_ms:
+                return found
+        return None
 
     @property
     def log_time(self) -> int | None:

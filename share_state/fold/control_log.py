@@ -300,6 +300,8 @@ class _ControlLogFold:
         numbers = np.flatnonzero(rows["exists"])
         first = max(self.log.log_start_offset, self.window.from_offset or 0)
         next_offset = self.tracker.end(first)
+        # Compaction leaves gaps, but a segment that was not copied may hold the only checkpoint of a group.
+        self.observations.gaps = [(*gap, False) for gap in self.tracker.segment_gaps if gap[0] <= next_offset]
         starts = starts_in_log(rows, folded.ends, folded.batches, self.log.log_start_offset)[numbers]
         checkpoints = _checkpoints(groups, subscribes, rows, links, earliest.offset)
         with_checkpoint = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())
@@ -314,7 +316,7 @@ class _ControlLogFold:
             "ignored": _ignored(groups, subscribes, rows, links, earliest.offset),
         }
         suspects = int(suspect[subscribes & rows["exists"]].sum())
-        reasons = unsafe_reasons(self._evidence(earliest, suspects, rows, next_offset))
+        reasons = unsafe_reasons(self._evidence(earliest, suspects, rows))
         row |= {"safe": not reasons, "reason": "; ".join(reasons) or None}
         if not reasons and len(groups) and not subscribes.any():
             row["reason"] = "no group subscribes to the topic, so there is no earliest share offset"
@@ -383,11 +385,8 @@ class _ControlLogFold:
             "pinned_records": int(((offsets >= (offset or 0)) & (offsets < (following or 0))).sum()),
         }
 
-    def _evidence(
-        self, earliest: EarliestShareOffset, suspects: int, chains: np.ndarray, end_offset: int
-    ) -> CutoffEvidence:
-        # Compaction leaves gaps, but a segment that was not copied may hold the only checkpoint of a group.
-        missing = [start for start, _ in self.tracker.segment_gaps if start <= end_offset]
+    def _evidence(self, earliest: EarliestShareOffset, suspects: int, chains: np.ndarray) -> CutoffEvidence:
+        missing = [start for start, *_ in self.observations.gaps]
         return CutoffEvidence(
             log=self.log,
             base="checkpoint",

@@ -21,6 +21,7 @@ from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.reconstruct import carried_logs, finish_findings, replace_tables
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan, without_changed
@@ -83,7 +84,7 @@ def run_audit(
     progress, started, fingerprint = progress or Progress(), datetime.now(UTC), {**(options or {}), **plan.facts}
     # The options do not hold the limits that were read from a live cluster.
     clock = int(started.timestamp() * 1000)
-    own = ((group, limits.items()) for group, limits in plan.limits.groups.items())
+    own = ((group, limits.items()) for group, limits in plan.options.limits.groups.items())
     fingerprint |= {f"limits.groups.{group}.{name}": str(value) for group, named in own for name, value in named}
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.
     tables = Warehouse(warehouse)
@@ -120,7 +121,7 @@ def run_audit(
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
         side, plan = read_driver_side(plan, last and last.tables, int(fingerprint.get(_NOTED_FROM, 0)))
-    plan = replace(plan, judged_at=clock) if by_wall_clock else plan
+    plan = plan.with_options(judged_at=clock) if by_wall_clock else plan
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
@@ -130,19 +131,20 @@ def run_audit(
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, rows = judge_across_logs(side, plan, result, sink, now)
-        stale = judge_export_age(plan, result.log_time, clock)
-        if len(stale):
-            result = result.with_driver_rows([stale])
-            rows.findings.append(stale)
+        pruning = judge_pruning(
+            executor, plan, result, last_audit=last and last.tables, now_ms=clock if by_wall_clock else None
+        )
+        added = [table for table in (judge_export_age(plan, result.log_time, clock), pruning) if len(table)]
+        result = result.with_driver_rows(added) if added else result
         _LOG.info("read %s of %s", pluralize(result.records, "new record"), pluralize(len(plan.logs), "log partition"))
         with progress("write findings and history"):
-            finish_findings(sink, result, rows.findings)
+            finish_findings(sink, result, [*rows.findings, *added])
             sink.add(FINDINGS, _settled(plan, last, kept))
             finish = partial(
                 add_verdicts,
                 time=now,
                 run_id=result.run_id,
-                limits=plan.limits,
+                limits=plan.options.limits,
                 misplaced=result.misplaced,
                 empty_groups=side.empty_groups(extended_logs(plan, result.progress)),
             )

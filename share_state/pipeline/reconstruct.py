@@ -16,6 +16,7 @@ from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.result import RunResult, keep_proven, run_row, summarize
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, decoded_batches
@@ -63,10 +64,12 @@ def run_reconstruct(
             rows = sink.fold(plan, written, (FINDINGS, *side.staged))
             result = summarize(rows, inputs, options, newest_of_others=side.newest_time)
         result, driver_rows = judge_across_logs(side, plan, result, sink, result.log_time)
+        pruning = judge_pruning(executor, plan, result)
+        result = result.with_driver_rows([pruning], {}) if len(pruning) else result
         if plan.timeline is not None and not sink.count(TIMELINE):
             plan.check(plan.timeline)
         with progress("write findings"):
-            finish_findings(sink, result, driver_rows.findings)
+            finish_findings(sink, result, [*driver_rows.findings, pruning])
         row = run_row(result, "reconstruct", inputs, options, started)
         with progress("commit"):
             made = {"carried_logs": carried_logs(result, plan)} if is_whole else {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -58,7 +58,6 @@ def explain_offset(
     topic: str,
     partition: int,
     offset: int,
-    delivery_limit: int | None = None,
 ) -> dict[str, Any]:
     """Find everything that the logs hold about one offset.
 
@@ -68,7 +67,6 @@ def explain_offset(
             members.
         group, topic, partition: the share-partition; the topic by name, if that is known, or by id.
         offset: the offset in the topic-partition.
-        delivery_limit: the limit of the group; by default the one in the plan.
     Returns:
         Plain data: the share-partition; `records` in log order (contents, the offset's state before and after,
         deliveries so far, members that had the partition); the offset's state now; `sentence`;
@@ -80,9 +78,9 @@ def explain_offset(
         raise InputError(f"offset={offset}: give an offset from 0 on")
     plan.check_time()
     group_logs = _group_logs(plan, inputs)
-    if topic not in topic_names(plan.topics).values() and group_logs:
+    if topic not in topic_names(plan.options.topics).values() and group_logs:
         names = [item for log in group_logs for item in read_topic_names(log).items()]
-        plan = replace(plan, topics=add_topic_names(plan.topics, dict(names)))
+        plan = plan.with_options(topics=add_topic_names(plan.options.topics, dict(names)))
     selection = SharePartitionFilter(group, topic, partition)
     found: list[Explanation] = []
     for logs in _likely_first(plan, selection):
@@ -100,8 +98,8 @@ def explain_offset(
     assignments = AssignmentHistory()
     if latest.topic_id:
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
-    known = delivery_limit or plan.limits.groups.get(latest.group_id, {}).get("delivery_count")
-    limit = DeliveryLimit(known or plan.limits.delivery_count, known is None)
+    known = plan.known_limit("delivery_count", latest.group_id)
+    limit = DeliveryLimit(known or plan.options.limits.delivery_count, known is None)
     found_json = _explanation_json(latest, assignments, others, limit, _topic_end(plan, latest))
     if plan.dead_letters is not None:
         topics = [name for name in (latest.topic, latest.topic_id) if name]
@@ -113,7 +111,7 @@ def explain_offset(
 def _topic_end(plan: FoldPlan, explanation: Explanation) -> int | None:
     """The end offset of the topic-partition; None if it is not known."""
     ids, partitions = pa.array([explanation.topic_id], pa.string()), pa.array([explanation.partition], pa.int32())
-    return plan.topics.end_of(ids, partitions)[0].as_py()
+    return plan.options.topics.end_of(ids, partitions)[0].as_py()
 
 
 def _group_logs(plan: FoldPlan, inputs: Sequence[str]) -> list[LogPartition]:
@@ -130,7 +128,7 @@ def _likely_first(plan: FoldPlan, selection: SharePartitionFilter) -> list[list[
     """The logs in which the coordinator keeps the share-partition, then the others."""
     if not plan.state_partitions:
         return [list(plan.logs)]
-    ids = [topic_id for topic_id, name in topic_names(plan.topics).items() if name == selection.topic]
+    ids = [topic_id for topic_id, name in topic_names(plan.options.topics).items() if name == selection.topic]
     homes = {
         partition_for(f"{selection.group_id}:{topic_id}:{selection.partition}", plan.state_partitions)
         for topic_id in (*ids, selection.topic)

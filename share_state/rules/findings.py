@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from share_state.rules.registry import (
     GroupBreach,
     Predicate,
     Scope,
+    checks_of,
     composed_rules,
     registered,
 )
@@ -60,9 +62,8 @@ def find_breaches(
     Yields:
         (code, breaches) of the broken rules.
     """
-    for code, declared in registered().items():
-        check = declared.checks.get(scope)
-        if check is not None and not isinstance(check, Predicate) and (severities or {}).get(code) != OFF:
+    for code, check in checks_of(scope):
+        if not isinstance(check, Predicate) and (severities or {}).get(code) != OFF:
             found = check(subject)
             breaches = found if isinstance(found, Breaches) else _from_group_breaches([*found])
             if len(breaches.offset):
@@ -418,7 +419,7 @@ def findings_table(
         identity: returns the columns that identify the subject of breaches without `identity`, and the text for PLACE.
     """
     schema, rules = table_schema("findings"), registered()
-    tables = [schema.empty_table()]
+    tables = list[pa.Table]()
     for code, breaches in breaches_by_rule:
         count, declared = len(breaches.offset), rules[code]
         identity_columns, place = (breaches.identity, "offset") if breaches.identity else identity(breaches)
@@ -440,7 +441,13 @@ def findings_table(
         }
         arrays = [as_type(columns[name], schema.field(name).type) for name in schema.names]
         tables.append(pa.table(arrays, schema=schema))
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables) if tables else _no_findings()
+
+
+@cache
+def _no_findings() -> pa.Table:
+    """The empty table `findings`; most logs have it, and to make one takes as long as to evaluate ten rules."""
+    return table_schema("findings").empty_table()
 
 
 def _identity(folded: Folded, breaches: Breaches, topics: Topics) -> tuple[dict[str, pa.Array], str]:

@@ -222,11 +222,11 @@ def cutoff_pinned(folded: FoldedLog) -> Breaches:
 
     Reports the share-partition whose old snapshot holds the cutoff back.
     """
-    (row,) = folded.cutoff.to_pylist()
-    snapshots, pinned = folded.chains.chains["snapshot_offset"], row["pinned_records"] or 0
+    snapshots, pinned = folded.chains.chains["snapshot_offset"], folded.cutoff["pinned_records"][0].as_py() or 0
     rows = np.flatnonzero(snapshots != NO_OFFSET)
     if pinned < max(folded.limits.pinned_records, 1) or not len(rows):
         return NOTHING
+    (row,) = folded.cutoff.to_pylist()
     limiting_row = rows[[np.argmin(snapshots[rows])]]
     at, size = snapshots[limiting_row], row["pinned_bytes"]
     why = f" alone keeps {pinned} records ({size} bytes) from being cleaned"
@@ -255,7 +255,7 @@ def pruning_behind(earlier: Sequence[EarlierCutoff]) -> Iterator[GroupBreach]:
     """The log starts at or after the cutoff of 30 minutes ago.
 
     The coordinator prunes up to its cutoff every share.coordinator.state.topic.prune.interval.ms, 5 minutes by default.
-    `cutoff` checks it where the input records the log start.
+    Checked where the input shows the broker's own log start.
     """
     minutes = PRUNING_DUE_MS // _MINUTE_MS
     for one in earlier:

@@ -84,12 +84,10 @@ def unreplicated_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     return _with_status(folded, BatchStatus.UNREPLICATED)
 
 
-@rule(
-    "OFFSET_GAP",
-    Scope.STATE_LOG,
-    WARNING,
-    "Kafka UnifiedLog.append, monotonic offsets; cleanup.policy=delete of __share_group_state",
-)
+_GAP_SOURCE = "Kafka UnifiedLog.append, monotonic offsets; cleanup.policy=delete of __share_group_state"
+
+
+@rule("OFFSET_GAP", Scope.STATE_LOG, WARNING, _GAP_SOURCE)
 def offset_gap(folded: FoldedLog) -> Breaches:
     """No offset is missing between the log start and the log end.
 
@@ -109,6 +107,22 @@ def offset_gap(folded: FoldedLog) -> Breaches:
         evidence={"first_missing": start, "last_missing": end - 1, "missing": end - start},
         settled=np.ones(len(start), bool),
     )
+
+
+@rule("OFFSET_GAP", Scope.CONTROL_LOG, WARNING, _GAP_SOURCE)
+def offset_gap_between_segments(folded: FoldedControlLog) -> Breaches:
+    """No offset is missing between the log start and the log end.
+
+    An info for control records: the cleaner of a compacted topic leaves such gaps, and so does a segment that was not
+    copied.
+    """
+    gaps = folded.observations.gaps
+    if not gaps:
+        return NOTHING
+    start, end, _ = np.array(gaps, np.int64).T
+    text = ("offsets ", start, " to ", end - 1, " are missing between two segments; copy all segments of the folder")
+    evidence = {"first_missing": start, "last_missing": end - 1, "missing": end - start}
+    return Breaches(start, text, evidence=evidence, severity=np.full(len(start), INFO, object))
 
 
 @rule("FOREIGN_BATCH", Scope.LOG, ERROR, "KIP-101, leader epochs; Kafka LeaderEpochFileCache")
@@ -138,6 +152,8 @@ def transactional_batch(folded: FoldedLog) -> Breaches:
 
 
 def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus) -> Breaches:
+    if not len(folded.observations.batches):
+        return NOTHING
     numbers = np.flatnonzero(folded.observations.batches["status"] == status)
     if not len(numbers):
         return NOTHING

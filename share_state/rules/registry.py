@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -271,6 +271,7 @@ def register(code: str, scope: Scope, check: Check | Predicate, severity: str, s
         raise DeclarationError(f"rule {code} is registered twice for {scope}")
     if existing.severity != severity:
         raise DeclarationError(f"rule {code} is {existing.severity} and {severity}; a rule has one default severity")
+    checks_of.cache_clear()
     _RULES[code] = replace(
         existing,
         statement=statement if statement in existing.statement else f"{existing.statement} {statement}",
@@ -282,11 +283,18 @@ def register(code: str, scope: Scope, check: Check | Predicate, severity: str, s
 def unregister(code: str) -> None:
     """Remove a rule."""
     del _RULES[code]
+    checks_of.cache_clear()
 
 
 def registered() -> dict[str, Rule]:
     """Every rule by code."""
     return dict(_RULES)
+
+
+@cache
+def checks_of(scope: Scope) -> tuple[tuple[str, Check | Predicate], ...]:
+    """Code and check of every rule of a scope."""
+    return tuple((code, one.checks[scope]) for code, one in _RULES.items() if scope in one.checks)
 
 
 # Rules over records and state batches.

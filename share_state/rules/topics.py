@@ -57,6 +57,8 @@ def records_lost(state: StateOfTopics) -> Breaches:
 
     The broker moves the start offset to the log start of the topic at the next fetch.
     """
+    if not len(state.topics.starts):
+        return NOTHING
     chains, batches = state.folded.chains, state.folded.chains.batches
     starts, log_starts = state.starts, state.log_starts
     owner = np.repeat(np.arange(len(starts)), np.diff(chains.ends))
@@ -77,6 +79,8 @@ def records_lost(state: StateOfTopics) -> Breaches:
 @rule("START_BEYOND_END", Scope.TOPICS, ERROR, "KIP-932, share-partition start and end offset")
 def start_beyond_end(state: StateOfTopics) -> Breaches:
     """The start and the end offset of a share-partition are at or before the end of its topic."""
+    if not len(state.topics.ends):
+        return NOTHING
     starts, ends, log_ends = state.starts, window_ends(state.folded.chains), state.log_ends
     rows = np.flatnonzero((starts >= 0) & (log_ends >= 0) & (np.maximum(starts, ends) > log_ends))
     is_start = starts[rows] > log_ends[rows]

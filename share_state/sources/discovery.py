@@ -7,6 +7,7 @@ draft, and `find_group_logs` for `__consumer_offsets`. A `RecordSource` reads in
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from share_state.errors import InputError
@@ -56,6 +57,8 @@ STATE_TOPIC = "__share_group_state"
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
 _FOLDER_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)", re.ASCII)
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+
 _MAX_PARTITION = 2**31 - 1
 _MAX_DEPTH = 6
 _MAGIC_AT = 16
@@ -236,8 +239,9 @@ def _find_logs_of(topic: str | None, inputs: Sequence[str | InputPath]) -> list[
         else:
             raise InputError(f"{folder}: not named after {_ORDINARY}; keep segments in their <topic>-N folder")
         by_log.setdefault(log, []).append((folder, files))
+    checkpoints = _Checkpoints()
     return [
-        _log_partition(name, None if partition < 0 else partition, replicas)
+        _log_partition(name, None if partition < 0 else partition, replicas, checkpoints)
         for (name, partition, _), replicas in sorted(by_log.items())
     ]
 
@@ -253,14 +257,20 @@ def _is_selected(name: str, topic: str | None) -> bool:
 
 def _segment_folders(inputs: Sequence[str | InputPath], topic: str | None) -> dict[InputPath, list[InputPath]]:
     """The segment files in the inputs, by folder."""
-    folders: dict[InputPath, dict[InputPath, InputPath]] = {}
+    folders: dict[InputPath, dict[str, InputPath]] = {}
+    targets = dict[InputPath, InputPath]()
     for text in [inputs] if isinstance(inputs, str) else inputs:
         for path in _expand(text, topic):
             with read_errors(path):
                 files = _segments_under(path, topic) if path.is_dir() else [_checked_segment(path, topic)]
             for file in files:
+                folder = file.parent
+                if folder not in targets:
+                    targets[folder] = folder.resolve()
                 # A file that is named twice is read once, under its first name.
-                folders.setdefault(file.parent, {}).setdefault(file.resolve(), file)
+                is_link = isinstance(file, Path) and file.is_symlink()
+                target = str(file.resolve()) if is_link else f"{targets[folder]}/{file.name}"
+                folders.setdefault(folder, {}).setdefault(target, file)
     return {folder: list(files.values()) for folder, files in folders.items()}
 
 
@@ -275,7 +285,7 @@ def _named_partition(folder: InputPath, topic: str | None) -> tuple[str, int] | 
 
 
 def _log_partition(
-    topic: str, partition: int | None, replicas: list[tuple[InputPath, list[InputPath]]]
+    topic: str, partition: int | None, replicas: list[tuple[InputPath, list[InputPath]]], checkpoints: "_Checkpoints"
 ) -> LogPartition:
     """Build a log partition from its replicas: their folders and segment files."""
     segments, copies = list[Segment](), list[LogCopy]()
@@ -283,7 +293,8 @@ def _log_partition(
         own = [_segment(file, replica) for file in files]
         segments += own
         first = min(segment.base_offset for segment in own)
-        recorded = _checkpointed(folder, "log-start-offset-checkpoint", topic, partition) or 0
+        broker = folder.resolve().parent
+        recorded = checkpoints.offset(broker / "log-start-offset-checkpoint", topic, partition) or 0
         lines = _lines(folder / "leader-epoch-checkpoint")
         epochs = tuple(entry for line in lines if (entry := _two_numbers(line.split())) is not None)
         # A broker that moves the log start moves the start of the first epoch, too, and first.
@@ -293,7 +304,7 @@ def _log_partition(
             LogCopy(
                 log_start_offset=max(first, recorded),
                 start_is_recorded=first_epoch_start >= max(first, recorded, 1),
-                high_watermark=_checkpointed(folder, "replication-offset-checkpoint", topic, partition),
+                high_watermark=checkpoints.offset(broker / HIGH_WATERMARK_CHECKPOINT, topic, partition),
                 leader_epochs=epochs,
             )
         )
@@ -366,7 +377,11 @@ def _segments_under(folder: InputPath, topic: str | None) -> list[InputPath]:
 
 
 def _segment_files(folders: Iterable[InputPath]) -> list[InputPath]:
-    return [file for folder in folders for file in sorted(folder.iterdir()) if _SEGMENT_NAME.fullmatch(file.name)]
+    files = list[InputPath]()
+    for folder in folders:
+        own = [file for file in folder.iterdir() if _SEGMENT_NAME.fullmatch(file.name)]
+        files += sorted(own, key=lambda file: file.name)
+    return files
 
 
 def _topic_of(folder: InputPath) -> str | None:
@@ -420,31 +435,39 @@ def _topic_id(folder: InputPath) -> str | None:
     return match[1] if match else None
 
 
-def _checkpointed(folder: InputPath, name: str, topic: str, partition: int | None) -> int | None:
-    """The offset of a log partition in one of the broker's checkpoint files; None if absent."""
-    if partition is None:
-        return None
-    for line in _lines(folder.resolve().parent / name):
-        words = line.split()
-        if words[:2] == [topic, str(partition)] and (numbers := _two_numbers(words[1:])) is not None:
-            return numbers[1]
-    return None
+class _Checkpoints:
+    """The checkpoint files of brokers with the offsets of all log partitions; each is read once."""
+
+    def __init__(self) -> None:
+        self._offsets = dict[str, dict[tuple[str, int], int]]()
+
+    def offset(self, file: InputPath, topic: str, partition: int | None) -> int | None:
+        """The offset of a log partition in a checkpoint file; None if absent."""
+        if partition is None:
+            return None
+        if str(file) not in self._offsets:
+            offsets = dict[tuple[str, int], int]()
+            for name, number, offset in _checkpoint_entries(file):
+                offsets.setdefault((name, number), offset)
+            self._offsets[str(file)] = offsets
+        return self._offsets[str(file)].get((topic, partition))
 
 
 def recorded_partitions(logs: Iterable[LogPartition]) -> dict[str, set[int]]:
-    """Topic -> its partitions in the log directories that segments come from, by replication-offset-checkpoint.
-
-    The topics are those of the logs.
-    """
-    topics = {log.topic for log in logs}
-    recorded = {topic: set[int]() for topic in topics}
-    segments = (segment.path for log in logs if log.source is None for segment in log.segments)
-    for folder in {to_path(path).resolve().parent.parent for path in segments}:
-        for line in _lines(folder / "replication-offset-checkpoint"):
-            topic, *numbers = line.split() or [""]
-            if topic in topics and (entry := _two_numbers(numbers)) is not None:
-                recorded[topic].add(entry[0])
+    """Topic -> its partitions in the log directories that segments come from, by replication-offset-checkpoint."""
+    recorded = dict[str, set[int]]()
+    for broker in {folder.resolve().parent for folder in segment_folders(logs)}:
+        for topic, number, _ in _checkpoint_entries(broker / HIGH_WATERMARK_CHECKPOINT):
+            recorded.setdefault(topic, set()).add(number)
     return recorded
+
+
+def _checkpoint_entries(checkpoint: InputPath) -> Iterator[tuple[str, int, int]]:
+    """Topic, partition and offset of each entry of a checkpoint file."""
+    for line in _lines(checkpoint):
+        topic, *numbers = line.split() or [""]
+        if (entry := _two_numbers(numbers)) is not None:
+            yield (topic, *entry)
 
 
 def _lines(checkpoint: InputPath) -> list[str]:
@@ -510,7 +533,6 @@ def find_logs_of_dialect(inputs: Sequence[str], dialect: str) -> list[LogPartiti
 
 
 METADATA_FOLDER = "__cluster_metadata-0"
-HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 
 
 def find_data_folders(log_folders: Iterable[InputPath]) -> list[InputPath]:
@@ -530,5 +552,6 @@ def segment_folders(logs: Iterable[LogPartition]) -> list[InputPath]:
     return [paths[name] for name in sorted(paths)]
 
 
-def _folders_of(log: LogPartition) -> Iterator[InputPath]:
-    return (to_path(segment.path).parent for segment in log.segments)
+def _folders_of(log: LogPartition) -> list[InputPath]:
+    by_folder = {segment.path.rpartition("/")[0]: segment.path for segment in log.segments}
+    return [to_path(path).parent for path in by_folder.values()]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from share_state.delta.reader import CommittedTables
 from share_state.sources.discovery import STATE_TOPIC
 from tests.cli.commands import Command
 from tests.kafka.batches import NOW, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
@@ -53,9 +54,60 @@ def test_an_earlier_state_says_nothing_about_pruning(light: Command, tmp_path: P
     assert not _findings(light, folder, "--as-of-offset", "0=5")
 
 
-@pytest.mark.parametrize("name", ["4.3.1/chaos", "4.3.1/prune", "4.1.2/fuzz", "4.4.0/fifty", "4.4.0/dlq"])
-def test_brokers_that_prune_are_not_reported(light: Command, name: str):
+FIXTURES = ["4.3.1/chaos", "4.3.1/prune", "4.1.2/fuzz", "4.4.0/fifty", "4.4.0/dlq"]
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_brokers_that_prune_are_not_reported(light: Command, tmp_path: Path, name: str):
     assert not _findings(light, DATA / name)
+    assert not _audited(light, DATA / name, tmp_path / "lake")
+
+
+def _audited(light: Command, folder: Path, lake: Path, command: str = "audit") -> list[str]:
+    """The messages of PRUNING_BEHIND after a run."""
+    assert light(command, folder, "--out", lake, "--quiet").code in (0, 1)
+    found = CommittedTables(str(lake)).read("findings")
+    return [row["message"] for row in found.to_pylist() if row["rule"] == "PRUNING_BEHIND"]
+
+
+@pytest.mark.parametrize("command", ["audit", "reconstruct"])
+def test_other_commands_report_it_in_the_same_words(light: Command, tmp_path: Path, command: str):
+    folder = _pruned_log(tmp_path / "behind", 1, minutes_ago=31)
+    assert _audited(light, folder, tmp_path / "lake", command) == [
+        "the log starts at offset 1, but the broker could have pruned it up to 3 for 30 minutes"
+    ]
+    assert not _audited(light, _pruned_log(tmp_path / "recent", 1, minutes_ago=29), tmp_path / "other", command)
+
+
+def test_a_broker_that_has_never_pruned_is_reported(light: Command, tmp_path: Path):
+    folder = _pruned_log(tmp_path, 0, minutes_ago=31)
+    (folder / "log-start-offset-checkpoint").unlink()
+    assert not _findings(light, folder)  # the copy does not show that the broker's log begins at 0
+    (folder / f"{STATE_TOPIC}-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    assert _findings(light, folder) == [("PRUNING_BEHIND", "warning", 1)]
+
+
+def _grow(folder: Path, offset: int, minutes: int) -> None:
+    """Append an update; later than NOW."""
+    (segment,) = (folder / f"{STATE_TOPIC}-0").glob("*.log")
+    then = NOW + minutes * _MINUTE
+    batch = Batch([Record(key(UPDATE), update(epoch=1))], base_offset=offset, base_timestamp=then, max_timestamp=then)
+    segment.write_bytes(segment.read_bytes() + in_bytes([batch]))
+
+
+def test_an_audit_that_resumes_knows_the_cutoff_of_an_earlier_one(light: Command, tmp_path: Path):
+    folder, lake = _pruned_log(tmp_path / "logs", 1, minutes_ago=1), tmp_path / "lake"
+    assert not _audited(light, folder, lake)
+    for offset, minutes in ((6, 10), (7, 25)):
+        _grow(folder, offset, minutes)
+        assert not _audited(light, folder, lake)
+    _grow(folder, 8, 31)
+    assert _audited(light, folder, lake) == [
+        "the log starts at offset 1, but the broker could have pruned it up to 3 for 30 minutes"
+    ]
+    _grow(folder, 9, 32)
+    (folder / "log-start-offset-checkpoint").write_text(f"0\n1\n{STATE_TOPIC} 0 3\n")
+    assert not _audited(light, folder, lake)
 
 
 def test_simulated_brokers_are_reported_once_they_stop_pruning(light: Command, tmp_path: Path):

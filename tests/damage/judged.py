@@ -35,7 +35,7 @@ class Judged:
         plan: how it was read.
         states: rows of share_partition_state by key; several if a key is in several logs.
         cutoffs: rows of cutoff by name of the log partition.
-        findings: warnings and errors: how many of each rule there are about a place.
+        findings: how many of each rule there are about a place: warnings, errors, and gaps of any severity.
         notes: what the commands note, one text each.
     """
 
@@ -65,7 +65,7 @@ def judge_export(paths: list[str], dialect: str) -> Judged:
     cutoffs = {f"{row['topic']}-{row['partition']}": row for row in result.cutoff.to_pylist()}
     findings = Counter[tuple[str, Any]]()
     for row in tables[FINDINGS].to_pylist():
-        if row["severity"] != "info":
+        if row["severity"] != "info" or row["rule"] == "OFFSET_GAP":
             findings.update((row["rule"], place) for place in _places(row))
     return Judged(plan, states, cutoffs, findings, [*plan.notes, *result.notes])
 
@@ -87,13 +87,19 @@ def log_of(key: Key, row: Mapping[str, Any]) -> str:
     return f"{key[2]}-{key[3]}"
 
 
-def losses_by_cutoffs(whole: Judged, damaged: Judged) -> list[str]:
-    """What the cutoffs that are called safe would change if they were carried out on the whole logs."""
+def losses_by_cutoffs(whole: Judged, damaged: Judged, figures: Counter[str]) -> list[str]:
+    """What the cutoffs that are called safe would change if they were carried out on the whole logs.
+
+    Args:
+        figures: counts the cutoffs.
+    """
     changed = list[str]()
+    figures["cutoffs"] += len(damaged.cutoffs)
     for log in whole.plan.logs:
         row = damaged.cutoffs.get(log.name)
         if row is None or not row["safe"] or row["cutoff_offset"] is None:
             continue
+        figures["cutoffs called safe, carried out on the whole log"] += 1
         folded = whole.plan.fold(log)
         carried_out = folded.cutoff.to_pylist()[0] | {"cutoff_offset": row["cutoff_offset"]}
         proof = verify_cutoff(
@@ -106,8 +112,12 @@ def losses_by_cutoffs(whole: Judged, damaged: Judged) -> list[str]:
     return changed
 
 
-def unnamed_differences(whole: Judged, damaged: Judged) -> dict[str, set[str]]:
-    """The share-partitions whose state differs and that nothing names: a text each -> names of their log partitions."""
+def unnamed_differences(whole: Judged, damaged: Judged, figures: Counter[str]) -> dict[str, set[str]]:
+    """The share-partitions whose state differs and that nothing names: a text each -> names of their log partitions.
+
+    Args:
+        figures: counts the states, and those that differ by what names them.
+    """
     named = {place for (rule, place), count in damaged.findings.items() if count > whole.findings[rule, place]}
     noted = {
         log for log in {*whole.cutoffs, *damaged.cutoffs} if any(re.search(rf"{log}\b", note) for note in damaged.notes)
@@ -116,10 +126,20 @@ def unnamed_differences(whole: Judged, damaged: Judged) -> dict[str, set[str]]:
     for key in sorted({*whole.states, *damaged.states}, key=str):
         rows = damaged.states.get(key, [])
         (truth,) = whole.states.get(key, [None])
+        figures["states"] += 1
         if len(rows) == 1 and truth is not None and not _changes(truth, rows[0]):
             continue
+        figures["states that differ"] += 1
         logs = {log_of(key, row) for row in (*rows, *([truth] if truth else []))}
-        if key in named or logs & (named | noted) or (rows and all(row["suspect"] for row in rows)):
+        ways = {
+            "suspect": bool(rows) and all(row["suspect"] for row in rows),
+            "a finding names the share-partition": key in named,
+            "a finding names its log partition": bool(logs & named),
+            "a note names its log partition": bool(logs & noted),
+        }
+        way = next((way for way, is_so in ways.items() if is_so), None)
+        if way is not None:
+            figures[f"states that differ: {way}"] += 1
             continue
         silent[f"{key}: {_changes(truth, rows[0]) if truth and rows else (truth, rows)}"] = logs
     return silent

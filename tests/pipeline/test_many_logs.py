@@ -52,7 +52,17 @@ def _export_of_logs(place: Path, count: int) -> str:
     return str(place / "all")
 
 
-@pytest.mark.parametrize("write", [_export_of_segments, _export_with_an_obsolete_copy, _export_of_logs])
+def _export_of_a_broker(place: Path, count: int) -> str:
+    export = Path(_export_of_logs(place, count))
+    entries = [f"{topic} {number} 1" for topic in ("orders", "payments", STATE_TOPIC) for number in range(count)]
+    lines = ["0", str(len(entries)), *entries, ""]
+    (export / "replication-offset-checkpoint").write_text("\n".join(lines))
+    return str(export)
+
+
+@pytest.mark.parametrize(
+    "write", [_export_of_segments, _export_with_an_obsolete_copy, _export_of_logs, _export_of_a_broker]
+)
 def test_listing_takes_calls_in_proportion_to_the_number_of_files(tmp_path: Path, write: Callable[[Path, int], str]):
     calls = []
     for count in (FEW, MANY):

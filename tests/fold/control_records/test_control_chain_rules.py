@@ -13,7 +13,7 @@ from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_topic_logs
 from tests.fold.control_records.logs import at, checkpoint, control, control_options, delta, log_of, user_data
 from tests.fold.control_records.test_worked_example import findings, state
-from tests.kafka.batches import Record
+from tests.kafka.batches import Record, in_bytes
 from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
 
 A = [(0, 0, 2, 1)]
@@ -244,7 +244,21 @@ def test_a_code_of_both_dialects_is_one_rule():
     }
     assert {"TORN_TAIL", "CRC_MISMATCH", "KEY_MALFORMED", "VALUE_MALFORMED", "INVERTED_RANGE", "BASE_LOST"} <= both
     assert set(registered()["BROKEN_CHAIN"].checks) == {Scope.CONTROL_LOG}
-    assert set(registered()["OFFSET_GAP"].checks) == {Scope.STATE_LOG}
+    assert set(registered()["OFFSET_GAP"].checks) == {Scope.STATE_LOG, Scope.CONTROL_LOG}
+
+
+def test_a_gap_between_two_segments_is_an_info_as_compaction_may_have_left_it(tmp_path: Path):
+    log = log_of(tmp_path, at({0: BASE, 1: delta("G", 1, 0, A)}))
+    rest = control(5, delta("G", 1, 1, B))
+    (Path(log.segments[0].path).parent / f"{5:020}.log").write_bytes(in_bytes([rest]))
+    (log,) = find_topic_logs([str(tmp_path)])
+    found = fold_control_log(log)
+    (gap,) = findings(found)["OFFSET_GAP"]
+    assert (gap["severity"], gap["topic"], gap["partition"], gap["offset"]) == ("info", "T", 0, 2)
+    assert gap["message"] == "offsets 2 to 4 are missing between two segments; copy all segments of the folder"
+    assert not found.cutoff["safe"][0].as_py()
+    # Inside a segment nothing but the cleaner leaves a gap.
+    assert "OFFSET_GAP" not in findings(folded(tmp_path / "one", {10: BASE, 15: delta("G", 1, 10, A)}))
 
 
 def test_a_rule_is_not_registered_twice():
