@@ -81,7 +81,7 @@ def wrong(truth: Truth) -> set[str] | None:
 def audit(cluster: Cluster, folder: Path, warehouse: Path) -> tuple[dict[str, str], dict[str | None, set[str]]]:
     """Export the logs, and audit them; returns the verdict of each group, and the rules that it breaks."""
     shutil.copytree(cluster.cluster.folder, folder, ignore=shutil.ignore_patterns("*.jsonl"))
-    spec = input_spec(OPTIONS, sources=[{"path": str(folder)}], topics=cluster.topics, judge="all",
+    spec = input_spec(OPTIONS, sources=[{"path": str(folder)}], known_topics=cluster.topics, judge="all",
                       limits={"updates_per_snapshot": 50, "export_age": 0})  # fmt: skip
     run_audit(lambda _: nullcontext(LocalExecutor()), build_plan(spec, OPTIONS), str(warehouse))
     tables = CommittedTables(str(warehouse))
