@@ -45,10 +45,17 @@ _NOT_DELIVERED = (Place.UNINITIALISED, Place.GAP, Place.BEYOND_END)
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimit:
-    """The delivery count limit of a share group; Kafka's default is assumed if the group's is unknown."""
+    """The delivery count limit of a share group.
+
+    Attributes:
+        count: the limit.
+        is_assumed: whether it is not known: Kafka's default, or as many deliveries as the log shows.
+        is_observed: whether the log shows so many deliveries.
+    """
 
     count: int
     is_assumed: bool
+    is_observed: bool = False
 
 
 def explain_offset(
@@ -98,14 +105,21 @@ def explain_offset(
     assignments = AssignmentHistory()
     if latest.topic_id:
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
-    known = plan.known_limit("delivery_count", latest.group_id)
-    limit = DeliveryLimit(known or plan.options.limits.delivery_count, known is None)
+    limit = _delivery_limit(plan, latest)
     found_json = _explanation_json(latest, assignments, others, limit, _topic_end(plan, latest))
     if plan.dead_letters is not None:
         topics = [name for name in (latest.topic, latest.topic_id) if name]
         letters = letters_of_offset(plan.dead_letters, latest.group_id, topics, partition, offset)
         found_json["dead_letters"] = letters.to_pylist()
     return found_json
+
+
+def _delivery_limit(plan: FoldPlan, explanation: Explanation) -> DeliveryLimit:
+    """The delivery limit of the group: at least as many deliveries as the log shows."""
+    known = plan.known_limit("delivery_count", explanation.group_id)
+    most = max((count for touch in explanation.touches for *_, count in touch.ranges), default=0)
+    count = known or plan.options.limits.delivery_count
+    return DeliveryLimit(max(count, most), known is None or most > count, most > count)
 
 
 def _topic_end(plan: FoldPlan, explanation: Explanation) -> int | None:
@@ -314,7 +328,8 @@ def _final_state(offset_state: OffsetState, limit: DeliveryLimit) -> str:
         return f"acknowledged in delivery {count}"
     causes = "it was rejected, or there was no record to deliver"
     if limit.is_assumed:
-        unknown = f"or {count} is the group's delivery limit, which is unknown; Kafka's default is {limit.count}"
+        known = f"the log shows {limit.count} deliveries" if limit.is_observed else f"Kafka's default is {limit.count}"
+        unknown = f"or {count} is the group's delivery limit, which is unknown; {known}"
         return f"archived in delivery {count} ({causes}, {unknown})"
     if count >= limit.count:
         causes = "at the delivery limit, or rejected"

@@ -13,8 +13,14 @@ from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope,
 
 @rule("ASSIGNED_UNINITIALIZED", Scope.GROUPS, WARNING, "Kafka GroupMetadataManager.shareGroupHeartbeat")
 def assigned_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
-    """Only initialized share-partitions are assigned."""
+    """Only initialized share-partitions are assigned.
+
+    While the assignment is behind the group's epoch, as after a topic was deleted, it has `retry_ms` to follow.
+    """
     for group, of_group in audited.listed():
+        is_behind = group.epoch is not None and (group.assignment_epoch or 0) < group.epoch
+        if is_behind and audited.time - group.epoch_time <= audited.limits.retry_ms:
+            continue
         ready = to_pairs(of_group.initialized)
         holders: dict[tuple[str, int], set[str]] = {}
         for member_id, target in group.targets.items():

@@ -172,14 +172,19 @@ def open_warehouse(inputs: Sequence[str]) -> CommittedTables | None:
 def limits_of_run(options: Mapping[str, str]) -> Limits:
     """The limits that an audit had, from the options in its row of `runs`."""
     given: dict[str, Any] = {"groups": {}}
+    # What the cluster shows is used where the call does not set it.
+    of_cluster = "limits.of_cluster."
+    shown = {name.removeprefix(of_cluster): value for name, value in options.items() if name.startswith(of_cluster)}
     for key, value in options.items():
         section, _, name = key.partition(".")
+        if name.startswith("of_cluster."):
+            continue
         if section == "limits" and not name.startswith("groups."):
             given[name] = value
         elif section == "limits":
             group, _, limit = name.removeprefix("groups.").rpartition(".")
             given["groups"].setdefault(group, {})[limit] = value
-    return LimitSettings.model_validate(given).to_limits()
+    return LimitSettings.model_validate(given | shown).to_limits()
 
 
 def survey(
