@@ -107,6 +107,8 @@ def explain_offset(
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
     limit = _delivery_limit(plan, latest)
     found_json = _explanation_json(latest, assignments, others, limit, _topic_end(plan, latest))
+    found_json["delivery_limits"] = _delivery_limits(plan, latest.group_id)
+    found_json["sentence"] += _limits_sentence(found_json["delivery_limits"])
     if plan.dead_letters is not None:
         topics = [name for name in (latest.topic, latest.topic_id) if name]
         letters = letters_of_offset(plan.dead_letters, latest.group_id, topics, partition, offset)
@@ -120,6 +122,29 @@ def _delivery_limit(plan: FoldPlan, explanation: Explanation) -> DeliveryLimit:
     most = max((count for touch in explanation.touches for *_, count in touch.ranges), default=0)
     count = known or plan.options.limits.delivery_count
     return DeliveryLimit(max(count, most), known is None or most > count, most > count)
+
+
+def _delivery_limits(plan: FoldPlan, group: str) -> list[dict[str, Any]]:
+    """The delivery limits that the group had: since when (None for the first one), and the limit; empty if unknown."""
+    changes = plan.cluster.delivery_limits.get(group, ()) if plan.cluster else ()
+    of_cluster = plan.options.limits.delivery_count
+    limits = list[dict[str, Any]]()
+    if changes and changes[0][0] is not None:
+        limits.append({"since": None, "limit": of_cluster})
+    for time, own in changes:
+        limit = own or of_cluster
+        if not limits or limits[-1]["limit"] != limit:
+            limits.append({"since": to_datetime(time) if limits and time is not None else None, "limit": limit})
+    return limits
+
+
+def _limits_sentence(limits: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence on the delivery limits that the group had, if there were several."""
+    if len(limits) < 2:
+        return ""
+    first, *later = limits
+    steps = [f"until {format_time(one['since'])}, then {one['limit']}" for one in later]
+    return f" The group's delivery limit was {first['limit']} {' '.join(steps)}."
 
 
 def _topic_end(plan: FoldPlan, explanation: Explanation) -> int | None:

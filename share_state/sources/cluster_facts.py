@@ -59,6 +59,8 @@ class ClusterSettings:
         state_in_sync: partition of the state topic -> number of its in-sync replicas; without partitions that have no
             leader, as after brokers were stopped for a copy.
         dead_letters: what decides whether dead letters can be written.
+        delivery_limits: share group -> each change of its delivery limit: when (ms; None if it was before the metadata
+            log shows), and the limit (None if the group's config was removed).
     """
 
     path: str
@@ -69,6 +71,7 @@ class ClusterSettings:
     topic_configs: Mapping[str, Mapping[str, str]]
     state_in_sync: Mapping[int, int]
     dead_letters: DeadLetterSettings
+    delivery_limits: Mapping[str, Sequence[tuple[int | None, int | None]]] = field(default_factory=dict)
 
     @property
     def dead_letter_topics(self) -> dict[str, str]:
@@ -176,7 +179,26 @@ def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") ->
             topic_prefix=settings.text(dead_letter_settings.TOPIC_PREFIX, dead_letter_settings.DEFAULT_TOPIC_PREFIX),
             creates_topics=settings.text(dead_letter_settings.CREATES_TOPICS, "") == "true",
         ),
+        delivery_limits=_delivery_limits(metadata, settings),
     )
+
+
+def _delivery_limits(
+    metadata: ClusterMetadata, settings: "_BrokerSettings"
+) -> dict[str, list[tuple[int | None, int | None]]]:
+    """The changes of the delivery limits of groups, within the bounds that the brokers have now."""
+    config, end, least, most = _GROUP_CONFIGS["delivery_count"]
+    least, most = settings.bounds(end, least, most)
+    changes = metadata.config_changes.filter(
+        (pc.field("resource_type") == int(ResourceType.GROUP)) & (pc.field("key") == KEPT_CONFIGS.index(config))
+    )
+    limits = dict[str, list[tuple[int | None, int | None]]]()
+    for group, value, time in zip(
+        *(changes[name].to_pylist() for name in ("resource", "value", "timestamp")), strict=True
+    ):
+        limit = min(max(int(value), least), most) if value is not None and value.isdecimal() else None
+        limits.setdefault(group, []).append((time, limit))
+    return limits
 
 
 def _newest_metadata(

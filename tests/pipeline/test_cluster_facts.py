@@ -18,6 +18,7 @@ from tests.sources.cluster_facts.metadata_writer import (
     topic,
     uuid,
     write_metadata_log,
+    write_snapshot,
 )
 from tests.truth import DATA
 
@@ -175,3 +176,24 @@ def test_dead_letter_topics_in_the_data_folder_are_read_if_groups_are_configured
 
 def test_folders_of_ordinary_topics_are_no_dead_letters():
     assert plan_of(FOLDER).dead_letters is None
+
+
+@pytest.mark.parametrize("from_snapshot", [False, True])
+def test_explain_says_which_delivery_limits_a_group_had(tmp_path, from_snapshot):
+    shutil.copytree(DATA / "4.4.0" / "happy", tmp_path / "broker", ignore=shutil.ignore_patterns("*.json", "*.jsonl"))
+    (row, *_) = share_state.reconstruct(str(tmp_path / "broker")).share_partition_state.to_pylist()
+    limit = "share.delivery.count.limit"
+    changes = [[config(32, row["group_id"], limit, value)] for value in ("7", "9", None)]
+    times = [1_700_000_000_000, 1_700_000_060_000, 1_700_000_120_000]
+    if from_snapshot:
+        write_snapshot(tmp_path / "broker", 1, changes[0], time=times[0])
+    write_metadata_log(tmp_path / "broker", changes, timestamps=times)
+    key = (row["group_id"], row["topic_id"], row["partition"], row["start_offset"])
+    facts = share_state.explain(str(tmp_path / "broker"), *key).facts
+    limits = [one["limit"] for one in facts["delivery_limits"]]
+    assert limits == ([7, 9, 5] if from_snapshot else [5, 7, 9, 5])
+    begins = "7" if from_snapshot else "5 until 2023-11-14 22:13:20 UTC, then 7"
+    assert facts["sentence"].endswith(
+        f"The group's delivery limit was {begins} until 2023-11-14 22:14:20 UTC, then 9"
+        " until 2023-11-14 22:15:20 UTC, then 5."
+    )
