@@ -29,7 +29,7 @@ from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
 PRINTED = Path(__file__).parents[1] / "fold/groups/printed"
-NAMED = ("state_partitions=3", "groups.partitions=3")
+NAMED = ("state_partitions=3", "groups.partitions=3", "limits.export_age=0")
 
 Run = Callable[..., RunResult]
 
