@@ -22,11 +22,11 @@ from share_state.config.inputs import (
     spec_of_options,
     texts_of_options,
 )
-from share_state.config.loading import Assignment
 from share_state.errors import ShareStateError
 from share_state.kafka.primitives import parse_digits
 
 if TYPE_CHECKING:
+    from share_state.config.loading import Assignment
     from share_state.pipeline.plan import FoldPlan
     from share_state.spark.choice import ExecutorChoice
 
@@ -131,12 +131,14 @@ class InputOptions(Bundle):
         """
         return spec_of_options(names, inputs, self.given, reads_groups=reads_groups, **more)
 
-    def assignments(self, sources: int) -> list[Assignment]:
+    def assignments(self, sources: int) -> "list[Assignment]":
         """The options as values of the configuration, once `spec` has accepted them.
 
         Args:
             sources: number of sources that they are about.
         """
+        from share_state.config.loading import Assignment  # noqa: PLC0415  imports every rule
+
         made = list[Assignment]()
         columns = self.get("columns")
         if columns and "groups" in self.given:
