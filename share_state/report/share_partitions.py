@@ -35,6 +35,9 @@ STATE = "share_partition_state"
 NO_BEGINNING = "the log's beginning is not in the input"
 """Said instead of that something never was: the records that could show it are not there."""
 
+RULES_WITHOUT_STATE = ("ASSIGNED_UNINITIALIZED", "MISSING_INIT", "MISSING_SHARE_STATE", "STUCK_INITIALIZING")
+"""Rules about share-partitions that have no state."""
+
 OVER_LIMIT = "DELIVERY_COUNT_OVER_LIMIT"
 """The rule that a log breaks which shows more deliveries than the known limit of a group allows."""
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from share_state.fold.durations import duration_text
 from share_state.fold.group_replay import GroupFault, ShareGroup, to_pairs
 from share_state.fold.groups import expected_assignment_sizes, members_per_partition
 from share_state.fold.log_stats import BATCH_FAULTS
@@ -88,7 +89,7 @@ def assignment_pending(audited: AuditedGroups) -> Iterator[GroupBreach]:
             continue
         age = audited.time - group.epoch_time
         answered = f"epoch {group.assignment_epoch}" if (group.assignment_epoch or 0) > 0 else "no epoch yet"
-        text = f"the assignment has {answered}, but the group has been at {group.epoch} for {age} ms"
+        text = f"the assignment has {answered}, but the group has been at {group.epoch} for {duration_text(age)}"
         yield _of_group(group, text, age_ms=age)
 
 
