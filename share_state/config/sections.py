@@ -19,7 +19,6 @@ from share_state.config.declaration import (
     python,
 )
 from share_state.fold.limits import GroupLimits, Limits
-from share_state.fold.options import STRICT
 from share_state.kafka.releases import RELEASES
 from share_state.sources.object_stores import normalize_address
 
@@ -172,7 +171,7 @@ class LimitSettings(Section):
         description="share of the records finished since the last audit that may be given up without a finding",
     )
     export_age: float = Field(
-        default=_KAFKA.export_age,
+        default=36,
         ge=0,
         allow_inf_nan=False,
         description="hours that the newest record of an export may be old before an audit reports it; 0 for any age",
@@ -241,7 +240,7 @@ class ControlSettings(Section):
     """How control records of the KIP-932 draft are folded, and which groups hold back the cutoff."""
 
     mode: Annotated[Mode, Option(FOLD, without=_STREAM)] = Field(
-        default=STRICT,
+        default="strict",
         description="for control_records: how a broken chain of deltas is folded: up to the first broken link, or on",
     )
     subscriptions: Annotated[PathText | None, Option(FOLD, metavar="FILE", without=_STREAM)] = Field(
