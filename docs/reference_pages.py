@@ -3,6 +3,7 @@
 - docs/tables and docs/records.md, from the declarations in schemas/
 - the blocks about rules in docs/rules, from the rule registry
 - the table of keys in docs/audit-configuration.md, from share_state/config/model.py
+- docs/options.md, from share_state/config/sections.py and inputs.py
 
 Hand-written text around the generated blocks stays as it is.
 """
@@ -12,8 +13,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from share_state.config.declaration import OTHER_COMMANDS, SURFACES, TOPICS, OptionSpec
+from share_state.config.inputs import input_options
 from share_state.config.loading import ConfigError
-from share_state.config.model import keys
+from share_state.config.model import Key, keys
+from share_state.config.sections import GroupConfig
 from share_state.errors import DeclarationError, ShareStateError
 from share_state.rules.registry import Rule, registered
 from share_state.schema.declarations import Field, declaration_names, record, struct, table
@@ -209,11 +213,88 @@ def write_keys_page(path: Path) -> None:
     path.write_text(with_keys(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
+_OPTIONS_HEAD = """\
+Every command that reads logs takes these options, and so do the calls of Python and the data source of Spark, under
+the same names. A setting of an audit is a key of its [configuration](audit-configuration.md), which environment
+variables can set; options of the command win. A command that has no use for one, such as `decode` for a limit, takes it
+without effect, so that one set of options serves all commands.
+
+    share-state reconstruct /exports/broker-1 --out /lake/share_state --limit delivery_count=3 --rule SPSO_STALL=off
+
+    share_state.reconstruct("/exports/broker-1", limits={"delivery_count": 3}, rules={"SPSO_STALL": "off"})
+
+The data source takes maps and lists as JSON: `.option("limits", '{"delivery_count": 3}')`. Once
+`share-state --install-completion` has run, a shell completes options, choices, rules and limits, and the groups and
+topics of a warehouse that is named."""
+
+_LIMITS_HEAD = """\
+`--limit NAME=VALUE` sets a limit of the cluster, `--limit GROUP:NAME=VALUE` that of a group. In Python and YAML,
+`limits` holds them by name, and `limits.groups` those of groups:
+`limits={"delivery_count": 5, "groups": {"orders-app": {"delivery_count": 10}}}`. Older forms still work:
+`--delivery-limit N` of `explain` and `plot`, `--set limits.NAME=VALUE` of `repair` and `audit`."""
+
+_MISSING_HEAD = """\
+Everything else takes every option. `share_state.NAME` is a call of Python, `spark.read` the data source,
+`configuration` the file of an audit."""
+
+
+def options_page() -> str:
+    """Return docs/options.md: every option of the input, the limits, and which command lacks one and why."""
+    options = sorted(input_options(), key=lambda option: TOPICS.index(option.about))
+    known = {key.name: key for key in keys()}
+    lines = ["# Options", "", GENERATED.format("share_state/config"), "", _OPTIONS_HEAD, ""]
+    lines += ["| about | command | Python | key and variable of an audit | takes | meaning |"]
+    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    lines += [_option_row(option, known.get(option.key)) for option in options]
+    lines += ["", "## Limits", "", _LIMITS_HEAD, ""]
+    lines += ["| name | takes | default | meaning |", "| --- | --- | --- | --- |"]
+    for name, key in known.items():
+        if name.startswith("limits.") and name != "limits.groups":
+            own = name.removeprefix("limits.")
+            of_groups = "; also of a group" if own in GroupConfig.model_fields else ""
+            lines += [f"| `{own}` | {key.expected} | {key.default} | {_cell(key.meaning)}{of_groups} |"]
+    lines += ["", "## Where an option is missing", "", _MISSING_HEAD, ""]
+    lines += ["| option | not taken by | because |", "| --- | --- | --- |"]
+    for option in options:
+        reasons: dict[str, list[str]] = {}
+        for surface in SURFACES:
+            if surface in option.without:
+                reasons.setdefault(option.without[surface], []).append(f"`{surface}`")
+        lines += [f"| `{option.flag}` | {', '.join(names)} | {_cell(why)} |" for why, names in reasons.items()]
+    for command, why in OTHER_COMMANDS.items():
+        taken = [f"`{option.flag}`" for option in options if command in option.also]
+        missing = f"all but {', '.join(taken)}" if taken else "all"
+        lines += [f"| {missing} | `{command}` | {why} |"]
+    return "\n".join(lines) + "\n"
+
+
+def _option_row(option: OptionSpec, key: Key | None) -> str:
+    takes = {
+        "flag": "nothing; True in Python",
+        "choice": ", ".join(option.choices),
+        "number": f"a whole number from {option.minimum}",
+        "list": "one or more: " + (option.metavar or ""),
+    }.get(option.kind, option.metavar or "")
+    if option.kind == "map":
+        takes += " (repeatable)"
+    configured = f"`{option.key}`, `{option.variable}`" if key is not None or option.kind == "map" else ""
+    if not option.is_taken_by("configuration"):
+        configured = ""
+    cells = [option.about, f"`{option.flag}`", f"`{option.argument}`", configured, takes, option.meaning]
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def write_options_page(path: Path) -> None:
+    """Write docs/options.md."""
+    path.write_text(options_page(), encoding="utf-8")
+
+
 if __name__ == "__main__":
     docs = Path(__file__).parent
     try:
         write_declared_pages(docs)
         write_rules_pages(docs / "rules")
         write_keys_page(docs / "audit-configuration.md")
+        write_options_page(docs / "options.md")
     except ShareStateError as error:
         sys.exit(str(error))

@@ -10,7 +10,6 @@ import pyarrow as pa
 from share_state.errors import SetupError
 from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
-from share_state.sources.as_of import AsOf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,8 +59,7 @@ def write_tables(
     plan: FoldPlan,
     warehouse: str,
     inputs: Sequence[str],
-    as_of: AsOf | None = None,
-    rules: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
     schema: str | None = None,
 ) -> Tables:
     """Fold logs into a warehouse.
@@ -70,7 +68,7 @@ def write_tables(
         spark: a session with Delta; None to fold in this process.
         plan: the log partitions, and how to fold them.
         warehouse: folder of the tables.
-        inputs, as_of, rules: as given, for the table `runs`.
+        inputs, options: as given, for the table `runs`.
         schema: `catalog.schema` of the tables, if `warehouse` is its location.
     Returns:
         DataFrames of the Delta versions that this run wrote; Arrow tables without a session.
@@ -80,12 +78,11 @@ def write_tables(
     from share_state.delta.warehouse import warehouse_lock  # noqa: PLC0415
     from share_state.pipeline.reconstruct import audit_note, run_reconstruct  # noqa: PLC0415  Delta is slow to import
 
-    options = {"as_of": str(as_of or ""), "rules": ",".join(f"{k}={v}" for k, v in (rules or {}).items())}
-    options["judge"] = plan.judging
+    texts = {**(options or {}), "judge": plan.judging}
     if (note := audit_note(warehouse)) is not None:
         _LOG.warning("%s", note)
     with warehouse_lock(warehouse, "reconstruct"):
-        run_reconstruct(executor_of(spark, schema), plan, warehouse, inputs=tuple(inputs), options=options)
+        run_reconstruct(executor_of(spark, schema), plan, warehouse, inputs=tuple(inputs), options=texts)
     return _committed(spark, warehouse)
 
 

@@ -2,30 +2,17 @@
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from share_state.cli.main import DONE, FOUND, command
-from share_state.cli.options import (
-    CopiedLast,
-    DeadLetters,
-    GroupSide,
-    Json,
-    Quiet,
-    RuleSeverity,
-    Source,
-    SparkConf,
-    StatePartitions,
-    Verbose,
-    announce_compiling,
-    check_fail_on,
-    pairs,
-)
-from share_state.config.inputs import KEYS, OPTIONS, input_spec
-from share_state.config.loading import load_settings, settings_for
+from share_state.cli.input_options import InputOptions
+from share_state.cli.main import DONE, FOUND, Quiet, Verbose, command
+from share_state.cli.options import FailingSeverity, Json, SparkConf, announce_compiling, pairs
+from share_state.config.inputs import KEYS, input_options
+from share_state.config.loading import Assignment, load_settings, settings_for
 from share_state.config.model import AuditSettings, ReportSettings, config_fingerprint
 from share_state.delta.warehouse import Warehouse, warehouse_lock
 from share_state.errors import ShareStateError, pluralize, require
@@ -97,7 +84,7 @@ def nightly_audit(
             if settings.control_records.index is not None:
                 write_share_snapshots(settings.control_records.index, result.index)
             with progress("report"):
-                report = _write_reports(settings, plan.limits)
+                report = _write_reports(settings, plan.options.limits)
             progress.close()
             print_report(report)
             sys.stdout.flush()
@@ -140,9 +127,6 @@ def _counts(result: RunResult) -> str:
     return f"{records}, {pluralize(result.share_partitions, 'live share-partition')}, new findings: {found}"
 
 
-_DEFAULTS = {"dialect": "auto", "format": "auto"}
-
-
 @command("share-state audit --config conf/audit.yaml", has_clock=True)
 def audit(
     inputs: Annotated[
@@ -155,17 +139,10 @@ def audit(
     out: Annotated[str | None, typer.Option(metavar="WAREHOUSE", help="Folder of the Delta tables.")] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a key of the configuration, such as limits.delivery_count=3."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the configuration, such as clock=wall."),
     ] = None,
     *,
-    source: Source,
-    side: GroupSide,
-    dead_letters: DeadLetters = None,
-    dead_letters_copied_last: CopiedLast = False,
-    state_partitions: StatePartitions = None,
-    rule: RuleSeverity = None,
+    options: InputOptions,
     afresh: Annotated[
         list[str] | None,
         typer.Option(
@@ -173,7 +150,11 @@ def audit(
         ),
     ] = None,
     fail_on: Annotated[
-        str | None, typer.Option(callback=check_fail_on, help="Overrides fail_on: error, warning, info or off.")
+        FailingSeverity | None,
+        typer.Option(
+            metavar="|".join(get_args(FailingSeverity)),
+            help="Lowest severity that makes the exit code 1; overrides fail_on.",
+        ),
     ] = None,
     html: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the page to this file; overrides report.html.")
@@ -181,7 +162,7 @@ def audit(
     prometheus: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write metrics to this file; overrides report.prometheus.")
     ] = None,
-    master: Annotated[str | None, typer.Option(help="Spark master; overrides spark.master.")] = None,
+    master: Annotated[str | None, typer.Option(metavar="MASTER", help="Spark master; overrides spark.master.")] = None,
     spark_conf: SparkConf = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -191,32 +172,10 @@ def audit(
 
     It resumes where the last audit of the warehouse stopped, and writes the tables, a page and metrics.
     """
-    given = {
-        "topics": source.topics,
-        "state_partitions": state_partitions,
-        "fail_on": fail_on,
-        "report.html": html,
-        "report.prometheus": prometheus,
-        "spark.master": master,
-        "groups.partitions": side.group_partitions,
-    }
-    given |= {f"groups.paths.{number}": path for number, path in enumerate(side.groups or ())}
-    given |= {f"dead_letters.{number}": path for number, path in enumerate(dead_letters or ())}
-    if dead_letters_copied_last:
-        given["dead_letters_copied_last"] = "true"
-    # Check these values now, so that messages name the option instead of the key.
-    by_name = pairs(source.column, "--column")
-    read_as = {"path": "-", "format": source.format, "dialect": source.dialect, "columns": by_name}
-    severities = input_spec(OPTIONS, sources=[read_as], rules=pairs(rule, "--rule")).rules
-    given |= {f"rules.{code}": severity for code, severity in severities.items()}
+    given = {"fail_on": fail_on, "report.html": html, "report.prometheus": prometheus, "spark.master": master}
     given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}
-    columns = {f"columns.{name}": theirs for name, theirs in by_name.items()}
-    of_each = {name: getattr(source, name) for name in ("dialect", "format", "kafka_properties")}
-    if side.groups:
-        given |= {f"groups.{name}": theirs for name, theirs in columns.items()}
-    if inputs or not side.groups:
-        of_each |= columns
-    settings = _settings(inputs, config, out, of_each, [*_assignments(given), *(sets or ())])
+    texts = [f"{key}={value}" for key, value in given.items() if value is not None]
+    settings = _settings(inputs or (), config, out, options, [*texts, *(sets or ())])
     logs = [f"{STATE_TOPIC}-{log}" if log.isdecimal() else log for log in afresh or ()]
 
     def print_report(report: AuditReport) -> None:
@@ -227,33 +186,44 @@ def audit(
     return FOUND if report.failing or report.failing_verdicts else DONE
 
 
-def _assignments(given: Mapping[str, object]) -> list[str]:
-    return [f"{key}={value}" for key, value in given.items() if value is not None]
-
-
 def _settings(
-    inputs: Sequence[str] | None,
-    config: str | None,
-    out: str | None,
-    of_each: Mapping[str, str | None],
-    overrides: Sequence[str],
+    inputs: Sequence[str], config: str | None, out: str | None, options: InputOptions, overrides: Sequence[str]
 ) -> AuditSettings:
     """The settings of an audit, from its file or from INPUT and --out.
 
     Raises:
         ShareStateError: if both or neither are given, or one cannot be used.
     """
+    # Refuses values that no configuration takes, and names the option.
+    options.spec(inputs)
     if inputs:
         if config is not None or out is None:
             raise ShareStateError("audit: give INPUT... and --out WAREHOUSE, or --config FILE")
         if inputs[0].endswith((".yaml", ".yml")):
             raise ShareStateError(f"audit: {inputs[0]} is not a log; give a configuration as --config {inputs[0]}")
-        by_source = [f"sources.{number}.{one}" for number in range(len(inputs)) for one in _assignments(of_each)]
-        return settings_for(inputs, out, [*by_source, *overrides])
+        return settings_for(inputs, out, overrides, assignments=options.assignments(len(inputs)))
     if config is None and out is None:
         raise ShareStateError("audit: give --config FILE, or INPUT... and --out WAREHOUSE")
-    for key, value in of_each.items():
-        if value not in (None, _DEFAULTS.get(key)):
-            option = "column" if key.startswith("columns.") else key.replace("_", "-")
-            raise ShareStateError(f"audit: --{option} applies to INPUT; give --set sources.N.{key}={value}")
-    return load_settings(config, [*([f"warehouse={out}"] if out else ()), *overrides])
+    _check_no_source(options)
+    assignments = options.assignments(0)
+    if out is not None:
+        assignments.append(Assignment("--out", ("warehouse",), out))
+    return load_settings(config, overrides, assignments=assignments)
+
+
+def _check_no_source(options: InputOptions) -> None:
+    """Refuse options of an INPUT where the file names the sources; --column may be for the tables of --groups.
+
+    Raises:
+        ShareStateError: naming the first, and the key to set.
+    """
+    for option in input_options("audit"):
+        value = options.get(option.name)
+        is_of_groups = option.name == "columns" and options.get("groups") is not None
+        if option.path[0] != "sources" or is_of_groups or value in (None, "auto"):
+            continue
+        key, text = option.path[-1], value
+        if isinstance(value, dict):
+            name, text = next(iter(value.items()))
+            key = f"{key}.{name}"
+        raise ShareStateError(f"audit: {option.flag} applies to INPUT; give --set sources.N.{key}={text}")

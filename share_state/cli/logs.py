@@ -1,32 +1,17 @@
 """Commands that read logs and print: `explain`, `decode`, `diff`, `plot` and `cutoff`."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
+from share_state.cli.input_options import InputOptions, Inputs, open_plan
 from share_state.cli.main import DONE, FOUND, command
-from share_state.cli.options import (
-    DeadLetters,
-    DeliveryLimit,
-    Folding,
-    Group,
-    Inputs,
-    Json,
-    Judging,
-    Partition,
-    Reading,
-    Running,
-    Subscriptions,
-    Topic,
-    fails,
-    open_plan,
-    spec_of,
-)
-from share_state.config.inputs import JUDGE_NONE, LATER_OPTIONS, FieldNames
+from share_state.cli.options import DeliveryLimit, FailOn, Group, Json, Partition, Running, Topic, fails
+from share_state.config.inputs import JUDGE_NONE, LATER_OPTIONS, OPTIONS, FieldNames
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.options import SharePartitionFilter
@@ -60,19 +45,19 @@ _LOG = logging.getLogger("share_state")
 @command("share-state explain /exports/broker-1 --group app --topic orders --partition 0 --offset 4711")
 def explain(
     inputs: Inputs,
-    group: Annotated[str, typer.Option(help="The share group.")],
-    topic: Annotated[str, typer.Option(help="The topic (name or id).")],
-    partition: Annotated[int, typer.Option(help="The partition of the topic.")],
-    offset: Annotated[int, typer.Option(min=0, help="The offset to explain.")],
-    reading: Reading,
-    folding: Folding,
+    group: Annotated[str, typer.Option(metavar="GROUP", help="The share group.")],
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="The topic (name or id).")],
+    partition: Annotated[int, typer.Option(metavar="N", help="The partition of the topic.")],
+    offset: Annotated[int, typer.Option(metavar="OFFSET", min=0, help="The offset to explain.")],
+    options: InputOptions,
     delivery_limit: DeliveryLimit = None,
-    dead_letters: DeadLetters = None,
     as_json: Json = False,
 ) -> None:
     """Print what happened to one offset, record by record."""
-    with open_plan(spec_of(inputs, reading, folding=folding, dead_letters=dead_letters)) as plan:
-        found = explain_offset(plan, inputs, group, topic, partition, offset, delivery_limit)
+    if delivery_limit is not None:
+        options = options.with_limit("delivery_count", delivery_limit, group)
+    with open_plan(options.spec(inputs, reads_groups=False)) as plan:
+        found = explain_offset(plan, inputs, group, topic, partition, offset)
     console.print_json(found) if as_json else print_explanation(found)
 
 
@@ -81,12 +66,14 @@ def decode(
     inputs: Inputs,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Write a Delta table to this folder.")] = None,
     *,
-    reading: Reading,
+    options: InputOptions,
     running: Running,
     as_json: Json = False,
 ) -> None:
     """Print the records of logs as JSON lines, in log order."""
-    with open_plan(spec_of(inputs, reading, judge=JUDGE_NONE), running.choice) as plan:
+    spec = options.spec(inputs, reads_groups=False, names_only=True, judge=JUDGE_NONE)
+    with open_plan(spec, running.choice) as found_plan:
+        plan = name_topics(found_plan)
         if out is None:
             print_records(plan)
             return
@@ -105,7 +92,7 @@ def diff(
     inputs: Annotated[
         list[str], typer.Argument(metavar="A B | INPUT...", help="Two warehouses, or one export with as-of options.")
     ],
-    reading: Reading,
+    options: InputOptions,
     and_as_of_offset: Annotated[
         list[str] | None, typer.Option(metavar="P=OFFSET", help="Offset of the later point; by default the end.")
     ] = None,
@@ -120,10 +107,10 @@ def diff(
     It takes two warehouses as well, and compares SPSO, SPEO, epochs and the ranges in flight.
     """
     selection = SharePartitionFilter(group, topic, partition)
-    later = replace(reading, as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
-    if _compares_exports(inputs, reading, later):
+    later = options.with_values(as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
+    if _compares_exports(inputs, options, later):
         with (
-            _open_plan(inputs, reading, judge=JUDGE_NONE) as first,
+            _open_plan(inputs, options, judge=JUDGE_NONE) as first,
             _open_plan(inputs, later, judge=JUDGE_NONE, names=LATER_OPTIONS) as second,
         ):
             before, after = fold_exports((first, second), selection)
@@ -135,19 +122,19 @@ def diff(
 
 @contextmanager
 def _open_plan(
-    inputs: Sequence[str], reading: Reading, judge: str | None = None, names: FieldNames | None = None
+    inputs: Sequence[str], options: InputOptions, judge: str | None = None, names: FieldNames = OPTIONS
 ) -> Iterator[FoldPlan]:
     """Yield a plan with the topic names that the groups of the input hold."""
-    spec = spec_of(inputs, reading, names_only=True, judge=judge, names=names)
+    spec = options.spec(inputs, names=names, names_only=True, judge=judge)
     with open_plan(spec, names=names) as plan:
         yield name_topics(plan)
 
 
-def _compares_exports(inputs: Sequence[str], earlier: Reading, later: Reading) -> bool:
+def _compares_exports(inputs: Sequence[str], earlier: InputOptions, later: InputOptions) -> bool:
     """Whether the options name two points of one export, not two warehouses; refuses what names neither."""
-    if earlier.as_of_offset or earlier.as_of_time:
+    if earlier.get("as_of_offset") or earlier.get("as_of_time"):
         return True
-    if later.as_of_offset or later.as_of_time:
+    if later.get("as_of_offset") or later.get("as_of_time"):
         raise ShareStateError("diff: give the earlier point of the export too: --as-of-offset or --as-of-time")
     if len(inputs) != 2:
         raise ShareStateError("diff: give two warehouses, or an export and --as-of-offset or --as-of-time")
@@ -156,14 +143,17 @@ def _compares_exports(inputs: Sequence[str], earlier: Reading, later: Reading) -
 
 @command("share-state plot window /exports/broker-1 --group app --topic orders --partition 0 --out w.html")
 def plot(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="Chart: window, offsets, deliveries or cutoff.")],
+    what: Annotated[
+        Literal["window", "offsets", "deliveries", "cutoff"],
+        typer.Argument(metavar="WHAT", help="Chart: window, offsets, deliveries or cutoff."),
+    ],
     inputs: Inputs,
     out: Annotated[str, typer.Option(metavar="FILE", help="The .html, .svg or .png file to write.")],
-    group: Annotated[str | None, typer.Option(help="The share group.")] = None,
-    topic: Annotated[str | None, typer.Option(help="The topic (name or id).")] = None,
-    partition: Annotated[int | None, typer.Option(help="The partition of the topic.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="GROUP", help="The share group.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="The topic (name or id).")] = None,
+    partition: Annotated[int | None, typer.Option(metavar="N", help="The partition of the topic.")] = None,
     *,
-    reading: Reading,
+    options: InputOptions,
     delivery_limit: DeliveryLimit = None,
     as_json: Json = False,
 ) -> None:
@@ -176,8 +166,10 @@ def plot(
     from share_state.report.plots.overview import draw_plot  # noqa: PLC0415
 
     console.check_suffix(out, SUFFIXES)
-    with _open_plan(inputs, reading) as plan:
-        chart = draw_plot(what, plan, SharePartitionFilter(group, topic, partition), delivery_limit)
+    if delivery_limit is not None:
+        options = options.with_limit("delivery_count", delivery_limit)
+    with _open_plan(inputs, options) as plan:
+        chart = draw_plot(what, plan, SharePartitionFilter(group, topic, partition))
     save(chart, out)
     found = {"picture": what, "of": chart.heading, "file": out, "says": chart.says}
     console.print_json(found) if as_json else console.print_line(f"{out}: {chart.says}")
@@ -201,24 +193,12 @@ def cutoff(
     verify: Annotated[
         bool, typer.Option("--verify", help="Verify the cutoff: fold again without the records before it, and compare.")
     ] = False,
-    ignore_uncheckpointed: Annotated[
-        bool, typer.Option("--ignore-uncheckpointed", help="control_records: ignore groups without a checkpoint.")
-    ] = False,
-    index: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="control_records: check and update the share snapshot files in this folder (not with --as-of-*).",
-        ),
-    ] = None,
     accept: Annotated[
         bool, typer.Option("--accept", help="With --index: drop entries that the log contradicts.")
     ] = False,
     *,
-    reading: Reading,
-    folding: Folding,
-    subscriptions: Subscriptions = None,
-    judging: Judging,
+    options: InputOptions,
+    fail_on: FailOn = "error",
     running: Running,
     as_json: Json = False,
 ) -> int:
@@ -231,15 +211,15 @@ def cutoff(
         check_topic_name(copy_topic)
         if delete_records is None:
             raise ShareStateError("--copy-topic: names the topic in the file of --delete-records; give that, too")
+    index = options.get("index")
     if accept and index is None:
         raise ShareStateError("--accept: drops entries of share snapshot files; give --index too")
-    control = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed, "index": index}
     # Without --topics, the groups of the export name the topics.
-    names_only, choice = reading.topics is None, running.choice
-    spec = spec_of(inputs, reading, names_only=names_only, folding=folding, judging=judging, **control)
+    names_only, choice = options.get("topics") is None, running.choice
+    spec = options.spec(inputs, reads_groups=names_only, names_only=names_only)
     with open_plan(spec, choice) as found_plan:
         plan = replace(name_topics(found_plan), verify=verify)
-        _check_control_options(plan, control)
+        _check_control_options(plan, options)
         if delete_records is not None:
             check_deletable(delete_records, plan.logs)
         progress = Progress(quiet=running.quiet)
@@ -254,7 +234,7 @@ def cutoff(
         progress.close()
     if index is not None and not spec.has_as_of:
         write_share_snapshots(index, result.index, accept=accept)
-    named_holders = name_holders(result.cutoff, plan.topics)
+    named_holders = name_holders(result.cutoff, plan.options.topics)
     found, named = replace(result, cutoff=named_holders).plain(), None
     not_deletable = refused(found["cutoff"])
     if delete_records is not None:
@@ -276,10 +256,10 @@ def cutoff(
         if delete_records is not None:
             print_delete_records(delete_records, named, copy_topic)
     is_refused = (verify or delete_records is not None) and bool(not_deletable)
-    return FOUND if result.differing or is_refused or fails(result.by_severity, judging.fail_on) else DONE
+    return FOUND if result.differing or is_refused or fails(result.by_severity, fail_on) else DONE
 
 
-def _check_control_options(plan: FoldPlan, control: Mapping[str, Any]) -> None:
+def _check_control_options(plan: FoldPlan, options: InputOptions) -> None:
     """Refuse options of control records if the input has none.
 
     Raises:
@@ -287,6 +267,6 @@ def _check_control_options(plan: FoldPlan, control: Mapping[str, Any]) -> None:
     """
     if any(dialect_of(log) is CONTROL_DIALECT for log in plan.logs):
         return
-    for name in filter(control.get, control):
+    for name in filter(options.get, ("subscriptions", "ignore_uncheckpointed", "index")):
         option = f"--{name.replace('_', '-')}"
         raise ShareStateError(f"{option}: is for control records, and the input has none (--dialect control_records)")

@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
@@ -22,6 +22,8 @@ from types import FrameType
 from typing import Annotated, Any, TextIO, cast, get_type_hints
 
 import typer
+from pydantic import ValidationError
+from typer.core import TyperArgument, TyperCommand
 from typer.exceptions import Abort, Exit, TyperException
 from typer.models import ArgumentInfo
 
@@ -51,9 +53,9 @@ COMMANDS = {
     "diff": "logs",
     "groups": "tables",
     "decode": "logs",
-    "topics": "topics",
+    "topics": "cluster",
     "simulate": "simulate",
-    "compare": "tables",
+    "compare": "cluster",
     "rules": "tables",
     "plot": "logs",
     "setup": "setup",
@@ -82,6 +84,21 @@ def top(
         typer.echo(context.get_help())
 
 
+class _PlainCommand(TyperCommand):
+    """A command whose help shows the arguments without their Python types."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        for parameter in self.params:
+            if isinstance(parameter, TyperArgument):
+                parameter.display_type_rich = _no_type  # type: ignore[method-assign]
+
+
+def _no_type(ctx: object) -> None:
+    """In place of the type of an argument."""
+    del ctx
+
+
 class Stopped(BaseException):
     """Raised in the running command on SIGINT or SIGTERM, so that it deletes uncommitted files."""
 
@@ -92,6 +109,21 @@ class Stopped(BaseException):
 
 class Bundle:
     """Base of frozen dataclasses whose fields are options. typer has no way to share options between commands."""
+
+    @classmethod
+    def parameters(cls, command: str) -> Iterator[inspect.Parameter]:
+        """The options of a command that the bundle stands for."""
+        del command
+        types = get_type_hints(cls, include_extras=True)
+        for field in fields(cls):  # type: ignore[arg-type]
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            kind = inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(field.name, kind, default=default, annotation=types[field.name])
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Bundle":
+        """The bundle of the values of these options."""
+        return cls(**values)
 
 
 _Command = Callable[..., int | None]
@@ -108,7 +140,7 @@ def command(example: str, *, has_clock: bool = False) -> Callable[[_Command], _C
     """
 
     def register(function: _Command) -> _Command:
-        app.command(epilog=f"Example: {example}")(_without_bundles(function, has_clock))
+        app.command(cls=_PlainCommand, epilog=f"Example: {example}")(_without_bundles(function, has_clock))
         return function
 
     return register
@@ -153,19 +185,22 @@ def _without_bundles(function: _Command, has_clock: bool) -> _Command:
     hints = get_type_hints(function, include_extras=True)
     bundles = {name: kind for name, kind in hints.items() if inspect.isclass(kind) and issubclass(kind, Bundle)}
     parameters = list[inspect.Parameter]()
+    of_bundles = {name: list(kind.parameters(function.__name__)) for name, kind in bundles.items()}
     for name, parameter in inspect.signature(function).parameters.items():
         plain = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
-        parameters += _fields(bundles[name]) if name in bundles else [plain]
-    common = [one for one in _fields(_Common) if one.name not in {parameter.name for parameter in parameters}]
+        parameters += of_bundles.get(name, [plain])
+    named = {parameter.name for parameter in parameters}
+    common = [one for one in _Common.parameters(function.__name__) if one.name not in named]
     parameters += common
+    types = {parameter.name: parameter.annotation for parameter in parameters}
 
     def run(**given: Any) -> int | None:
         quiet = given["quiet"]
-        given = {name: _check_text(name, value, hints.get(name)) for name, value in given.items()}
+        given = {name: _check_text(name, value, types[name]) for name, value in given.items()}
         for parameter in common:
             del given[parameter.name]
         for name, kind in bundles.items():
-            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
+            given[name] = kind.of({one.name: given.pop(one.name) for one in of_bundles[name]})
         try:
             with _notes_on_stderr(quiet=quiet, has_clock=has_clock):
                 return function(**given)
@@ -175,7 +210,7 @@ def _without_bundles(function: _Command, has_clock: bool) -> _Command:
             raise stopped from None
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__annotations__ = types
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
 
@@ -221,14 +256,6 @@ class _Common(Bundle):
     verbose: Verbose = False
 
 
-def _fields(bundle: type[Bundle]) -> Iterator[inspect.Parameter]:
-    types = get_type_hints(bundle, include_extras=True)
-    for field in fields(bundle):  # type: ignore[arg-type]
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
-        kind = inspect.Parameter.KEYWORD_ONLY
-        yield inspect.Parameter(field.name, kind, default=default, annotation=types[field.name])
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     if sys.stderr is None:  # closed, as by `2>&-`
@@ -258,7 +285,7 @@ def _run(given: list[str]) -> int:
     try:
         if given != ["--version"]:
             # Only the module of the command is imported, all of them for --help.
-            for name in [name for name in given[:1] if name in COMMANDS] or COMMANDS:
+            for name in [name for name in (given or _words_to_complete())[:1] if name in COMMANDS] or COMMANDS:
                 import_module(f"share_state.cli.{COMMANDS[name]}")
         try:
             code = int(app(args=_name_logs_afresh(given), prog_name="share-state", standalone_mode=False) or DONE)
@@ -303,6 +330,13 @@ def _run(given: list[str]) -> int:
         return _fail(_with_standing(f"unexpected {type(error).__name__}: {first} (-v shows more)", error), UNEXPECTED)
 
 
+def _words_to_complete() -> list[str]:
+    """The words after `share-state` of which a shell asks to complete the last; none if it asks for nothing."""
+    # bash sets the first, other shells the second. Source: typer._completion_classes.
+    words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    return words.split()[1:] if "_SHARE_STATE_COMPLETE" in os.environ else []
+
+
 def _print_traceback(given: Sequence[str]) -> None:
     if "-v" in given or "--verbose" in given:
         traceback.print_exc()
@@ -344,6 +378,11 @@ def _describe_usage_error(error: Any, given: Sequence[str]) -> str:
             written += [word.partition("=")[2] for word in given if word.startswith(f"{option}=")]
             end = reason.removeprefix(begin) if fix.endswith(" ") else ""
             return f"{option} {written[-1] if written else ''}: give {fix}{end}"
+    choices = getattr(getattr(getattr(error, "param", None), "type_descriptor", None), "choices", None)
+    if choices and isinstance(error.__cause__, ValidationError):
+        refused = error.__cause__.errors()[0]["input"]
+        named = option if option.startswith("-") else error.param.display_name_raw
+        return f"{named} {refused}: give one of {', '.join(choices)}"
     text, context = " ".join(error.format_message().split()).rstrip("."), error.ctx
     name = "share-state" if context is None else context.command_path
     return f"{text}; `{name} --help` lists what can be given"

@@ -8,24 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from share_state.cli.input_options import InputOptions, Inputs, open_plan
 from share_state.cli.main import DONE, FOUND, command
-from share_state.cli.options import (
-    CopiedLast,
-    DeadLetters,
-    Folding,
-    GroupSide,
-    Inputs,
-    Json,
-    Judging,
-    Out,
-    Reading,
-    Running,
-    Subscriptions,
-    fails,
-    open_plan,
-    spec_of,
-)
-from share_state.config.inputs import JUDGE_NONE, JUDGE_STATE
+from share_state.cli.options import FailOn, Json, Out, Running, fails
+from share_state.config.inputs import JUDGE_ALL, JUDGE_NONE, JUDGE_STATE
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import warehouse_lock
 from share_state.errors import ShareStateError, pluralize
@@ -48,58 +34,36 @@ _LOG = logging.getLogger("share_state")
 def reconstruct(
     inputs: Inputs,
     out: Out,
-    reading: Reading,
-    folding: Folding,
-    subscriptions: Subscriptions = None,
+    options: InputOptions,
     *,
-    side: GroupSide,
-    dead_letters: DeadLetters = None,
-    dead_letters_copied_last: CopiedLast = False,
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Also write the table timeline: the state after every record.")
     ] = False,
-    group: Annotated[str | None, typer.Option(help="Limit the timeline to this group.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Limit the timeline to this topic (name or id).")] = None,
-    partition: Annotated[int | None, typer.Option(help="Limit the timeline to this partition.")] = None,
-    judge: Annotated[str, typer.Option(help="Rules to apply: all, state (those over folded state) or none.")] = "all",
-    judging: Judging,
+    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Limit the timeline to this group.")] = None,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Limit the timeline to this topic (name or id).")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(metavar="N", help="Limit the timeline to this partition.")] = None,
+    fail_on: FailOn = "error",
     running: Running,
     as_json: Json = False,
 ) -> int:
     """Fold exported logs and write the tables; print a summary."""
     progress, choice = Progress(quiet=running.quiet), running.choice
     selection = _timeline_filter(timeline, group, topic, partition)
+    judge = options.get("judge") or JUDGE_ALL
     with open_place(choice, out) as (choice, place):
         if (note := audit_note(place)) is not None:
             logging.getLogger("share_state").info("%s", note)
-        spec = spec_of(
-            inputs,
-            reading,
-            folding=folding,
-            side=side,
-            judging=judging,
-            subscriptions=subscriptions,
-            judge=judge,
-            dead_letters=dead_letters,
-            copied_last=dead_letters_copied_last,
-        )
-        with open_plan(spec, choice) as found_plan:
+        with open_plan(options.with_values(judge=judge).spec(inputs), choice) as found_plan:
             plan = replace(found_plan, timeline=selection)
-            options = {
-                "as_of_offset": ",".join(reading.as_of_offset or ()),
-                "as_of_time": reading.as_of_time or "",
-                "rules": ",".join(judging.rule or ()),
-                "judge": judge,
-                "mode": folding.mode,
-                "subscriptions": json.dumps(plan.control.subscriptions) if subscriptions else "",
-                "dead_letters": ",".join(dead_letters or ()),
-                "dead_letters_copied_last": "true" if dead_letters_copied_last else "",
-                "timeline": json.dumps(asdict(selection)) if selection else "",
-            }
+            texts = {"judge": judge, **options.texts}
+            if plan.options.control.subscriptions is not None:
+                texts["subscriptions"] = json.dumps(plan.options.control.subscriptions)
+            if selection is not None:
+                texts["timeline"] = json.dumps(asdict(selection))
             with warehouse_lock(place, "reconstruct"), open_executor(choice, plan, progress) as executor:
-                result = run_reconstruct(
-                    executor, plan, place, inputs=tuple(inputs), options=options, progress=progress
-                )
+                result = run_reconstruct(executor, plan, place, inputs=tuple(inputs), options=texts, progress=progress)
     progress.close()
     for note in result.notes:
         if not note.startswith(WRITER):
@@ -109,7 +73,7 @@ def reconstruct(
         print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
     else:
         _print_result(found)
-    return FOUND if fails(result.by_severity, judging.fail_on) else DONE
+    return FOUND if fails(result.by_severity, fail_on) else DONE
 
 
 def _timeline_filter(

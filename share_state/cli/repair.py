@@ -5,17 +5,20 @@ from typing import Annotated
 
 import typer
 
+from share_state.cli.completion import complete_group
+from share_state.cli.input_options import InputOptions, open_plan
 from share_state.cli.main import Quiet, command
-from share_state.cli.options import DeadLetters, GroupSide, Json, Reading, open_plan, spec_of
+from share_state.cli.options import Json
 from share_state.config.inputs import InputSpec
 from share_state.config.loading import settings_for
+from share_state.config.sections import Release
 from share_state.errors import ShareStateError, pluralize
 from share_state.kafka.releases import RELEASES
 from share_state.pipeline.executor import Progress
-from share_state.pipeline.inputs import find_cluster_address
+from share_state.pipeline.inputs import AUTO, find_cluster_address
 from share_state.report import console
 from share_state.report.repair.commands import KafkaTools
-from share_state.report.repair.plan import SUFFIXES, check_release, make_plan
+from share_state.report.repair.plan import SUFFIXES, make_plan
 from share_state.report.repair.status import audited, open_warehouse
 from share_state.sources.kafka_client import bootstrap_servers
 
@@ -26,24 +29,24 @@ def repair(
         list[str],
         typer.Argument(metavar="INPUT...|WAREHOUSE", help="Logs, as for other commands, or the warehouse of an audit."),
     ],
-    group: Annotated[list[str] | None, typer.Option(help="Plan only for this group (repeatable).")] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GROUP", help="Plan only for this group (repeatable).", autocompletion=complete_group),
+    ] = None,
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the plan to this .md, .sh or .json file.")
     ] = None,
     release: Annotated[
-        str | None, typer.Option(help=f"Release that wrote the log: {', '.join(RELEASES)}; else inferred.")
+        Release | None,
+        typer.Option(metavar="|".join(RELEASES), help="Release that wrote the log; by default inferred from the log."),
     ] = None,
     most: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of share-partitions.")] = 50,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Set a limit, such as limits.delivery_count=3 (only for logs)."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", hidden=True, help="Old form of --limit: limits.delivery_count=3."),
     ] = None,
     *,
-    reading: Reading,
-    side: GroupSide,
-    dead_letters: DeadLetters = None,
+    options: InputOptions,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -54,19 +57,18 @@ def repair(
     if out is not None:
         console.check_suffix(out, SUFFIXES)
         console.check_report_paths(out)
-    check_release(release)
     progress = Progress(quiet=quiet)
     if (tables := open_warehouse(inputs)) is not None:
-        if (reading, side, dead_letters, sets) != (Reading(), GroupSide(), None, None):
+        if options.given or sets:
             raise ShareStateError(f"{inputs[0]}: is a warehouse, which keeps the options of its run; leave out others")
         plan = make_plan(tables, group or (), release=release, most=most)
     else:
-        spec = spec_of(inputs, reading, side=side, dead_letters=dead_letters)
-        address = find_cluster_address(inputs, reading.format)
-        tools = KafkaTools(bootstrap_servers(address) if address else None, reading.kafka_properties)
-        opened, is_live = open_plan(_with_limits(spec, inputs, sets)), address is not None and not spec.has_as_of
+        spec = _with_limits(options, inputs, sets or ())
+        address = find_cluster_address(inputs, options.get("format") or AUTO)
+        tools = KafkaTools(bootstrap_servers(address) if address else None, options.get("kafka_properties"))
+        opened, is_live = open_plan(spec), address is not None and not spec.has_as_of
         with opened as logs, progress("read and fold"), audited(logs, inputs, is_live=is_live) as tables:
-            plan = make_plan(tables, group or (), limits=logs.limits, release=release, most=most, tools=tools)
+            plan = make_plan(tables, group or (), limits=logs.options.limits, release=release, most=most, tools=tools)
     progress.close()
     if out is not None:
         plan.write(out)
@@ -78,8 +80,12 @@ def repair(
         console.print_line(f"{out}: {pluralize(len(plan.repairs), 'share-partition')} in trouble")
 
 
-def _with_limits(spec: InputSpec, inputs: Sequence[str], sets: Sequence[str] | None) -> InputSpec:
-    for one in sets or ():
+def _with_limits(options: InputOptions, inputs: Sequence[str], sets: Sequence[str]) -> InputSpec:
+    """The InputSpec with the limits of `--set limits.NAME=VALUE` and of an audit's environment variables."""
+    for one in sets:
         if not one.startswith("limits."):
-            raise ShareStateError(f"--set {one}: give a key of limits, such as limits.delivery_count=3")
-    return spec.model_copy(update={"limits": settings_for(inputs, "-", list(sets or ())).limits})
+            raise ShareStateError(f"--set {one}: give a limit as --limit NAME=VALUE")
+    spec = options.spec(inputs)
+    limits = [one for one in options.assignments(len(inputs)) if one.path[0] == "limits"]
+    settings = settings_for(inputs, "-", sets, assignments=limits)
+    return spec.model_copy(update={"limits": settings.limits})

@@ -4,12 +4,13 @@ import json
 from dataclasses import astuple
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import Json, pairs
+from share_state.config.sections import Release
 from share_state.errors import pluralize
 from share_state.kafka.releases import LATEST, RELEASES
 from share_state.report.console import print_json, print_line, print_table
@@ -41,11 +42,12 @@ def simulate(
             "--group-config", metavar="K=V", help="Set a config of every group, such as share.delivery.count.limit=10."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random generator.")] = 0,
-    groups: Annotated[int, typer.Option(help="Number of share groups.")] = 8,
-    minutes: Annotated[int, typer.Option(help="Simulated minutes.")] = 10,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random generator.")] = 0,
+    groups: Annotated[int, typer.Option(metavar="N", help="Number of share groups.")] = 8,
+    minutes: Annotated[int, typer.Option(metavar="N", help="Simulated minutes.")] = 10,
     dialect: Annotated[
-        str, typer.Option(help="Records to write: share_group_state, control_records or both.")
+        Literal["share_group_state", "control_records", "both"],
+        typer.Option(metavar="share_group_state|control_records|both", help="Records to write."),
     ] = "share_group_state",
     faults: Annotated[
         list[str] | None,
@@ -55,10 +57,14 @@ def simulate(
             help=f"Plant a fault (repeatable); faults.jsonl lists the findings. One of all or:\n\n\b\n{_FAULTS}",
         ),
     ] = None,
-    release: Annotated[str, typer.Option(help=f"Kafka release of the brokers: {', '.join(RELEASES)}.")] = LATEST.name,
-    state_partitions: Annotated[int, typer.Option(help="Partitions of __share_group_state.")] = 50,
-    updates_per_snapshot: Annotated[int, typer.Option(help="Updates before the next snapshot.")] = 500,
-    checkpoint_every: Annotated[int, typer.Option(help="control_records: deltas before the next checkpoint.")] = 10,
+    release: Annotated[
+        Release, typer.Option(metavar="|".join(RELEASES), help="Kafka release of the brokers.")
+    ] = LATEST.name,
+    state_partitions: Annotated[int, typer.Option(metavar="N", help="Partitions of __share_group_state.")] = 50,
+    updates_per_snapshot: Annotated[int, typer.Option(metavar="N", help="Updates before the next snapshot.")] = 500,
+    checkpoint_every: Annotated[
+        int, typer.Option(metavar="N", help="control_records: deltas before the next checkpoint.")
+    ] = 10,
     control_offsets_as_gaps: Annotated[
         bool,
         typer.Option(
@@ -67,7 +73,10 @@ def simulate(
             "otherwise no fetch acquires them.",
         ),
     ] = False,
-    codec: Annotated[str, typer.Option(help="Compression: none, gzip, snappy, lz4 or zstd.")] = "none",
+    codec: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"],
+        typer.Option(metavar="none|gzip|snappy|lz4|zstd", help="Compression of the record batches."),
+    ] = "none",
     prune: Annotated[bool, typer.Option("--prune", help="Let the brokers delete redundant records.")] = False,
     trace: Annotated[
         bool, typer.Option("--trace", help="Also write the result of every event and the state after every record.")

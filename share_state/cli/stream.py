@@ -16,23 +16,10 @@ from typing import Annotated, Any
 
 import typer
 
+from share_state.cli.input_options import InputOptions
 from share_state.cli.main import DONE, FOUND, command
-from share_state.cli.options import (
-    CopiedLast,
-    DeadLetters,
-    Json,
-    Judging,
-    KafkaProperties,
-    Out,
-    Running,
-    StatePartitions,
-    TopicsFile,
-    announce_compiling,
-    fails,
-    pairs,
-)
+from share_state.cli.options import FailOn, Json, Out, Running, announce_compiling, fails
 from share_state.cli.reconstruct import print_findings, print_size
-from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, ShareStateError, WarehouseError, require
@@ -132,7 +119,6 @@ def stream(
     trigger: Annotated[
         str, typer.Option(metavar="TIME", help="Time between the starts of micro-batches: 500ms, 10s, 1m.")
     ] = "10s",
-    kafka_properties: KafkaProperties = None,
     most_records: Annotated[
         int | None,
         typer.Option("--max-records", metavar="N", min=1, help="kafka://: maximum number of records in a micro-batch."),
@@ -150,11 +136,8 @@ def stream(
         int,
         typer.Option(metavar="N", min=0, help="Maximum number of share-partitions with their own series, worst first."),
     ] = 2000,
-    topics: TopicsFile = None,
-    state_partitions: StatePartitions = None,
-    dead_letters: DeadLetters = None,
-    dead_letters_copied_last: CopiedLast = False,
-    judging: Judging,
+    options: InputOptions,
+    fail_on: FailOn = "error",
     running: Running,
     as_json: Json = False,
 ) -> int:
@@ -166,8 +149,9 @@ def stream(
             f"{out}: a stream writes to a folder or an address, not to a schema; give ./{out} or a path"
         )
     _check_places(source, out, checkpoint)
-    spec = input_spec(OPTIONS, rules=pairs(judging.rule, "--rule"), state_partitions=state_partitions)
-    limits = spec.limits.to_limits()
+    spec = options.spec([])
+    limits, state_partitions = spec.limits.to_limits(), spec.state_partitions
+    kafka_properties = options.get("kafka_properties")
     if find_cluster_address([source]):
         known, limits = _cluster(source, kafka_properties, limits, once)
     elif "://" not in source and not Path(source).is_dir():
@@ -177,20 +161,20 @@ def stream(
             f"{source}: segments of a log, which `share-state audit` reads; give a folder of Parquet files"
         )
     else:
-        given = read_topics(topics) if topics else Topics()
+        given = read_topics(spec.topics) if spec.topics else Topics()
 
         def known() -> Topics:
             return given
 
     letters = None
-    if dead_letters:
-        find = partial(find_dead_letters, dead_letters, kafka_properties)
+    if spec.dead_letters:
+        find = partial(find_dead_letters, spec.dead_letters, kafka_properties)
         find()
         letters = StreamLetters(
             find,
             severities=spec.rules,
             state_partitions=state_partitions,
-            copied_last=dead_letters_copied_last,
+            copied_last=spec.dead_letters_copied_last,
             **({"seconds": inf} if once else {}),
         )
     require("pyspark", "pandas", "google.protobuf")
@@ -204,11 +188,10 @@ def stream(
         has_letters = letters is not None
         fold = StreamFold(limits, spec.rules, state_partitions, f"{folder}/{INITIAL}", has_dead_letters=has_letters)
         starting = None if run.begun_from is None else _starting(run)
-        options = {"rules": ",".join(judging.rule or ()), "checkpoint": checkpoint}
-        options |= {"dead_letters": ",".join(dead_letters)} if dead_letters else {}
+        texts = {**options.texts, "checkpoint": checkpoint}
         with (
             discard_unused(out, folder, run),
-            StreamTables(out, run, fold, options=options, topics=known, letters=letters) as tables,
+            StreamTables(out, run, fold, options=texts, topics=known, letters=letters) as tables,
         ):
             what = StreamSpec(
                 inputs[0],
@@ -246,7 +229,7 @@ def stream(
     progress.close()
     found = result.plain() | {"warehouse": out, "micro_batch": tables.run.batch if tables.run.batch >= 0 else None}
     console.print_json(found) if as_json else _print_result(found, source)
-    return FOUND if fails(result.by_severity, judging.fail_on) else DONE
+    return FOUND if fails(result.by_severity, fail_on) else DONE
 
 
 def _print_result(found: Mapping[str, Any], source: str) -> None:

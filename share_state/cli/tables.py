@@ -1,21 +1,12 @@
-"""Commands that read tables and print: `show`, `groups` and `compare`; and `rules`."""
+"""Commands that read tables and print: `show` and `groups`; and `rules`."""
 
-from collections import Counter
 from typing import Annotated
 
 import typer
 
-from share_state.cli.main import DONE, FOUND, command
-from share_state.cli.options import (
-    FailOn,
-    Group,
-    Json,
-    KafkaProperties,
-    Partition,
-    Topic,
-    Warehouse,
-    fails,
-)
+from share_state.cli.completion import complete_group
+from share_state.cli.main import command
+from share_state.cli.options import Group, Json, Partition, Topic, Warehouse
 from share_state.fold.options import SharePartitionFilter
 from share_state.report import console
 from share_state.report.show import describe_groups, print_groups, print_state, print_state_json
@@ -42,33 +33,16 @@ def show(
 @command("share-state groups /lake/share_state --group orders-app")
 def groups(
     warehouse: Warehouse = "share_state",
-    group: Annotated[str | None, typer.Option(help="Print the details of this group.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="GROUP", help="Print the details of this group.", autocompletion=complete_group),
+    ] = None,
     members: Annotated[bool, typer.Option("--members", help="Print the members of every group.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print members, assignment and lag of share groups."""
     found = describe_groups(warehouse, group)
     console.print_json(found) if as_json else print_groups(found, group=group, members=members)
-
-
-@command("share-state compare /lake/share_state kafka://broker-1:9092")
-def compare(
-    warehouse: Annotated[str, typer.Argument(metavar="WAREHOUSE", help="Folder of the Delta tables.")],
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="kafka://HOST:PORT[,HOST:PORT...].")],
-    kafka_properties: KafkaProperties = None,
-    fail_on: FailOn = "error",
-    as_json: Json = False,
-) -> int:
-    """Compare the tables with the offsets of a running cluster."""
-    from share_state.report.compare import compare as compare_offsets  # noqa: PLC0415  only this command asks a broker
-    from share_state.report.compare import list_groups, print_comparison  # noqa: PLC0415
-    from share_state.sources.kafka_admin import fetch_broker_offsets  # noqa: PLC0415
-
-    names = list_groups(warehouse)
-    answers = fetch_broker_offsets(cluster, kafka_properties, names)
-    found = compare_offsets(warehouse, answers)
-    console.print_json(found | {"warehouse": warehouse, "cluster": cluster}) if as_json else print_comparison(found)
-    return FOUND if fails(Counter(one["severity"] for one in found["findings"]), fail_on) else DONE
 
 
 @command("share-state rules --json")

@@ -1,50 +1,47 @@
 """`InputSpec`: what to read and how to fold it. Options, YAML keys and Python arguments all build one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from difflib import get_close_matches
+from functools import cache
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    InstanceOf,
-    ValidationError,
-    model_validator,
+from pydantic import BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError
+
+from share_state.config.declaration import (
+    CONFIGURATION,
+    DATA_SOURCE,
+    RULES,
+    SURFACES,
+    NoOption,
+    Option,
+    OptionSpec,
+    declared_options,
+    python,
 )
-
+from share_state.config.sections import Column, GroupSettings, InputSettings, LimitSettings
 from share_state.errors import InputError, ShareStateError
-from share_state.fold.limits import Limits
-from share_state.fold.options import STRICT
 from share_state.kafka.primitives import LARGEST_INT64
-from share_state.kafka.releases import RELEASES
-from share_state.rules.group_context import GroupLimits
-from share_state.rules.registry import OFF, registered
 from share_state.sources.as_of import TIME_FORMS, LogTime, NotATimeError, parse_time
-from share_state.sources.object_stores import normalize_address
 from share_state.sources.topics import Topics
-
-HISTORY, LATEST = "history", "latest"
-"""Which records of classic consumer groups are judged: all in the log, or the latest of each group."""
 
 JUDGE_ALL, JUDGE_STATE, JUDGE_NONE = "all", "state", "none"
 """Which rules apply: all rules, all except those over single records of `__share_group_state`, or none."""
 
-INT32_MAX = 2**31 - 1
+Judge = Literal["all", "state", "none"]
+LogOffset = Annotated[int, Field(ge=0, le=LARGEST_INT64, strict=True)]
 
-
-def _off_if_false(value: Any) -> Any:
-    """Accept false for `off`: programs that write YAML or JSON turn a bare `off` of YAML 1.1 into false."""
-    return OFF if str(value).lower() in (OFF, "false") else value
-
-
-def _is_registered(code: str) -> str:
-    if code not in registered():
-        raise ValueError("no such rule")
-    return code
+_NO_AS_OF = {
+    "audit": "an audit goes on where the last one stopped, up to the end of the logs",
+    CONFIGURATION: "an audit goes on where the last one stopped, up to the end of the logs",
+    "stream": "a stream goes on while records are written",
+}
+_NO_JUDGE = {
+    surface: "it applies the rules that its result needs"
+    for surface in SURFACES
+    if surface not in ("reconstruct", python("reconstruct"), DATA_SOURCE)
+}
 
 
 def _to_time(value: Any) -> int | LogTime:
@@ -53,233 +50,49 @@ def _to_time(value: Any) -> int | LogTime:
     return parse_time(value)
 
 
-def _to_address(path: str) -> str:
-    address = normalize_address(path)
-    if not address or "\0" in address:
-        raise ValueError("no path")
-    return address
-
-
-FileFormat = Literal["auto", "segments", "table", "dump-log", "console-json"]
-Format = Literal[FileFormat, "kafka"]
-Column = Literal["key", "value", "topic", "partition", "offset", "timestamp"]
-Dialect = Literal["auto", "share_group_state", "control_records"]
-Claims = Literal["history", "latest"]
-Mode = Literal["strict", "best-effort"]
-Judge = Literal["all", "state", "none"]
-if TYPE_CHECKING:
-    Release = str
-else:
-    Release = Literal[tuple(RELEASES)]
-Severity = Annotated[Literal["error", "warning", "info", "off"], BeforeValidator(_off_if_false)]
-RuleCode = Annotated[str, AfterValidator(_is_registered)]
-PathText = Annotated[
-    str,
-    Field(min_length=1, json_schema_extra={"format": "path"}),
-    AfterValidator(_to_address),
-]
-Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
-LogOffset = Annotated[int, Field(ge=0, le=LARGEST_INT64, strict=True)]
-_KAFKA, _GROUPS = Limits(), GroupLimits()
-
-
-class Section(BaseModel):
-    """A section of the configuration: unknown keys are refused, and a key without a value keeps its default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, values: Any) -> Any:
-        """A section whose keys are all commented out is null in YAML."""
-        if not isinstance(values, dict):
-            return values
-        # Unknown keys are kept, so that pydantic refuses them.
-        return {key: value for key, value in values.items() if value is not None or key not in cls.model_fields}
-
-
-class Source(Section):
-    """One export of a cluster's logs, or the cluster."""
-
-    path: PathText = Field(description="log folder, .log file, table, text or glob of an export; or kafka://HOST:PORT")
-    format: Format = Field(default="auto", description="format of the files; auto looks at the content")
-    dialect: Dialect = Field(
-        default="auto", description="which records they hold; auto detects it from the folder names"
-    )
-    columns: dict[Column, str] = Field(default={}, description="for a table: our column name to its column name")
-    kafka_properties: PathText | None = Field(
-        default=None, description="for kafka://: properties file that Kafka's own tools take (`--command-config`)"
-    )
-
-
-class GroupConfig(Section):
-    """The limits that a share group sets for itself; the cluster's limits apply to keys that are left out."""
-
-    delivery_count: int | None = Field(
-        default=None, ge=1, le=25, description="`share.delivery.count.limit` of the group"
-    )
-    record_locks: Count | None = Field(default=None, description="`share.partition.max.record.locks` of the group")
-
-
-class LimitSettings(Section):
-    """The limits of the cluster; share_state.fold.limits.Limits has the defaults."""
-
-    delivery_count: int = Field(
-        default=_KAFKA.delivery_count, ge=1, le=25, description="`group.share.delivery.count.limit` of the cluster"
-    )
-    record_locks: Count = Field(
-        default=_KAFKA.record_locks, description="`group.share.partition.max.record.locks` of the cluster"
-    )
-    updates_per_snapshot: int = Field(
-        default=_KAFKA.updates_per_snapshot,
-        ge=0,
-        le=INT32_MAX,
-        description="`share.coordinator.snapshot.update.records.per.snapshot` of the cluster",
-    )
-    chain_length: Count = Field(
-        default=_KAFKA.chain_length, description="control records since a checkpoint above which a chain counts as long"
-    )
-    stall_minutes: float = Field(
-        default=_KAFKA.stall_minutes,
-        gt=0,
-        allow_inf_nan=False,
-        description="minutes that a start offset may stay unchanged while later offsets finish",
-    )
-    pinned_records: Count = Field(
-        default=_KAFKA.pinned_records,
-        description="records that one share-partition may keep from deletion before it is reported",
-    )
-    writer_version: Release | None = Field(
-        default=None, description="Kafka release that wrote the log; default: inferred from the log"
-    )
-    archiving_seconds: float = Field(
-        default=_KAFKA.archiving_seconds,
-        ge=0,
-        allow_inf_nan=False,
-        description="seconds that an offset may stay in ARCHIVING before it is reported",
-    )
-    giving_up_minutes: float = Field(
-        default=_KAFKA.giving_up_minutes,
-        gt=0,
-        allow_inf_nan=False,
-        description="minutes for which a share-partition may only give up records and acknowledge none",
-    )
-    poison_ratio: float = Field(
-        default=_KAFKA.poison_ratio,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="share of the records finished since the last audit that may be given up without a finding",
-    )
-    export_age: float = Field(
-        default=_KAFKA.export_age,
-        ge=0,
-        allow_inf_nan=False,
-        description="hours that the newest record of an export may be old before an audit reports it; 0 for any age",
-    )
-    groups: dict[str, GroupConfig] = Field(
-        default={}, description="share groups with limits of their own; those of a live cluster are read from it"
-    )
-    batch_bytes: Count = Field(
-        default=_KAFKA.batch_bytes,
-        description="bytes of a decompressed record batch above which it is malformed; far above `message.max.bytes`",
-    )
-
-    def to_limits(self) -> Limits:
-        """Convert to the limits that the fold and the rules take."""
-        group_limits = {name: config.model_dump(exclude_none=True) for name, config in self.groups.items()}
-        return Limits(**self.model_dump(exclude={"groups"}), groups=group_limits)
-
-
-class GroupSettings(Section):
-    """Exports of `__consumer_offsets`, and limits for checks of groups."""
-
-    paths: list[PathText] | None = Field(
-        default=None,
-        min_length=1,
-        description="exports of `__consumer_offsets`; default: those in `sources` or next to their logs",
-    )
-    format: FileFormat = Field(default="auto", description="format of `paths`; auto looks at the content")
-    columns: dict[Column, str] = Field(
-        default={}, description="for a table in `paths`: our column name to its column name"
-    )
-    partitions: Count | None = Field(
-        default=None, description="number of partitions of `__consumer_offsets`; default: as many as the input shows"
-    )
-    claims: Claims = Field(
-        default=HISTORY,
-        description="which records of a classic consumer group are checked: all remaining, or the latest",
-    )
-    members: Count = Field(default=_GROUPS.members, description="`group.share.max.size` of the cluster")
-    retry_seconds: Count = Field(
-        default=_GROUPS.retry_ms // 1000, description="seconds that a share-partition may be initializing"
-    )
-    delete_grace_seconds: Count = Field(
-        default=_GROUPS.delete_grace_ms // 1000, description="seconds that the state of a deleted topic may remain"
-    )
-
-    def to_limits(self) -> GroupLimits:
-        """Convert to the limits that the rules over groups take."""
-        return GroupLimits(self.members, self.retry_seconds * 1000, self.delete_grace_seconds * 1000)
-
-
-class ControlSettings(Section):
-    """How control records of the KIP-932 draft are folded, and which groups hold back the cutoff."""
-
-    mode: Mode = Field(default=STRICT, description="how a broken chain of deltas is folded")
-    subscriptions: PathText | None = Field(
-        default=None, description="JSON file: topic to the groups that subscribe to it; default: every group of the log"
-    )
-    ignore_uncheckpointed: bool = Field(
-        default=False, description="whether the cutoff ignores groups without a checkpoint"
-    )
-    index: PathText | None = Field(
-        default=None, description="folder of share snapshot files, which are checked and written again"
-    )
-
-
-class InputSpec(Section):
+class InputSpec(InputSettings):
     """What to read, up to which record, and how to fold it.
 
     Attributes:
         sources: exports; those of the same format and dialect are read together.
-        frame: a Spark DataFrame of records in place of `sources`.
-        columns: column names of `frame`.
         as_of_offsets: log partition (name or number) -> first offset left out.
         as_of_time: ms, or a time that depends on the logs; records with a later timestamp are left out. Accepts a
             datetime, or a text in one of TIME_FORMS.
-        topics: names and end offsets, or the path of a JSON file of them.
-        state_partitions: number of partitions of `__share_group_state`; None to infer it.
+        judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         groups: exports of `__consumer_offsets`; None to read no groups.
-        dead_letters: exports of dead-letter topics, or the address of a cluster.
-        dead_letters_copied_last: whether they were copied after the state logs.
+        frame: a Spark DataFrame of records in place of `sources`.
+        columns: column names of `frame`.
         group_frame: a Spark DataFrame of group records in place of `groups.paths`.
+        known_topics: names and end offsets in place of the file `topics`.
         names_only: whether groups are read only for the names of topics; then a log of theirs that cannot be
             read is only noted.
-        rules: rule -> severity in place of its own.
-        judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
-        limits: limits of the cluster.
-        control_records: how control records of the KIP-932 draft are folded.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    sources: list[Source] = []
-    frame: Any = None
-    columns: dict[Column, str] = {}
-    as_of_offsets: dict[str, LogOffset] = {}
-    as_of_time: Annotated[int | InstanceOf[LogTime] | None, BeforeValidator(_to_time)] = None
-    topics: InstanceOf[Topics] | PathText | None = None
-    state_partitions: Count | None = None
+    as_of_offsets: Annotated[
+        dict[str, LogOffset],
+        Option(name="as_of_offset", argument="as_of", metavar="P=OFFSET", without=_NO_AS_OF),
+    ] = Field(default={}, description="ignore records at or after OFFSET of log partition P")
+    as_of_time: Annotated[
+        Annotated[int | InstanceOf[LogTime] | None, BeforeValidator(_to_time)],
+        Option(argument="as_of", metavar="TIME", without=_NO_AS_OF, kind="text"),
+    ] = Field(
+        default=None,
+        description="ignore records with a later timestamp: ISO 8601 (UTC unless it has an offset or a zone as"
+        " Europe/Berlin), ms since 1970, 02:10, or -30m before the newest record",
+    )
+    judge: Annotated[Judge, Option(RULES, without=_NO_JUDGE, default=JUDGE_ALL)] = Field(
+        default="state", description="rules to apply: all, state (those over folded state) or none"
+    )
     groups: GroupSettings | None = None
-    dead_letters: list[PathText] = []
-    dead_letters_copied_last: bool = False
-    group_frame: Any = None
-    names_only: bool = False
-    rules: dict[RuleCode, Severity] = {}
-    judge: Judge = "state"
-    limits: LimitSettings = LimitSettings()
-    control_records: ControlSettings = ControlSettings()
+    frame: Annotated[Any, NoOption("`input` of a Python call")] = None
+    columns: Annotated[dict[Column, str], NoOption("`columns` of a Python call whose input is a DataFrame")] = Field(
+        default={}
+    )
+    group_frame: Annotated[Any, NoOption("`groups` of a Python call")] = None
+    known_topics: Annotated[InstanceOf[Topics] | None, NoOption("`topics` of a Python call")] = None
+    names_only: Annotated[bool, NoOption("calls that only print names set it")] = False
 
     @property
     def has_as_of(self) -> bool:
@@ -287,68 +100,87 @@ class InputSpec(Section):
         return bool(self.as_of_offsets) or self.as_of_time is not None
 
 
+@cache
+def input_options(surface: str | None = None) -> tuple[OptionSpec, ...]:
+    """The options of the input that a surface takes; by default all."""
+    declared = declared_options(InputSpec)
+    return declared if surface is None else tuple(one for one in declared if one.is_taken_by(surface))
+
+
 @dataclass(frozen=True, slots=True)
 class FieldNames:
     """How messages name the fields of InputSpec: as the caller wrote them.
 
     Attributes:
-        texts: field -> format string over the `key` and `value` that the caller wrote.
-        expected: field -> description of valid values, for fields that are not a choice.
+        form: how the caller names them: "flag" (an option of a command), "argument" (of a Python call), or "key".
+        flags: name of an option -> its flag, where that is not its own.
     """
 
-    texts: dict[str, str]
-    expected: Mapping[str, str] = field(default_factory=dict)
+    form: Literal["flag", "argument", "key"]
+    flags: Mapping[str, str] = field(default_factory=dict)
 
-    def name(self, field: str, key: object = "", value: object = "") -> str:
-        """The field with the key and value that the caller wrote."""
-        return self.texts.get(field, field).format(key=key, value=value)
+    def name(self, key: str, item: object = "", value: object = "") -> str:
+        """A field with the value that the caller wrote.
 
-    def label(self, field: str) -> str:
-        """The field without key and value."""
-        return self.texts.get(field, field).partition("{")[0].rstrip(" =")
+        Args:
+            key: the key of the field: `groups.partitions`.
+            item: name of the item, if it is a map; keys of inner maps are a tuple.
+            value: the value.
+        """
+        option = _by_key().get(key)
+        if option is None or self.form == "key":
+            return key
+        items = item if isinstance(item, tuple) else (item,)
+        if self.form == "flag":
+            flag = self.flags.get(option.name, option.flag)
+            if option.kind != "map":
+                return f"{flag} {value}"
+            # limits.groups.app.delivery_count is app:delivery_count.
+            written = ":".join(str(one) for one in items if option.name != "limits" or one != "groups")
+            return f"{flag} {written}={value}"
+        if option.kind != "map":
+            return f"{option.argument}={value!r}" if option.kind != "number" else f"{option.argument}={value}"
+        text = repr(value)
+        for one in reversed(items):
+            text = f"{{{one if option.argument == 'as_of' else repr(one)}: {text}}}"
+        return f"{option.argument}={text}"
+
+    def label(self, key: str) -> str:
+        """A field without its value."""
+        option = _by_key().get(key)
+        if option is None or self.form == "key":
+            return key
+        return self.flags.get(option.name, option.flag) if self.form == "flag" else option.argument
+
+    def expected(self, key: str) -> str | None:
+        """Valid values of a field, for fields whose type does not say."""
+        if self.form == "key":
+            return None
+        return _EXPECTED[self.form].get(key)
 
 
-OPTIONS = FieldNames(
-    {
-        "format": "--format {value}",
-        "dialect": "--dialect {value}",
-        "columns": "--column {key}={value}",
-        "as_of_offsets": "--as-of-offset {key}={value}",
-        "as_of_time": "--as-of-time {value}",
-        "rules": "--rule {key}={value}",
-        "judge": "--judge {value}",
-        "mode": "--mode {value}",
-        "state_partitions": "--state-partitions {value}",
-        "groups.partitions": "--group-partitions {value}",
-    },
-    {
+@cache
+def _by_key() -> dict[str, OptionSpec]:
+    # An option of every source is named without its number.
+    return {one.key.removeprefix("sources.N."): one for one in input_options()}
+
+
+_EXPECTED = {
+    "flag": {
         "as_of_offsets": "a partition and an offset, as in 3=12000",
         "as_of_time": f"a time as in {TIME_FORMS}",
     },
-)
-LATER_OPTIONS = FieldNames(
-    OPTIONS.texts | {"as_of_offsets": "--and-as-of-offset {key}={value}", "as_of_time": "--and-as-of-time {value}"},
-    OPTIONS.expected,
-)
-"""The options of the later of two points."""
-
-ARGUMENTS = FieldNames(
-    {
-        "format": "format={value!r}",
-        "dialect": "dialect={value!r}",
-        "columns": "columns={{{key!r}: {value!r}}}",
-        "as_of_offsets": "as_of={{{key}: {value!r}}}",
-        "as_of_time": "as_of={value!r}",
-        "rules": "rules={{{key!r}: {value!r}}}",
-        "judge": "judge={value!r}",
-        "groups.partitions": "group_partitions={value}",
-    },
-    {
+    "argument": {
         "as_of_offsets": "a log partition and an offset, as in {3: 12000}",
         "as_of_time": f"a datetime, offsets as in {{3: 12000}}, or text as in {TIME_FORMS}",
     },
-)
-KEYS = FieldNames({})
+}
+
+OPTIONS = FieldNames("flag")
+LATER_OPTIONS = FieldNames("flag", {"as_of_offset": "--and-as-of-offset", "as_of_time": "--and-as-of-time"})
+"""The options of the later of two points."""
+ARGUMENTS = FieldNames("argument")
+KEYS = FieldNames("key")
 """Keys of the audit's YAML file, with their dots."""
 
 
@@ -365,22 +197,92 @@ def input_spec(names: FieldNames, **values: Any) -> InputSpec:
         return InputSpec(**values)
     except NotATimeError as error:
         # parse_time does not know how the caller wrote the field.
-        reason = error.reason or f"give {names.expected['as_of_time']}"
+        reason = error.reason or f"give {names.expected('as_of_time')}"
         raise InputError(f"{names.name('as_of_time', value=values['as_of_time'])}: {reason}") from None
     except ValidationError as error:
         raise ShareStateError(_refusal(names, values, error.errors()[0])) from None
 
 
+def spec_of_options(
+    names: FieldNames, paths: Sequence[str], given: Mapping[str, Any], *, reads_groups: bool = True, **more: Any
+) -> InputSpec:
+    """The InputSpec of a call.
+
+    Args:
+        names: how messages name the options.
+        paths: the inputs.
+        given: name of an option -> its value, as its field takes it.
+        reads_groups: whether the call reads groups if no option names some.
+        more: fields of InputSpec that are no options.
+    Raises:
+        ShareStateError: if an option cannot be used.
+    """
+    values: dict[str, Any] = {}
+    source: dict[str, Any] = {}
+    for option in input_options():
+        if given.get(option.name) is not None:
+            *above, last = option.path
+            section = source if above[:1] == ["sources"] else values
+            for name in above if section is values else ():
+                section = section.setdefault(name, {})
+            section[last] = given[option.name]
+    if reads_groups or "groups" in values:
+        values["groups"] = values.get("groups", {}) | {"columns": given.get("columns")}
+    return input_spec(names, sources=[{"path": path} | source for path in paths], **values, **more)
+
+
 def _refusal(names: FieldNames, value: Any, error: Any) -> str:
-    path, is_key = [part for part in error["loc"] if part != "[key]"], error["loc"][-1] == "[key]"
-    name = next((part for part in path if part in names.texts), ".".join(map(str, path)))
+    is_key = error["loc"][-1] == "[key]"
+    path = [part for part in error["loc"] if part != "[key]"]
     for part in path:
-        value = value[part] if isinstance(value, dict | list) else error["input"]
-    text = names.name(name, path[-1], value)
-    if is_key and name == "rules":
+        value = value[part] if isinstance(value, dict | list) and part in _parts(value) else error["input"]
+    key, items = _key_of(path)
+    text = names.name(key, items, value)
+    if is_key and key == "rules":
         return f"{text}: no such rule; `share-state rules` lists them"
-    choices = error.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "")
-    expected = f"one of {choices}" if choices else error["msg"].removeprefix("Input should be ")
+    if error["type"] == "extra_forbidden":
+        return f"{text}: {_no_such_limit(items)}"
+    choices = error.get("ctx", {}).get("expected", "")
+    choices = choices.replace(" or ", ", ").replace("'", "") if isinstance(choices, str) else ""
+    expected = f"one of {choices}" if choices else _plain(error["msg"])
     if is_key:
         return f"{text}: no such column; give {expected}"
-    return f"{text}: give {names.expected.get(name) or expected}"
+    return f"{text}: give {names.expected(key) or expected}"
+
+
+_BOUNDS = {
+    "greater than or equal to ": "at least ",
+    "less than or equal to ": "at most ",
+    "greater than ": "more than ",
+}
+
+
+def _plain(message: str) -> str:
+    """What pydantic expects, in words."""
+    text = message.removeprefix("Input should be ")
+    if text.startswith("a valid integer"):
+        return "a whole number"
+    if text.startswith("a valid number"):
+        return "a number"
+    begin = next((begin for begin in _BOUNDS if text.startswith(begin)), "")
+    return _BOUNDS.get(begin, "") + text.removeprefix(begin)
+
+
+def _parts(value: Mapping[str, Any] | Sequence[Any]) -> Iterator[object]:
+    return iter(value) if isinstance(value, Mapping) else iter(range(len(value)))
+
+
+def _key_of(path: Sequence[str | int]) -> tuple[str, tuple[str | int, ...]]:
+    """The key of the option that a path of an error is in, and what follows it."""
+    for end in range(len(path), 0, -1):
+        key = ".".join("N" if isinstance(part, int) else part for part in path[:end]).removeprefix("sources.N.")
+        if key in _by_key():
+            return key, tuple(path[end:])
+    return ".".join(map(str, path)), ()
+
+
+def _no_such_limit(items: Sequence[str | int]) -> str:
+    declared = LimitSettings.model_fields if len(items) < 2 else ("delivery_count", "record_locks")
+    known = [name for name in declared if name != "groups"]
+    similar = get_close_matches(str(items[-1]), known, 1) if items else []
+    return f"no such limit; did you mean {similar[0]}?" if similar else f"no such limit; give one of {', '.join(known)}"

@@ -15,10 +15,8 @@ from typing import Any, get_args
 import yaml
 from pydantic import ValidationError
 
-from share_state.config.inputs import Column
+from share_state.config.declaration import NEST, PREFIX
 from share_state.config.model import (
-    NEST,
-    PREFIX,
     AuditSettings,
     KeyPath,
     declaration_below,
@@ -29,6 +27,7 @@ from share_state.config.model import (
     settings_schema,
     variable,
 )
+from share_state.config.sections import Column
 from share_state.errors import ShareStateError, printable
 from share_state.rules.registry import registered
 from share_state.sources.object_stores import regular_path, to_path
@@ -43,43 +42,8 @@ class ConfigError(ShareStateError):
     """Raised when the audit's configuration cannot be used; the message names the file or variable, and the key."""
 
 
-def load_settings(
-    path: str | None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
-) -> AuditSettings:
-    """Load the settings of an audit from its file, variables and overrides.
-
-    Args:
-        path: a YAML file; None to use only variables and overrides.
-        overrides: `--set` options, `a.b=value` each; they win over variables, which win over the file.
-        environment: variables; by default those of this process.
-    Raises:
-        ConfigError: if a setting is unknown, missing or invalid.
-    """
-    settings = {} if path is None else _read_file(path)
-    return _merge(settings, path or _NO_FILE, [], overrides, environment)
-
-
-def settings_for(
-    inputs: Sequence[str], warehouse: str, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
-) -> AuditSettings:
-    """Build the settings of an audit from inputs and a warehouse instead of a file.
-
-    Args:
-        inputs: log folders, .log files or globs; they win over variables, as `warehouse` does.
-        warehouse: folder of the tables.
-        overrides, environment: as for `load_settings`; overrides win over everything.
-    Raises:
-        ConfigError: if a setting is unknown, missing or invalid.
-    """
-    arguments = [
-        _Assignment("INPUT", ("sources",), [{"path": path} for path in inputs]),
-        _Assignment("--out", ("warehouse",), warehouse),
-    ]
-    return _merge({}, _NO_FILE, arguments, overrides, environment)
-
-
 @dataclass(frozen=True, slots=True)
-class _Assignment:
+class Assignment:
     """A value for a key: the option or variable that sets it, the key, and the value (lists, maps and texts)."""
 
     label: str
@@ -87,10 +51,54 @@ class _Assignment:
     value: Any
 
 
+def load_settings(
+    path: str | None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    assignments: Sequence[Assignment] = (),
+) -> AuditSettings:
+    """Load the settings of an audit from its file, variables and overrides.
+
+    Args:
+        path: a YAML file; None to use only variables and overrides.
+        overrides: `--set` options, `a.b=value` each; they win over variables, which win over the file.
+        environment: variables; by default those of this process.
+        assignments: values of options; they win over variables.
+    Raises:
+        ConfigError: if a setting is unknown, missing or invalid.
+    """
+    settings = {} if path is None else _read_file(path)
+    return _merge(settings, path or _NO_FILE, assignments, overrides, environment)
+
+
+def settings_for(
+    inputs: Sequence[str],
+    warehouse: str,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    assignments: Sequence[Assignment] = (),
+) -> AuditSettings:
+    """Build the settings of an audit from inputs and a warehouse instead of a file.
+
+    Args:
+        inputs: log folders, .log files or globs; they win over variables, as `warehouse` does.
+        warehouse: folder of the tables.
+        overrides, environment, assignments: as for `load_settings`; overrides win over everything.
+    Raises:
+        ConfigError: if a setting is unknown, missing or invalid.
+    """
+    arguments = [
+        Assignment("INPUT", ("sources",), [{"path": path} for path in inputs]),
+        Assignment("--out", ("warehouse",), warehouse),
+        *assignments,
+    ]
+    return _merge({}, _NO_FILE, arguments, overrides, environment)
+
+
 def _merge(
     values: Any,
     file: str,
-    arguments: Sequence[_Assignment],
+    arguments: Sequence[Assignment],
     overrides: Sequence[str],
     environment: Mapping[str, str] | None,
 ) -> AuditSettings:
@@ -128,7 +136,7 @@ def _merge(
     return settings
 
 
-def _from_overrides(overrides: Sequence[str], problems: list[str]) -> Iterator[_Assignment]:
+def _from_overrides(overrides: Sequence[str], problems: list[str]) -> Iterator[Assignment]:
     for text in overrides:
         key, sign, value = text.partition("=")
         label = f"--set {printable(key.strip())}"
@@ -141,7 +149,7 @@ def _from_overrides(overrides: Sequence[str], problems: list[str]) -> Iterator[_
             problems.append(f"{label}: {error}")
 
 
-def _from_variables(environment: Mapping[str, str], problems: list[str]) -> Iterator[_Assignment]:
+def _from_variables(environment: Mapping[str, str], problems: list[str]) -> Iterator[Assignment]:
     """Assignments from variables, sections and lists before their parts; ignores variables of other programs."""
     ours = {name: name.removeprefix(PREFIX).split(NEST) for name in environment if name.startswith(PREFIX)}
 
@@ -169,9 +177,7 @@ def _similar_variable(names: list[str]) -> str | None:
     return by_name[similar[0]] if similar else None
 
 
-def _assignment(
-    label: str, names: list[str], text: str, separator: str, write: Callable[[KeyPath], str]
-) -> _Assignment:
+def _assignment(label: str, names: list[str], text: str, separator: str, write: Callable[[KeyPath], str]) -> Assignment:
     path: KeyPath = ()
     declared = settings_schema()
     while names:
@@ -187,7 +193,7 @@ def _assignment(
             raise ConfigError(_no_such_key((*path, name), write))
         path = (*path, int(name) if "items" in declared else name)
         declared = below
-    return _Assignment(label, path, _parse_value(text.strip(), declared))
+    return Assignment(label, path, _parse_value(text.strip(), declared))
 
 
 def _parse_value(text: str, declared: Mapping[str, Any]) -> Any:

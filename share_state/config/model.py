@@ -14,23 +14,11 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from share_state.config.inputs import (
-    ControlSettings,
-    Count,
-    GroupSettings,
-    InputSpec,
-    LimitSettings,
-    PathText,
-    RuleCode,
-    Section,
-    Severity,
-    Source,
-)
+from share_state.config.declaration import NEST, PREFIX
+from share_state.config.inputs import InputSpec
+from share_state.config.sections import InputSettings, PathText, RuleCode, Section, Severity, Source
 from share_state.errors import printable
-from share_state.rules.registry import ERROR
 from share_state.sources.object_stores import to_path
-
-PREFIX, NEST = "SHARE_STATE_", "__"
 
 KeyPath = tuple[str | int, ...]
 """The names from the top of the configuration to a value; a list item is named by its number."""
@@ -113,7 +101,7 @@ class SparkSettings(Section):
     conf: dict[str, str] = Field(default={}, description="Spark settings, name to value")
 
 
-class AuditSettings(Section):
+class AuditSettings(InputSettings):
     """What the nightly audit of one cluster reads, writes, checks and reports.
 
     Attributes are the keys of the file; docs/audit-configuration.md lists them. Built by `load_settings` or
@@ -123,27 +111,13 @@ class AuditSettings(Section):
     cluster: str = Field(
         default="", description="name of the cluster in reports and metrics; a warehouse belongs to one cluster"
     )
-    sources: list[Source] = Field(min_length=1, description="exports that the audit reads, as one input")
+    sources: list[Source] = Field(min_length=1, description="exports that are read as one input")
     warehouse: PathText = Field(description="folder, address or, on Spark, `catalog.schema` of the Delta tables")
-    state_partitions: Count | None = Field(
-        default=None, description="number of partitions of `__share_group_state`; default: as many as the input shows"
-    )
-    topics: PathText | None = Field(default=None, description="JSON file: topic id to name, partitions, end offsets")
-    limits: LimitSettings = Field(default_factory=LimitSettings)
-    groups: GroupSettings = Field(default_factory=GroupSettings)
-    control_records: ControlSettings = Field(default_factory=ControlSettings)
-    dead_letters: list[PathText] = Field(
-        default=[], description="exports of the dead-letter topics, or the address of a cluster; none by default"
-    )
-    dead_letters_copied_last: bool = Field(
-        default=False, description="whether the exports in `dead_letters` were made after those in `sources`"
-    )
     clock: Clock = Field(
         default="log",
         description="end of measured durations: the last record of each log partition, or the time of the audit",
     )
-    rules: dict[RuleCode, Severity] = Field(default={}, description="severity of single rules")
-    fail_on: Severity = Field(default=ERROR, description="exit with 1 if a finding has this severity or a higher one")
+    fail_on: Severity = Field(default="error", description="exit with 1 if a finding has this severity or a higher one")
     fail_on_verdict: FailingVerdict = Field(
         default="none", description="also exit with 1 if a share-partition has this verdict or a worse one"
     )
@@ -211,10 +185,10 @@ def settings_schema() -> dict[str, Any]:
     schema = AuditSettings.model_json_schema()
 
     def written_out(part: dict[str, Any]) -> dict[str, Any]:
-        if "$ref" in part:
-            part = {**schema["$defs"][part["$ref"].rpartition("/")[2]], **part}
         if "anyOf" in part:
             part = {**part["anyOf"][0], **part}
+        if "$ref" in part:
+            part = {**schema["$defs"][part["$ref"].rpartition("/")[2]], **part}
         inner = {name: written_out(part[name]) for name in ("items", "additionalProperties") if part.get(name)}
         if "properties" in part:
             inner["properties"] = {name: written_out(one) for name, one in part["properties"].items()}

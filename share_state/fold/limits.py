@@ -96,3 +96,18 @@ class Limits:
         if self.writer is not None:
             return None if self.writer.is_before("4.4") else -1
         return None if archiving_since < 0 else archiving_since
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """Limits for the rules over share groups; the defaults are Kafka's.
+
+    Attributes:
+        members: maximum number of members of a share group (group.share.max.size).
+        retry_ms: ms after which a heartbeat requests missing state again.
+        delete_grace_ms: ms that the state of a topic may remain while the topic is being deleted.
+    """
+
+    members: int = 200
+    retry_ms: int = 30_000
+    delete_grace_ms: int = 300_000

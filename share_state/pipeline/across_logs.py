@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.config.inputs import HISTORY, JUDGE_NONE
+from share_state.config.inputs import JUDGE_NONE
+from share_state.config.sections import HISTORY
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError, pluralize
@@ -121,7 +122,7 @@ class GroupSide:
             audited = AuditedGroups(
                 self.folded,
                 states,
-                plan.topics,
+                plan.options.topics,
                 None if now_ms is None else max(now_ms, self.folded.newest_time),
                 self.read.limits,
                 plan.state_partitions,
@@ -217,9 +218,10 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     folded = fold_groups(plan.groups.logs, plan.window, partition_count=plan.groups.partitions)
     history = plan.groups.claims == HISTORY
     generations, unreadable = read_generations(folded.classic, folded.sticky if history else ())
-    sticky = fold_sticky(generations, unreadable, partition_counts_by_name(plan.topics) or None, history=history)
-    topics = add_topic_names(plan.topics, folded.names)
-    return GroupSide(plan.groups, folded, sticky), replace(plan, topics=topics, groups=None)
+    counts = partition_counts_by_name(plan.options.topics) or None
+    sticky = fold_sticky(generations, unreadable, counts, history=history)
+    named = plan.with_options(topics=add_topic_names(plan.options.topics, folded.names))
+    return GroupSide(plan.groups, folded, sticky), replace(named, groups=None)
 
 
 def name_topics(plan: FoldPlan) -> FoldPlan:
@@ -233,7 +235,8 @@ def name_topics(plan: FoldPlan) -> FoldPlan:
             names |= read_topic_names(log, plan.window)
         except InputError as error:
             _LOG.info("%s", names_unknown(error))
-    return replace(plan, topics=add_topic_names(plan.topics, names), groups=None)
+    named = plan.with_options(topics=add_topic_names(plan.options.topics, names))
+    return replace(named, groups=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +302,7 @@ def read_driver_side(
                      else table_schema(name).empty_table() for name in (LETTERS, RANGES))  # fmt: skip
     letters = read_letters(plan.dead_letters, known)
     archiving = frozenset(pc.unique(letters.rows["group_id"]).to_pylist())
-    groups, plan = read_groups(replace(plan, dead_letters=None, archiving_groups=archiving))
+    groups, plan = read_groups(replace(plan, dead_letters=None).with_options(archiving_groups=archiving))
     return DriverSide(groups, letters, ranges, noted_from), plan
 
 
@@ -358,11 +361,11 @@ def judge_across_logs(
     judged = judge_letters(
         side.letters,
         merge_ranges([side.ranges, sink.take(RANGES)]),
-        plan.topics.names,
+        plan.options.topics.names,
         known_times(complete, plan.state_partitions),
         plan.severities,
         copied_last=copied_last,
-        partitions=partition_counts_by_name(plan.topics),
+        partitions=partition_counts_by_name(plan.options.topics),
         topic_of=plan.dead_letter_topics,
     )
     result = result.with_driver_rows([judged.findings], judged.tables)
@@ -376,7 +379,10 @@ def judge_cluster(plan: FoldPlan) -> pa.Table:
         return table_schema("findings").empty_table()
     has_state = any(log.topic == STATE_TOPIC for log in plan.logs)
     cluster = AuditedCluster(plan.fact_conflicts, plan.cluster, has_state)
-    return findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
+    unusable = plan.cluster.unusable_dead_letters if plan.cluster else {}
+    letters = AuditedDeadLetters(table_schema(LETTERS).empty_table(), table_schema(LOST).empty_table(), unusable)
+    of_settings = findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
+    return pa.concat_tables([of_settings, findings(Scope.DEAD_LETTERS, letters, plan.severities)])
 
 
 def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> pa.Table:
@@ -390,7 +396,7 @@ def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> 
     forms = {None if log.source is None else log.source.form for log in plan.logs}
     if plan.judging == JUDGE_NONE or not newest_ms or forms == {KAFKA_FORM}:
         return table_schema("findings").empty_table()
-    return findings(Scope.EXPORT, ExportAge(newest_ms, audited_ms, plan.limits.export_age), plan.severities)
+    return findings(Scope.EXPORT, ExportAge(newest_ms, audited_ms, plan.options.limits.export_age), plan.severities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -574,7 +580,7 @@ def judge_coverage(plan: FoldPlan, modulus: int, keys: int) -> list[pa.Table]:
     """
     if plan.names_logs or plan.judging == JUDGE_NONE:
         return []
-    coverage = state_partition_coverage(plan.logs, plan.partition_count, modulus, keys)
+    coverage = state_partition_coverage(plan.logs, plan.options.partition_count, modulus, keys)
     return [findings(Scope.INPUT, coverage, plan.severities)] if coverage.missing else []
 
 
@@ -662,7 +668,7 @@ MIXED = "the keys of the logs fit no number of state partitions, so one holds re
 
 def fits_no_count(plan: FoldPlan, modulus: int) -> bool:
     """Whether the keys of all logs together are misplaced with every possible number of state partitions."""
-    return plan.state_partitions is None and 0 < modulus < plan.partition_count.least
+    return plan.state_partitions is None and 0 < modulus < plan.options.partition_count.least
 
 
 def settle_cutoffs(plan: FoldPlan, cutoffs: pa.Table, modulus: int) -> pa.Table:

@@ -84,7 +84,7 @@ def run_audit(
     progress, started, fingerprint = progress or Progress(), datetime.now(UTC), {**(options or {}), **plan.facts}
     # The options do not hold the limits that were read from a live cluster.
     clock = int(started.timestamp() * 1000)
-    own = ((group, limits.items()) for group, limits in plan.limits.groups.items())
+    own = ((group, limits.items()) for group, limits in plan.options.limits.groups.items())
     fingerprint |= {f"limits.groups.{group}.{name}": str(value) for group, named in own for name, value in named}
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.
     tables = Warehouse(warehouse)
@@ -121,7 +121,7 @@ def run_audit(
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
         side, plan = read_driver_side(plan, last and last.tables, int(fingerprint.get(_NOTED_FROM, 0)))
-    plan = replace(plan, judged_at=clock) if by_wall_clock else plan
+    plan = plan.with_options(judged_at=clock) if by_wall_clock else plan
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
@@ -144,7 +144,7 @@ def run_audit(
                 add_verdicts,
                 time=now,
                 run_id=result.run_id,
-                limits=plan.limits,
+                limits=plan.options.limits,
                 misplaced=result.misplaced,
                 empty_groups=side.empty_groups(extended_logs(plan, result.progress)),
             )

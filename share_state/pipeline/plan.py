@@ -12,23 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.config.inputs import (
-    HISTORY,
-    JUDGE_ALL,
-    JUDGE_NONE,
-    JUDGE_STATE,
-    FieldNames,
-    GroupSettings,
-    InputSpec,
-    Source,
-)
+from share_state.config.inputs import JUDGE_ALL, JUDGE_NONE, JUDGE_STATE, FieldNames, InputSpec
+from share_state.config.sections import HISTORY, GroupSettings, Source
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.errors import InputError, SetupError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint, restore_checkpoint
 from share_state.fold.continuity import fold_after
 from share_state.fold.dialect import CutoffVerification, dialect_of, verify_cutoff
 from share_state.fold.explain import share_partitions
-from share_state.fold.limits import Limits
+from share_state.fold.limits import GroupLimits
 from share_state.fold.log_stats import Folded
 from share_state.fold.options import ControlOptions, FoldOptions, SharePartitionFilter
 from share_state.fold.state_log import fold_log
@@ -42,17 +34,17 @@ from share_state.pipeline.inputs import (
     adjacent_group_logs,
     find_cluster_address,
     find_dead_letters,
+    own_dead_letters,
     read_export,
     read_frame,
     read_group_export,
 )
 from share_state.rules.cluster_facts import FactConflict
 from share_state.rules.findings import RecordRules, judge
-from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import LogTime, TimeSpan, Window, time_text
-from share_state.sources.cluster_facts import DEAD_LETTER_TOPIC, ClusterFacts, ClusterSettings, read_cluster_facts
+from share_state.sources.cluster_facts import ClusterFacts, ClusterSettings, read_cluster_facts
 from share_state.sources.discovery import (
     GROUP_TOPIC,
     STATE_TOPIC,
@@ -62,7 +54,7 @@ from share_state.sources.discovery import (
     segment_folders,
 )
 from share_state.sources.log_times import time_span
-from share_state.sources.partition_count import PartitionCount, count_partitions, infer_partition_count
+from share_state.sources.partition_count import count_partitions, infer_partition_count
 from share_state.sources.pruned_logs import copy_log, read_pieces, read_whole
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
@@ -163,18 +155,14 @@ class FoldPlan:
         logs: the log partitions; `__share_group_state` holds state records, any other topic control records.
         windows: name of a log partition -> which of its records count.
         window: the window of the log partitions that `windows` does not name.
-        topics: names and end offsets that are known.
-        partition_count: how many partitions the state topic has.
+        options: how each log is folded; `fold_options` adds what differs from log to log.
         names_logs: whether the caller named single log partitions, so that no other is expected in the input.
-        control: how control records are folded.
         indexes: name of a log partition -> entries of its share snapshot file, to check against the log.
         severities: rule -> severity or "off".
         judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.
-        limits: the limits of the cluster, for the rules.
         known_limits: names of the limits of the cluster that the call sets or the cluster shows; the others are Kafka's
             defaults.
-        judged_at: ms, up to which durations are measured; None for the last record of each log.
         resumed: name of a log partition -> how an audit resumes it; None if this is not an audit.
         timeline: the share-partitions of the table `timeline`; None for no timeline.
         groups: the group side; None if there is none.
@@ -182,7 +170,6 @@ class FoldPlan:
         dead_letters: the dead-letter topics; None if none are given.
         dead_letters_copied_last: whether the dead-letter topics were copied after the state logs.
         dead_letter_topics: group -> the dead-letter topic that it is configured with, as far as that is known.
-        archiving_groups: groups whose ARCHIVING ranges are collected; None to collect none.
         notes: facts about the input that the result depends on, one line each.
         lacks_groups: whether groups were to be read, but the input has none.
         outside: why the as-of time is outside of the times of the input; None if it is not, or there is none.
@@ -194,17 +181,13 @@ class FoldPlan:
     logs: Sequence[LogPartition]
     windows: Mapping[str, Window] = field(default_factory=dict)
     window: Window = field(default_factory=Window)
-    topics: Topics = field(default_factory=Topics)
-    partition_count: PartitionCount = field(default_factory=PartitionCount)
+    options: FoldOptions = field(default_factory=FoldOptions)
     names_logs: bool = False
-    control: ControlOptions = field(default_factory=ControlOptions)
     indexes: Mapping[str, Sequence[ShareSnapshotEntry]] = field(default_factory=dict)
     severities: Mapping[str, str] = field(default_factory=dict)
     judging: str = JUDGE_STATE
     verify: bool = False
-    limits: Limits = field(default_factory=Limits)
     known_limits: frozenset[str] = frozenset()
-    judged_at: int | None = None
     resumed: Mapping[str, ResumedLog] | None = None
     timeline: SharePartitionFilter | None = None
     groups: GroupInput | None = None
@@ -212,7 +195,6 @@ class FoldPlan:
     dead_letters: "DeadLetterSource | None" = None
     dead_letters_copied_last: bool = False
     dead_letter_topics: Mapping[str, str] = field(default_factory=dict)
-    archiving_groups: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
     lacks_groups: bool = False
     outside: str | None = None
@@ -233,7 +215,17 @@ class FoldPlan:
     @property
     def state_partitions(self) -> int | None:
         """Number of partitions of the state topic; None if unknown."""
-        return self.partition_count.number
+        return self.options.partition_count.number
+
+    def known_limit(self, limit: str, group: str | None) -> int | None:
+        """A limit of a share group, or of the cluster without one; None if only Kafka's default is known."""
+        limits = self.options.limits
+        of_cluster = getattr(limits, limit) if limit in self.known_limits else None
+        return of_cluster if group is None else limits.groups.get(group, {}).get(limit, of_cluster)
+
+    def with_options(self, **changes: Any) -> "FoldPlan":
+        """This plan with other options of the fold."""
+        return replace(self, options=replace(self.options, **changes))
 
     def window_of(self, log: LogPartition) -> Window:
         """Which records of one of the logs count."""
@@ -264,27 +256,26 @@ class FoldPlan:
 
     def fold_options(self, log: LogPartition) -> FoldOptions:
         """How one of the logs is folded."""
-        resumed, control = (self.resumed or {}).get(log.name), replace(self.control, index=self.indexes.get(log.name))
+        resumed = (self.resumed or {}).get(log.name)
+        control = replace(self.options.control, index=self.indexes.get(log.name))
         if resumed is not None and log.topic != STATE_TOPIC:
             control, resumed = replace(control, last_audit=resumed.read_starts(log)), None
-        return FoldOptions(
+        return replace(
+            self.options,
             topics=self._topics_of(log),
-            limits=self.limits,
-            partition_count=self.partition_count,
             cores=self.cores_of(log),
             control=control,
             restore=resumed and resumed.restore(log),
             resume_status=resumed and resumed.status,
             judge=RecordRules(self.severities) if self.judging == JUDGE_ALL else None,
-            judged_at=self.judged_at,
-            archiving_groups=self.archiving_groups,
         )
 
     def _topics_of(self, log: LogPartition) -> Topics:
         """The topics with ends that are not before the end of a log; otherwise a lag could be negative."""
-        if not (self.topics.are_live and getattr(log.source, "is_extended", False)):
-            return self.topics
-        return replace(self.topics, ends=cast("KafkaSource", log.source).fetch_topics().ends)
+        topics = self.options.topics
+        if not (topics.are_live and getattr(log.source, "is_extended", False)):
+            return topics
+        return replace(topics, ends=cast("KafkaSource", log.source).fetch_topics().ends)
 
     def cores_of(self, log: LogPartition) -> int:
         """Cores that fold one of the logs on this machine."""
@@ -297,10 +288,10 @@ class FoldPlan:
         return judge(
             folded,
             self.severities,
-            self.topics,
+            self.options.topics,
             folded.record_breaches,
             with_unproven=True,
-            clock=self.judged_at,
+            clock=self.options.judged_at,
             # The ends of topics were fetched before a log that is read beyond its planned end.
             compares_topics=self.window_of(folded.log) == Window()
             and not getattr(folded.log.source, "is_extended", False),
@@ -345,7 +336,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     Raises:
         InputError: if an input cannot be used, or sources of two formats hold the same log partition.
     """
-    topics = read_topics(spec.topics) if isinstance(spec.topics, str) else spec.topics
+    topics = spec.known_topics if spec.topics is None else read_topics(spec.topics)
     exports = _read_exports(spec, sorter)
     bounded = partial(replace, max_body_size=spec.limits.batch_bytes)
     logs = [bounded(log) for _, export in exports for log in export.logs]
@@ -385,19 +376,21 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         logs=logs,
         windows=windows,
         window=Window(until_time_ms=as_of_time),
-        topics=topics or next((export.topics for _, export in exports if export.topics is not None), Topics()),
-        partition_count=count_partitions(logs, stated_partitions),
-        names_logs=any(names_log(source.path) for source in spec.sources),
-        control=ControlOptions(
-            mode=spec.control_records.mode,
-            subscriptions=read_subscriptions(spec.control_records.subscriptions),
-            ignore_uncheckpointed=spec.control_records.ignore_uncheckpointed,
+        options=FoldOptions(
+            topics=topics or next((export.topics for _, export in exports if export.topics is not None), Topics()),
+            limits=settled.limits,
+            partition_count=count_partitions(logs, stated_partitions),
+            control=ControlOptions(
+                mode=spec.control_records.mode,
+                subscriptions=read_subscriptions(spec.control_records.subscriptions),
+                ignore_uncheckpointed=spec.control_records.ignore_uncheckpointed,
+            ),
         ),
+        names_logs=any(names_log(source.path) for source in spec.sources),
         # A share snapshot file describes the log as it is now, not an earlier state.
         indexes={} if spec.has_as_of or index is None else read_share_snapshots(index, logs),
         severities=spec.rules,
         judging=spec.judge,
-        limits=settled.limits,
         known_limits=explicit_limits | settled.known,
         groups=groups,
         dead_letters=find_dead_letters(spec.dead_letters, properties) if spec.dead_letters else None,
@@ -418,26 +411,21 @@ def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPla
     """A plan with the facts of the data folders that hold its logs, where no other source knows better."""
     settled = settle_facts(
         facts,
-        topics=plan.topics,
-        limits=plan.limits,
-        explicit_limits=frozenset(spec.limits.model_fields_set),
+        topics=plan.options.topics,
+        limits=plan.options.limits,
+        explicit_limits=plan.known_limits,
         state_partitions=plan.state_partitions,
         explicit_state_partitions=spec.state_partitions,
     )
-    count = plan.partition_count
+    count = plan.options.partition_count
     if settled.state_partitions is not None and (not count.is_inferred or facts.state_partitions is not None):
         count = count_partitions(plan.logs, settled.state_partitions)
+    settled_plan = plan.with_options(topics=settled.topics, limits=settled.limits, partition_count=count)
     return replace(
-        plan,
-        topics=settled.topics,
-        limits=settled.limits,
-        partition_count=count,
+        settled_plan,
         known_limits=plan.known_limits | facts.limits.keys(),
-        dead_letter_topics={
-            group: topic
-            for group, configs in (facts.settings.group_configs if facts.settings else {}).items()
-            if (topic := configs.get(DEAD_LETTER_TOPIC))
-        },
+        dead_letters=plan.dead_letters or own_dead_letters(facts),
+        dead_letter_topics=facts.settings.dead_letter_topics if facts.settings else {},
         facts=settled.origins,
         fact_conflicts=settled.conflicts,
         cluster=facts.settings,

@@ -178,8 +178,8 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
         # What was kept of it is not to be believed.
         is_lost = last is not None and name in last.changed | last.damaged
         statuses[name] = ResumeStatus.CHANGED if is_lost else ResumeStatus.MISSING
-    stated_partitions = None if plan.partition_count.is_inferred else plan.state_partitions
-    plan = replace(plan, partition_count=count_partitions(logs, stated_partitions))
+    stated_partitions = None if plan.options.partition_count.is_inferred else plan.state_partitions
+    plan = plan.with_options(partition_count=count_partitions(logs, stated_partitions))
     files = last.tables.files(CHECKPOINT_TABLE) if points and last else []
     is_control = any(log.topic != STATE_TOPIC for log in logs)
     states = last.tables.files(STATE) if is_control and last is not None and not last.is_vacuumed else []

@@ -283,7 +283,8 @@ class StreamFold:
             Topics(),
             folded.record_breaches,
             with_unproven=True,
-            clock=folded.judged_at,
+            # Without a clock, durations end at the newest record of all logs, which StreamTables knows.
+            clock=now,
         )
         if folded.archiving_ranges is not None and len(folded.archiving_ranges):
             changes.tables[RANGES] = folded.archiving_ranges

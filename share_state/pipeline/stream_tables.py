@@ -224,7 +224,9 @@ class StreamTables:
         found = [(one.log, *one.summary["archiving"]) for one in changes if one.summary.get("archiving")]
         seen = found if before.archiving is None else [before.archiving, *found]
         archiving = min(seen, key=itemgetter(2, 0), default=None)
-        self._merge_findings(batch, changes, archiving, topics, of_letters)
+        times = [one["newest_time"] for one in summaries.values()]
+        newest = max([-1 if before.log_time is None else before.log_time, *times])
+        self._merge_findings(batch, changes, archiving, topics, of_letters, newest)
         merged = {
             table: [_named(one.tables[table], topics) for one in changes if table in one.tables]
             for table in (IN_FLIGHT, STATE, CUTOFF, HISTORY_TABLE)
@@ -238,8 +240,6 @@ class StreamTables:
         def latest(known: Mapping[str, int], name: str) -> dict[str, int]:
             return dict(sorted({**known, **{log: one[name] for log, one in summaries.items()}}.items()))
 
-        times = [one["newest_time"] for one in summaries.values()]
-        newest = max([-1 if before.log_time is None else before.log_time, *times])
         self.run = replace(
             before,
             batch=batch,
@@ -408,9 +408,10 @@ class StreamTables:
         archiving: tuple[str, int, int] | None,
         topics: Topics,
         of_letters: pa.Table | None,
+        newest: int,
     ) -> None:
         """Keep the settled findings, and replace those about dead letters and of the log partitions that were read."""
-        new = [keep_proven(one.tables[FINDINGS], archiving) for one in changes if FINDINGS in one.tables]
+        new = [keep_proven(one.tables[FINDINGS], archiving, newest) for one in changes if FINDINGS in one.tables]
         new += [_unreadable(one.problems, self._fold.severities) for one in changes if one.problems]
         if not new and of_letters is None:
             return

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -65,7 +65,6 @@ def explain_offset(
     topic: str,
     partition: int,
     offset: int,
-    delivery_limit: int | None = None,
 ) -> dict[str, Any]:
     """Find everything that the logs hold about one offset.
 
@@ -75,7 +74,6 @@ def explain_offset(
             members.
         group, topic, partition: the share-partition; the topic by name, if that is known, or by id.
         offset: the offset in the topic-partition.
-        delivery_limit: the limit of the group; by default the one in the plan.
     Returns:
         Plain data: the share-partition; `records` in log order (contents, the offset's state before and after,
         deliveries so far, members that had the partition); the offset's state now; `sentence`;
@@ -87,9 +85,9 @@ def explain_offset(
         raise InputError(f"offset={offset}: give an offset from 0 on")
     plan.check_time()
     group_logs = _group_logs(plan, inputs)
-    if topic not in topic_names(plan.topics).values() and group_logs:
+    if topic not in topic_names(plan.options.topics).values() and group_logs:
         names = [item for log in group_logs for item in read_topic_names(log).items()]
-        plan = replace(plan, topics=add_topic_names(plan.topics, dict(names)))
+        plan = plan.with_options(topics=add_topic_names(plan.options.topics, dict(names)))
     selection = SharePartitionFilter(group, topic, partition)
     found: list[Explanation] = []
     for logs in _likely_first(plan, selection):
@@ -107,7 +105,7 @@ def explain_offset(
     assignments = AssignmentHistory()
     if latest.topic_id:
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
-    limit = _delivery_limit(plan, latest, delivery_limit)
+    limit = _delivery_limit(plan, latest)
     found_json = _explanation_json(latest, assignments, others, limit, _topic_end(plan, latest))
     if plan.dead_letters is not None:
         topics = [name for name in (latest.topic, latest.topic_id) if name]
@@ -116,19 +114,18 @@ def explain_offset(
     return found_json
 
 
-def _delivery_limit(plan: FoldPlan, explanation: Explanation, given: int | None) -> DeliveryLimit:
+def _delivery_limit(plan: FoldPlan, explanation: Explanation) -> DeliveryLimit:
     """The delivery limit of the group: at least as many deliveries as the log shows."""
-    own = plan.limits.groups.get(explanation.group_id, {}).get("delivery_count")
-    known = given or own or (plan.limits.delivery_count if "delivery_count" in plan.known_limits else None)
+    known = plan.known_limit("delivery_count", explanation.group_id)
     most = max((count for touch in explanation.touches for *_, count in touch.ranges), default=0)
-    count = known or plan.limits.delivery_count
+    count = known or plan.options.limits.delivery_count
     return DeliveryLimit(max(count, most), known is None or most > count, most > count)
 
 
 def _topic_end(plan: FoldPlan, explanation: Explanation) -> int | None:
     """The end offset of the topic-partition; None if it is not known."""
     ids, partitions = pa.array([explanation.topic_id], pa.string()), pa.array([explanation.partition], pa.int32())
-    return plan.topics.end_of(ids, partitions)[0].as_py()
+    return plan.options.topics.end_of(ids, partitions)[0].as_py()
 
 
 def _group_logs(plan: FoldPlan, inputs: Sequence[str]) -> list[LogPartition]:
@@ -145,7 +142,7 @@ def _likely_first(plan: FoldPlan, selection: SharePartitionFilter) -> list[list[
     """The logs in which the coordinator keeps the share-partition, then the others."""
     if not plan.state_partitions:
         return [list(plan.logs)]
-    ids = [topic_id for topic_id, name in topic_names(plan.topics).items() if name == selection.topic]
+    ids = [topic_id for topic_id, name in topic_names(plan.options.topics).items() if name == selection.topic]
     homes = {
         partition_for(f"{selection.group_id}:{topic_id}:{selection.partition}", plan.state_partitions)
         for topic_id in (*ids, selection.topic)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from share_state.fold.group_replay import ShareGroup, StatePartitions
 from share_state.fold.groups import FoldedGroups, partition_counts_by_id, topic_names
+from share_state.fold.limits import GroupLimits
 from share_state.fold.log_stats import dictionary_encoded_column
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.kafka.primitives import partition_for
@@ -129,21 +130,6 @@ class LiveSharePartitions:
 
 def _numbers(ids: pa.DictionaryArray) -> dict[str, int]:
     return {one: number for number, one in enumerate(ids.dictionary.to_pylist())}
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLimits:
-    """Limits for the rules over share groups; the defaults are Kafka's.
-
-    Attributes:
-        members: maximum number of members of a share group (group.share.max.size).
-        retry_ms: ms after which a heartbeat requests missing state again.
-        delete_grace_ms: ms that the state of a topic may remain while the topic is being deleted.
-    """
-
-    members: int = 200
-    retry_ms: int = 30_000
-    delete_grace_ms: int = 300_000
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from share_state.errors import InputError, missing_module
-from share_state.sources import jars
+from share_state.sources import dead_letter_settings, jars
 from share_state.sources.cluster_facts import BROKER_LIMITS
+from share_state.sources.dead_letter_settings import DeadLetterSettings
 from share_state.sources.kafka_client import ClientProperties, bootstrap_servers, read_client_properties
 from share_state.sources.kafka_cluster import Cluster, ClusterOffsets
 
@@ -176,10 +177,6 @@ class DeadLetterTopics:
     topic_of: dict[str, str]
 
 
-_DLQ = "errors.deadletterqueue."
-_DLQ_SHARE_VERSION = 2
-
-
 def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetterTopics:
     """Request the dead-letter topics of a cluster, and which share groups cannot use theirs.
 
@@ -192,16 +189,21 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
     """
     with _connected(address, read_client_properties(properties)) as (jvm, admin):
         of_group = _configs(jvm, admin, "GROUP", _share_groups(jvm, admin))
-        named = {group: topic for group, config in of_group.items() if (topic := _value(config, f"{_DLQ}topic.name"))}
+        topics_of_groups = ((group, _value(config, dead_letter_settings.TOPIC)) for group, config in of_group.items())
+        named = {group: topic for group, topic in topics_of_groups if topic}
         existing = set(admin.listTopics().names().get())
         of_topic = _configs(jvm, admin, "TOPIC", existing)
-        enabled = {name for name, config in of_topic.items() if _value(config, f"{_DLQ}group.enable") == "true"}
+        enabled = {name for name, config in of_topic.items() if _value(config, dead_letter_settings.ENABLED) == "true"}
         node = admin.describeCluster().nodes().get().iterator().next().idString()
-        settings = (f"{_DLQ}topic.name.prefix", f"{_DLQ}auto.create.topics.enable")
         of_broker = _configs(jvm, admin, "BROKER", [node])[node]
-        prefix, creates = (_value(of_broker, name) for name in settings)
         feature = admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("share.version")
-        version = 0 if feature is None else feature.maxVersionLevel()
+        settings = DeadLetterSettings(
+            share_version=0 if feature is None else feature.maxVersionLevel(),
+            existing=existing,
+            enabled=enabled,
+            topic_prefix=_value(of_broker, dead_letter_settings.TOPIC_PREFIX) or "",
+            creates_topics=_value(of_broker, dead_letter_settings.CREATES_TOPICS) == "true",
+        )
         topics = sorted(enabled | existing & {*named.values()})
         described = dict(admin.describeTopics(topics).allTopicNames().get())
         leaderless = {
@@ -211,16 +213,8 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
         counts = {topic: len(found.partitions()) for topic, found in described.items()}
 
     def why(topic: str) -> str | None:
-        if version < _DLQ_SHARE_VERSION:
-            return f"share.version is {version}; dead letters need {_DLQ_SHARE_VERSION}"
-        if topic.startswith("__"):
-            return f"the name of {topic} begins with __"
-        if topic in existing - enabled:
-            return f"{topic} does not set {_DLQ}group.enable=true"
-        if topic not in existing and creates != "true":
-            return f"{topic} does not exist, and the brokers do not create it ({settings[1]})"
-        if prefix and not topic.startswith(prefix):
-            return f"the name of {topic} does not begin with {prefix} ({settings[0]})"
+        if fault := settings.fault_of(topic):
+            return fault
         if gone := leaderless.get(topic):
             return f"{topic} has no leader for partition {', '.join(map(str, gone))}"
         return None

@@ -1,7 +1,8 @@
 """The data source `share_group_state` of `spark.read` and SQL; Spark plans it in a Python process by the driver."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +11,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_STATE, input_spec
+from share_state.config.declaration import DATA_SOURCE, OptionSpec
+from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_STATE, input_options, spec_of_options
 from share_state.errors import ShareStateError
 from share_state.pipeline.across_logs import (
     GroupSide,
@@ -38,8 +40,7 @@ TABLES = (DECODED_RECORDS, STATE, IN_FLIGHT, CUTOFF, FINDINGS)
 KAFKA_TABLE = "records"
 """The table that only a stream reads: the records with the columns of Spark's Kafka source."""
 
-_SOURCE_OPTIONS = ("format", "dialect", "kafka_properties")
-_PLAN_OPTIONS = ("as_of", "topics", "groups", "group_partitions", "state_partitions", "judge")
+_OWN_OPTIONS = ("path", "paths", "table", "max_records", "starting")
 
 
 def register(spark: SparkSession) -> None:
@@ -47,8 +48,8 @@ def register(spark: SparkSession) -> None:
 
     `spark.readStream` reads `kafka://` alone, and of the tables `decoded_records` or KAFKA_TABLE.
 
-    Options: `path`; `table` (one of TABLES); as for `reconstruct`: `as_of` (a time), `topics` and `groups` (paths),
-    `group_partitions`, `state_partitions`, `judge`, `format`, `dialect` and `kafka_properties`.
+    Options: `path`; `table` (one of TABLES); and the arguments of `reconstruct` but those of dead letters. Maps and
+    lists are given as JSON: `limits` as '{"delivery_count": 3}', `as_of` as a time or '{"3": 12000}'.
 
     Args:
         spark: a session whose workers have share_state.
@@ -70,7 +71,7 @@ class ShareGroupStateSource(DataSource):
         Raises:
             ShareStateError: if an option or the table is unknown.
         """
-        known = ("path", "paths", "table", "max_records", "starting", *_SOURCE_OPTIONS, *_PLAN_OPTIONS)
+        known = {*_OWN_OPTIONS, *(option.argument for option in input_options(DATA_SOURCE))}
         for name in self.options:
             if name not in known:
                 raise ShareStateError(f"option {name}: no such option; give one of {', '.join(sorted(known))}")
@@ -114,20 +115,33 @@ class ShareGroupStateSource(DataSource):
         paths = json.loads(options.get("paths", "[]")) or [path for path in [options.get("path")] if path]
         if not paths:
             raise ShareStateError("option path: none is given; give the folder of a log, or load(PATH)")
-        chosen = {name: options[name] for name in _SOURCE_OPTIONS if name in options}
-        group_paths = [absolute_address(options["groups"])] if "groups" in options else None
-        spec = input_spec(
-            ARGUMENTS,
-            # Workers have another working directory.
-            sources=[{"path": absolute_address(path)} | chosen for path in paths],
-            as_of_time=options.get("as_of"),
-            topics=options.get("topics"),
-            groups={"paths": group_paths, "partitions": options.get("group_partitions")},
-            state_partitions=options.get("state_partitions"),
-            # Judging single records takes time that only findings need.
-            judge=options.get("judge", JUDGE_ALL if self._table == FINDINGS else JUDGE_STATE),
-        )
+        given = dict(read_option(option, options) for option in input_options(DATA_SOURCE))
+        if given.get("groups") is not None:
+            given["groups"] = [absolute_address(path) for path in given["groups"]]
+        # Judging single records takes time that only findings need.
+        judge = given.pop("judge") or (JUDGE_ALL if self._table == FINDINGS else JUDGE_STATE)
+        # Workers have another working directory.
+        spec = spec_of_options(ARGUMENTS, [absolute_address(path) for path in paths], given, judge=judge)
         return build_plan(spec, ARGUMENTS)
+
+
+def read_option(option: OptionSpec, options: Mapping[str, str]) -> tuple[str, Any]:
+    """The name of an option and its value, of the text that Spark passes on; None if it is not given.
+
+    Raises:
+        ShareStateError: if the text of a map or a list is not JSON.
+    """
+    text = options.get(option.argument)
+    is_json = option.kind == "map" or (option.kind == "list" and (text or "").startswith("["))
+    if option.argument == "as_of" and ((text or "").startswith("{") != (option.kind == "map")):
+        return option.name, None
+    if text is None or not is_json:
+        return option.name, [text] if text is not None and option.kind == "list" else text
+    try:
+        return option.name, json.loads(text)
+    except ValueError:
+        form = "an object" if option.kind == "map" else "a list"
+        raise ShareStateError(f"option {option.argument} {text!r}: give {form} as JSON") from None
 
 
 class ShareGroupStateReader(DataSourceReader):

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from share_state.config.inputs import INT32_MAX
+from share_state.config.sections import INT32_MAX
 from share_state.delta.reader import foreign_schema, scan_foreign
 from share_state.errors import InputError
 from share_state.kafka.buffers import is_text

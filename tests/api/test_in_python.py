@@ -137,7 +137,10 @@ def test_an_offset_is_explained_in_a_sentence_and_a_row_a_record():
         (lambda: share_state.reconstruct(DLQ, groups=5), "groups=5: give a path"),
         (lambda: share_state.reconstruct(DLQ, rules=["x"]), r"rules=\['x'\]: give a dictionary as in"),
         (lambda: share_state.reconstruct(DLQ, columns={"key": 3}), "columns={'key': 3}: give a valid string"),
-        (lambda: share_state.reconstruct(DLQ, topics=5), "topics=5: give the path of a JSON file, or Topics"),
+        (
+            lambda: share_state.reconstruct(DLQ, topics=5),
+            "topics=5: give the path of a JSON file, topic ids and names, or",
+        ),
         (lambda: share_state.reconstruct(DLQ, group_partitions="x"), "group_partitions='x': give a whole number"),
         (lambda: share_state.reconstruct(DLQ, warehouse=4), "warehouse=4: give a path"),
         (lambda: share_state.reconstruct(DLQ, spark=4), "spark=4: give a SparkSession"),

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.config.inputs import Claims, Column, Dialect, FileFormat, Format, Mode
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import Clock, FailingVerdict, Verdict, keys
+from share_state.config.sections import Claims, Column, Dialect, FileFormat, Format, Mode
 from share_state.kafka.releases import RELEASES
 from share_state.rules.registry import OFF, SEVERITIES, registered
 from tests.config.settings_text import REQUIRED, at_key, in_yaml, with_key
 
 COUNTS = st.integers(1, 2**31 - 1)
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 SEVERITY = st.sampled_from([*SEVERITIES, OFF])
 FORMATS, DIALECTS = st.sampled_from(get_args(Format)), st.sampled_from(get_args(Dialect))
 COLUMNS = st.dictionaries(st.sampled_from(get_args(Column)), TEXTS)

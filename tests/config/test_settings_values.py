@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from share_state.config.inputs import Column, Dialect, FileFormat, Format
 from share_state.config.loading import load_settings, settings_for
+from share_state.config.sections import Column, Dialect, FileFormat, Format
 from share_state.fold.limits import Limits
 from share_state.kafka.releases import RELEASES
 from share_state.pipeline.inputs import AUTO, FORMATS

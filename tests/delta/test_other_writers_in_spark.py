@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
+from share_state.fold.options import FoldOptions
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
@@ -24,7 +25,7 @@ HISTORY = "share_partition_history"
 
 
 def audit(source: Path, warehouse: Path, history_days: int = 90, tasks: Executor | None = None) -> RunResult:
-    plan = FoldPlan(find_logs([str(source)]), partition_count=PartitionCount(3))
+    plan = FoldPlan(find_logs([str(source)]), options=FoldOptions(partition_count=PartitionCount(3)))
     executor = tasks or LocalExecutor()
     return run_audit(lambda _: nullcontext(executor), plan, str(warehouse), history_days=history_days)
 

@@ -8,9 +8,17 @@ import pytest
 
 import share_state
 from share_state.config.inputs import OPTIONS, input_spec
+from share_state.delta.reader import CommittedTables
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.sources.topics import Topics
-from tests.sources.cluster_facts.metadata_writer import config, partition, topic, uuid, write_metadata_log
+from tests.sources.cluster_facts.metadata_writer import (
+    config,
+    message,
+    partition,
+    topic,
+    uuid,
+    write_metadata_log,
+)
 from tests.truth import DATA
 
 FOLDER = Path(__file__).parents[1] / "sources" / "cluster_facts" / "whole-broker"
@@ -46,28 +54,30 @@ def test_names_and_lag_are_those_of_the_cluster_with_the_folder_alone():
 def test_topics_limits_and_counts_are_those_of_the_cluster():
     plan = plan_of(FOLDER)
     truth = json.loads((TRUTH / "topics.json").read_text())
-    names = dict(zip(plan.topics.names["topic_id"].to_pylist(), plan.topics.names["topic"].to_pylist(), strict=True))
+    topics = plan.options.topics
+    names = dict(zip(*(topics.names[column].to_pylist() for column in ("topic_id", "topic")), strict=True))
     assert names == {one["topicId"]: one["name"] for one in truth}
-    assert plan.topics.partition_counts == {one["topicId"]: len(one["partitions"]) for one in truth}
-    ends = {(row["topic_id"], row["partition"]): row["end_offset"] for row in plan.topics.ends.to_pylist()}
+    assert topics.partition_counts == {one["topicId"]: len(one["partitions"]) for one in truth}
+    ends = {(row["topic_id"], row["partition"]): row["end_offset"] for row in topics.ends.to_pylist()}
     partitions = [(one["topicId"], part) for one in truth for part in one["partitions"]]
     assert ends == {(topic_id, part["partition"]): part["highWatermark"] for topic_id, part in partitions}
-    starts = {(row["topic_id"], row["partition"]): row["start_offset"] for row in plan.topics.starts.to_pylist()}
+    starts = {(row["topic_id"], row["partition"]): row["start_offset"] for row in topics.starts.to_pylist()}
     with_folders = {topic_id for topic_id, name in names.items() if not name.startswith(("__c", "__t"))}
     assert starts == {
         (topic_id, part["partition"]): part["logStartOffset"]
         for topic_id, part in partitions
         if topic_id in with_folders
     }
-    assert (plan.limits.delivery_count, plan.limits.updates_per_snapshot, plan.state_partitions) == (4, 20, 7)
-    assert plan.topics.is_complete
+    limits = plan.options.limits
+    assert (limits.delivery_count, limits.updates_per_snapshot, plan.state_partitions) == (4, 20, 7)
+    assert topics.is_complete
     assert not plan.fact_conflicts
     assert "group.share.delivery.count.limit" in plan.facts["cluster_facts.delivery_count"]
 
 
 def test_an_export_without_a_data_folder_has_no_facts():
     plan = plan_of(DATA / "4.4.0" / "happy")
-    assert (plan.facts, plan.fact_conflicts, len(plan.topics.names)) == ({}, (), 0)
+    assert (plan.facts, plan.fact_conflicts, len(plan.options.topics.names)) == ({}, (), 0)
 
 
 @pytest.fixture
@@ -84,11 +94,11 @@ def small(tmp_path: Path) -> Path:
 def test_limits_follow_the_precedence_of_kafka_and_of_the_call(small):
     (small / "server.properties").write_text("group.share.delivery.count.limit=4\nssl.key.password=hunter2\n")
     facts = plan_of(small)
-    assert facts.limits.delivery_count == 6
-    assert facts.limits.groups == {"bounded": {"delivery_count": 10}, "own": {"delivery_count": 7}}
+    assert facts.options.limits.delivery_count == 6
+    assert facts.options.limits.groups == {"bounded": {"delivery_count": 10}, "own": {"delivery_count": 7}}
     called = plan_of(small, limits={"delivery_count": 8, "groups": {"own": {"delivery_count": 9}}})
-    assert called.limits.delivery_count == 8
-    assert called.limits.groups["own"] == {"delivery_count": 9}
+    assert called.options.limits.delivery_count == 8
+    assert called.options.limits.groups["own"] == {"delivery_count": 9}
     assert "hunter2" not in repr(facts)
 
 
@@ -114,7 +124,7 @@ def test_sources_that_disagree_are_a_finding(small):
 def test_what_the_topics_file_leaves_out_comes_from_the_metadata_log(small):
     file = small / "topics.json"
     file.write_text(json.dumps({uuid(1): {"end_offsets": {"0": 5}}}))
-    topics = plan_of(small, topics=str(file)).topics
+    topics = plan_of(small, topics=str(file)).options.topics
     assert isinstance(topics, Topics)
     assert topics.names.to_pylist() == [{"topic_id": uuid(1), "topic": "orders"}]
     assert topics.ends["end_offset"].to_pylist() == [5]
@@ -126,7 +136,7 @@ def test_a_metadata_log_of_noise_is_noted_and_the_command_works(small, caplog):
     segment.write_bytes(b"\x07" * 5000)
     with caplog.at_level("INFO", "share_state"):
         plan = plan_of(small)
-    assert not plan.topics.is_complete
+    assert not plan.options.topics.is_complete
     assert "__cluster_metadata-0" in caplog.text
 
 
@@ -134,3 +144,34 @@ def test_the_options_of_a_run_change_when_a_topic_is_created(small):
     first = plan_of(small).facts
     write_metadata_log(small, [[topic(1, "orders"), partition(1, 0)], [topic(2, "payments"), partition(2, 0)]])
     assert plan_of(small).facts["cluster_facts.digest"] != first["cluster_facts.digest"]
+
+
+def test_dead_letter_topics_in_the_data_folder_are_read_if_groups_are_configured_with_them(tmp_path):
+    real = DATA / "4.4.0/dead-letters"
+    folder = tmp_path / "broker"
+    for name in ("__share_group_state-2", "dlq.all-0", "dlq.all-1"):
+        shutil.copytree(real / name, folder / name)
+    known = json.loads((real / "topics.json").read_text())
+    given = share_state.reconstruct(
+        str(folder / "__share_group_state-2"), topics=str(real / "topics.json"), dead_letters=[str(real)],
+        warehouse=str(tmp_path / "given"),
+    )  # fmt: skip
+    del given
+    expected = CommittedTables(str(tmp_path / "given")).read("dead_letters")
+    groups = set(expected["group_id"].to_pylist())
+    assert len(expected) > 200
+    of_topics = [
+        message("topic_record", name=about["name"] if isinstance(about, dict) else about, topic_id=topic_id)
+        for topic_id, about in known.items()
+    ]
+    configs = [config(32, group, "errors.deadletterqueue.topic.name", "dlq.all") for group in groups]
+    write_metadata_log(folder, [of_topics, configs])
+    share_state.reconstruct(str(folder), warehouse=str(tmp_path / "own"))
+    own = CommittedTables(str(tmp_path / "own")).read("dead_letters")
+    columns = ["group_id", "partition", "offset", "dead_letter_partition", "dead_letter_offset", "archived"]
+    by_place = [(name, "ascending") for name in ("dead_letter_partition", "dead_letter_offset")]
+    assert own.select(columns).sort_by(by_place).equals(expected.select(columns).sort_by(by_place))
+
+
+def test_folders_of_ordinary_topics_are_no_dead_letters():
+    assert plan_of(FOLDER).dead_letters is None

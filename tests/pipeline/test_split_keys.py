@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.options import FoldOptions, SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.across_logs import read_groups, settle_timeline
@@ -46,7 +46,8 @@ def split(
         if not own:
             own.append(snapshot(partition=9))
         logs.append(log_of(folder, in_bytes(consecutive([Batch([one]) for one in own])), partition=number))
-    plan, executor = FoldPlan(logs, partition_count=PartitionCount(state_partitions)), executor or LocalExecutor()
+    plan = FoldPlan(logs, options=FoldOptions(partition_count=PartitionCount(state_partitions)))
+    executor = executor or LocalExecutor()
     if run == "audit":
         result = run_audit(lambda _: nullcontext(executor), plan, lake)
     else:
@@ -101,7 +102,7 @@ def test_tables_in_python_and_timelines_are_settled_too(tmp_path: Path, state_pa
     """Without a warehouse, as with one."""
     _, committed = split(tmp_path, state_partitions, "reconstruct")
     logs = find_logs([str(tmp_path)])
-    plan = FoldPlan(logs, partition_count=PartitionCount(state_partitions))
+    plan = FoldPlan(logs, options=FoldOptions(partition_count=PartitionCount(state_partitions)))
     tables = LocalExecutor().result_tables(plan)
     for name, expected in committed.items():
         rows = [row | ({"run_id": None} if "run_id" in row else {}) for row in expected]
@@ -120,7 +121,9 @@ def test_tables_in_python_and_timelines_are_settled_too(tmp_path: Path, state_pa
 def test_lazy_dataframes_are_those_tables(spark: SparkSession, tmp_path: Path, state_partitions: int | None):
     split(tmp_path, state_partitions, "reconstruct")
     plan = FoldPlan(
-        find_logs([str(tmp_path)]), partition_count=PartitionCount(state_partitions), timeline=SharePartitionFilter()
+        find_logs([str(tmp_path)]),
+        options=FoldOptions(partition_count=PartitionCount(state_partitions)),
+        timeline=SharePartitionFilter(),
     )
     here, there = LocalExecutor().result_tables(plan), SparkExecutor(spark).result_tables(plan)
     whole = pa.concat_tables([table for log in plan.logs for table in timeline_tables(log)])
@@ -138,7 +141,9 @@ def test_groups_are_judged_against_settled_states(tmp_path: Path):
     """In memory as in a warehouse: the state in the wrong state partition is no second orphan."""
     split(tmp_path, COUNT, "reconstruct")
     groups = GroupInput(find_group_logs([str(DATA / "4.4.0/happy")]), partitions=3)
-    plan = FoldPlan(find_logs([str(tmp_path)]), partition_count=PartitionCount(COUNT), groups=groups)
+    plan = FoldPlan(
+        find_logs([str(tmp_path)]), options=FoldOptions(partition_count=PartitionCount(COUNT)), groups=groups
+    )
     run_reconstruct(LocalExecutor(), plan, str(tmp_path / "judged"))
     committed = CommittedTables(str(tmp_path / "judged")).read("findings").to_pylist()
     side, plan = read_groups(plan)
@@ -169,7 +174,7 @@ def test_of_logs_without_a_number_any_may_be_old(tmp_path: Path, state_partition
         segment.write_bytes(in_bytes(consecutive([Batch([snapshot(OLD, partition=partition)])])))
     logs = find_logs([str(tmp_path / name) for name in "abc"])
     assert [log.partition for log in logs] == [None] * 3
-    plan = FoldPlan(logs, partition_count=PartitionCount(state_partitions))
+    plan = FoldPlan(logs, options=FoldOptions(partition_count=PartitionCount(state_partitions)))
     result = run_reconstruct(LocalExecutor(), plan, str(tmp_path / "lake"))
     assert (result.share_partitions, dict(result.findings)) == (3, {("error", "SPLIT_KEY"): 2})
     tables = CommittedTables(str(tmp_path / "lake"))

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
+from share_state.fold.options import FoldOptions
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
@@ -49,7 +50,9 @@ def run(tasks: Executor, tmp_path: Path) -> Audit:
     """Audits a folder into a warehouse."""
 
     def audited(source: Path, warehouse: Path = tmp_path / "warehouse", **options: object) -> RunResult:
-        work = FoldPlan(find_logs([str(source)]), partition_count=PartitionCount(STATE_PARTITIONS), **options)
+        work = FoldPlan(
+            find_logs([str(source)]), options=FoldOptions(partition_count=PartitionCount(STATE_PARTITIONS)), **options
+        )
         return run_audit(lambda _: nullcontext(tasks), work, str(warehouse), inputs=(str(source),))
 
     return audited
@@ -169,7 +172,7 @@ def test_spark_writes_the_rows_that_delta_rs_writes(
     kills = by_profile(0, 1)
 
     def audited(source: Path, name: str, tasks: Executor) -> None:
-        plan = FoldPlan(find_logs([str(source)]), partition_count=PartitionCount(STATE_PARTITIONS))
+        plan = FoldPlan(find_logs([str(source)]), options=FoldOptions(partition_count=PartitionCount(STATE_PARTITIONS)))
         run_audit(lambda _: nullcontext(tasks), plan, str(tmp_path / name))
 
     for night, source in enumerate(grown(DATA / export, tmp_path / "logs", 2)):
@@ -201,7 +204,7 @@ def test_an_audit_that_was_overtaken_while_its_tasks_began_commits_nothing(run: 
         run(source)
         yield tasks
 
-    work = FoldPlan(find_logs([str(source)]), partition_count=PartitionCount(STATE_PARTITIONS))
+    work = FoldPlan(find_logs([str(source)]), options=FoldOptions(partition_count=PartitionCount(STATE_PARTITIONS)))
     with pytest.raises(WarehouseError, match="another run committed here meanwhile"):
         run_audit(overtaken, work, str(warehouse))
     assert len(CommittedTables(str(warehouse)).runs) == 2
@@ -231,7 +234,10 @@ def test_where_nothing_is_new_an_audit_says_so_and_leaves_the_tables(run: Audit,
 @driver_alone
 def test_where_nothing_is_new_but_the_settings_all_is_judged_again(tasks: Executor, tmp_path: Path):
     def audited(**options: str) -> RunResult:
-        work = FoldPlan(find_logs([str(DATA / "4.3.1/happy")]), partition_count=PartitionCount(STATE_PARTITIONS))
+        work = FoldPlan(
+            find_logs([str(DATA / "4.3.1/happy")]),
+            options=FoldOptions(partition_count=PartitionCount(STATE_PARTITIONS)),
+        )
         return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), options=options)
 
     assert [audited().notes, audited().notes, audited(topics="new").notes] == [(), (NOTHING_NEW,), ()]
@@ -309,7 +315,9 @@ def test_history_older_than_it_is_to_be_kept_goes(tasks: Executor, tmp_path: Pat
     nights = grown(DATA / "4.3.1/happy", tmp_path / "grown", 3)
 
     def audited(history_days: int) -> RunResult:
-        work = FoldPlan(find_logs([str(next(nights))]), partition_count=PartitionCount(STATE_PARTITIONS))
+        work = FoldPlan(
+            find_logs([str(next(nights))]), options=FoldOptions(partition_count=PartitionCount(STATE_PARTITIONS))
+        )
         return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), history_days=history_days)
 
     _, second = audited(90), audited(90)

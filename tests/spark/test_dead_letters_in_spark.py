@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
+from share_state.fold.options import FoldOptions
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import find_dead_letters
 from share_state.pipeline.plan import FoldPlan
@@ -40,7 +41,7 @@ def _as_records(letters: list[dict[str, Any]]) -> pa.Table:
 def plan() -> FoldPlan:
     logs = find_logs([str(REAL / "__share_group_state-2")])
     dlq = find_dead_letters([str(REAL)], None)
-    return FoldPlan(logs, topics=read_topics(str(REAL / "topics.json")), dead_letters=dlq)
+    return FoldPlan(logs, options=FoldOptions(topics=read_topics(str(REAL / "topics.json"))), dead_letters=dlq)
 
 
 @nightly("the other test reads the same tables")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from share_state.config.inputs import HISTORY, LATEST
+from share_state.config.sections import HISTORY, LATEST
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import fold_groups
+from share_state.fold.options import FoldOptions
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor
@@ -54,7 +55,7 @@ def work_of(source: Path, **options: object) -> FoldPlan:
     claims = options.pop("claims", HISTORY)
     groups = GroupInput(beside, partitions, claims) if beside else None
     count = PartitionCount(options.pop("state_partitions", infer_partition_count(logs, STATE_TOPIC)))
-    return FoldPlan(logs, groups=groups, partition_count=count, names_logs=True, **options)
+    return FoldPlan(logs, groups=groups, options=FoldOptions(partition_count=count), names_logs=True, **options)
 
 
 @pytest.fixture

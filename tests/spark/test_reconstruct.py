@@ -18,6 +18,7 @@ from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CORE_TABLES, Warehouse
 from share_state.errors import InputError, WarehouseError
+from share_state.fold.options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
@@ -57,7 +58,7 @@ def warehouse(tasks: Executor, export: Path, tmp_path_factory: pytest.TempPathFa
 
 def _work(*inputs: Path | str) -> FoldPlan:
     logs = find_logs([str(given) for given in inputs])
-    return FoldPlan(logs, partition_count=PartitionCount(len(logs)))
+    return FoldPlan(logs, options=FoldOptions(partition_count=PartitionCount(len(logs))))
 
 
 def _outcome(tasks: Executor, work: FoldPlan) -> RunResult:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.patches import Patch
 
-from share_state.errors import ShareStateError, pluralize
+from share_state.errors import pluralize
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE, to_datetime
 from share_state.pipeline.executor import LocalExecutor
@@ -33,8 +33,6 @@ from share_state.report.plots.share_partition import KEY_COLUMNS, offsets, windo
 from share_state.report.share_partitions import NO_BEGINNING, lacks_beginning
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
-
-PLOTS = ("window", "offsets", "deliveries", "cutoff")
 
 MAX_LOGS = 60
 """With more log partitions the chart shows those with the most redundant records, and its heading says so."""
@@ -165,19 +163,16 @@ def _cutoff_label(row: dict[str, Any]) -> str:
     return escape_missing_glyphs(label)
 
 
-def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delivery_limit: int | None) -> Chart:
+def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter) -> Chart:
     """Fold logs and draw one chart of them.
 
     Args:
-        what, plan: one of PLOTS, and the log partitions.
+        what, plan: window, offsets, deliveries or cutoff, and the log partitions.
         selection: the share-partitions; exactly one for a chart over time; for the cutoff those whose logs are shown.
-        delivery_limit: the limit of the group, for deliveries.
     Raises:
-        ShareStateError: if the chart is unknown, or there is nothing to draw.
+        ShareStateError: if there is nothing to draw.
         InputError: if a segment cannot be read.
     """
-    if what not in PLOTS:
-        raise ShareStateError(f"plot {what}: no such chart; give one of {', '.join(PLOTS)}")
     plan.check_time()
     if what in ("window", "offsets"):
         plan = replace(plan, timeline=selection)
@@ -198,13 +193,13 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delive
     if not len(shown) and where is not None:
         plan.check(selection)
     if what == "deliveries":
-        chart = deliveries(shown, limit=delivery_limit)
+        chart = deliveries(shown, limit=plan.known_limit("delivery_count", selection.group_id))
         states = tables[STATE] if where is None else tables[STATE].filter(where)
         if unknown := pc.sum(lacks_beginning(states)).as_py():
             chart.says += f" It is not known for {pluralize(unknown, 'share-partition')}: {NO_BEGINNING}."
         return chart
     of_logs = tables[CUTOFF] if where is None else tables[CUTOFF].filter(_logs_of(shown))
-    return cutoffs(name_holders(of_logs, plan.topics))
+    return cutoffs(name_holders(of_logs, plan.options.topics))
 
 
 def _logs_of(states: pa.Table) -> pc.Expression:

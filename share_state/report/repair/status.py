@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.config.inputs import LimitSettings
+from share_state.config.sections import LimitSettings
 from share_state.delta.commits import standing
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError, pluralize

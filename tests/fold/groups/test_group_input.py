@@ -10,11 +10,12 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.config.loading import settings_for
 from share_state.errors import InputError
 from share_state.fold.groups import FoldedGroups
+from share_state.fold.limits import GroupLimits
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.across_logs import name_topics, read_groups
 from share_state.pipeline.inputs import adjacent_group_logs
 from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
-from share_state.rules.group_context import AuditedGroups, GroupLimits
+from share_state.rules.group_context import AuditedGroups
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_group_logs, find_logs
 from share_state.sources.resume_point import digest_of_logs

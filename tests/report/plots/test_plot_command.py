@@ -65,7 +65,7 @@ def test_a_chart_over_time_of_a_live_cluster_is_that_of_its_segments(what: str):
     plan, chosen = FoldPlan(find_logs([str(DLQ)])), SharePartitionFilter("dq-off", "We0ABtXRQ0uVly26I_w1Mw", 0)
     source = _Cluster("kafka://broker:9092", 1000, ClientProperties())
     live = replace(plan, logs=[replace(log, segments=(), source=source) for log in plan.logs])
-    assert draw_plot(what, live, chosen, None).says == draw_plot(what, plan, chosen, None).says
+    assert draw_plot(what, live, chosen).says == draw_plot(what, plan, chosen).says
 
 
 def test_as_of_a_moment_the_picture_ends_there(light: Command, tmp_path: Path):
@@ -85,7 +85,7 @@ def test_the_picture_of_a_stall_ends_with_the_log(light: Command, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("heatmap", str(DLQ), "--out", "x.png"), "plot heatmap: no such chart"),
+        (("heatmap", str(DLQ), "--out", "x.png"), "WHAT heatmap: give one of window, offsets, deliveries, cutoff"),
         (("cutoff", str(DLQ), "--out", "x.gif"), "x.gif: give a name that ends in"),
         (("window", str(DLQ), "--out", "x.png"), "48 share-partitions; choose one"),
         *(

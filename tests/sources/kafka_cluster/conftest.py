@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError
+from share_state.fold.options import FoldOptions
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.sources import jars
@@ -52,7 +53,9 @@ def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.Te
     """The tables of the broker, read over its secured listener."""
     folder = tmp_path_factory.mktemp("lake")
     live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", folder))
-    work = FoldPlan(logs=live.logs, topics=live.topics, partition_count=PartitionCount(live.state_partitions))
+    work = FoldPlan(
+        logs=live.logs, options=FoldOptions(topics=live.topics, partition_count=PartitionCount(live.state_partitions))
+    )
     run_reconstruct(SparkExecutor(spark), work, str(folder / "live"))
     return str(folder / "live")
 

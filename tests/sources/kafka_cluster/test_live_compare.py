@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.errors import InputError
+from share_state.fold.options import FoldOptions
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
@@ -119,7 +120,11 @@ def test_a_broker_that_went_on_is_not_at_fault(
 ) -> None:
     live = read_cluster(f"kafka://{worked.broker.address}")
     windows = {log.name: Window(until_offset=log.source.end_offset // 2) for log in live.logs if log.source}
-    work = FoldPlan(live.logs, windows, topics=live.topics, partition_count=PartitionCount(live.state_partitions))
+    work = FoldPlan(
+        live.logs,
+        windows,
+        options=FoldOptions(topics=live.topics, partition_count=PartitionCount(live.state_partitions)),
+    )
     run_reconstruct(tasks, work, str(tmp_path / "earlier"))
     found = compare(str(tmp_path / "earlier"), told)
     assert found["verdicts"][DIFFERS] == 0 < found["verdicts"][MOVED_ON]
@@ -155,7 +160,11 @@ def test_the_answers_of_brokers_agree_with_their_logs(
 ) -> None:
     scenario = DATA / "4.3.1/chaos"
     topics, logs = read_topics(str(scenario / "topics.json")), find_logs([str(scenario)])
-    run_reconstruct(tasks, FoldPlan(logs, topics=topics, partition_count=PartitionCount(3)), str(tmp_path / "lake"))
+    run_reconstruct(
+        tasks,
+        FoldPlan(logs, options=FoldOptions(topics=topics, partition_count=PartitionCount(3))),
+        str(tmp_path / "lake"),
+    )
     ends = {one["statePartition"]: one["nextOffset"] for one in json.loads((scenario / "redundant.json").read_text())}
     described = json.loads((scenario / "describe.json").read_text())["shareGroups"]
     answers = [

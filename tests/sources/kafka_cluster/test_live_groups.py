@@ -137,7 +137,10 @@ def test_every_plan_has_the_limits_that_a_group_sets_for_itself(worked: Workload
             asked = kafka_admin.fetch_limits(address, properties)
             assert (asked.of_groups, asked.conflicts) == ({group: {"delivery_count": 4}}, ())
             plan = build_plan(input_spec(OPTIONS, sources=[source]), OPTIONS)
-            assert [plan.limits.of_group(name, group) for name in ("delivery_count", "record_locks")] == [4, 1500]
+            assert [plan.options.limits.of_group(name, group) for name in ("delivery_count", "record_locks")] == [
+                4,
+                1500,
+            ]
             rows = share_state.reconstruct(address, kafka_properties=properties).share_partition_state.to_pylist()
             row = next(row for row in rows if row["group_id"] == group)
             place = [row[name] for name in ("topic", "partition", "start_offset")]
@@ -145,9 +148,9 @@ def test_every_plan_has_the_limits_that_a_group_sets_for_itself(worked: Workload
             assert (facts["delivery_limit"], facts["delivery_limit_assumed"]) == (4, False)
             limits = {"groups": {group: {"delivery_count": 9}}, "record_locks": 100}
             configured = build_plan(input_spec(OPTIONS, sources=[source], limits=limits), OPTIONS)
-            assert configured.limits.of_group("delivery_count", group) == 9
+            assert configured.options.limits.of_group("delivery_count", group) == 9
             assert asked.of_brokers == LIMITS_OF_BROKER
-            assert plan.limits.delivery_count == LIMITS_OF_BROKER["delivery_count"]
+            assert plan.options.limits.delivery_count == LIMITS_OF_BROKER["delivery_count"]
             assert "delivery_count" in plan.known_limits
             (conflict,) = configured.fact_conflicts
             assert conflict.message.startswith(
@@ -161,6 +164,6 @@ def test_every_plan_has_the_limits_that_a_group_sets_for_itself(worked: Workload
                 False,
             )
             unasked = build_plan(input_spec(OPTIONS, sources=[source], judge="none"), OPTIONS)
-            assert not unasked.limits.groups
+            assert not unasked.options.limits.groups
         finally:
             change("DELETE")

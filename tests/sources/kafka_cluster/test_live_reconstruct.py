@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
+from share_state.fold.options import FoldOptions
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
@@ -26,7 +27,9 @@ KEY = ("group_id", "topic_id", "partition")
 def test_the_warehouse_of_a_cluster_is_that_of_its_segments(worked: Workload, warehouse: str, tmp_path: Path) -> None:
     live = read_cluster(f"kafka://{worked.broker.address}")
     logs = find_logs([str(worked.broker.logs)])
-    plan = FoldPlan(logs, topics=live.topics, partition_count=PartitionCount(live.state_partitions))
+    plan = FoldPlan(
+        logs, options=FoldOptions(topics=live.topics, partition_count=PartitionCount(live.state_partitions))
+    )
     run_reconstruct(LocalExecutor(), plan, str(tmp_path / "lake"))
     ours, theirs = CommittedTables(warehouse), CommittedTables(str(tmp_path / "lake"))
     for table in ("share_partition_state", "in_flight", "findings", "cutoff"):

@@ -1,14 +1,17 @@
-"""`share-state topics`: writes the topics file, which `--topics` of other commands takes."""
+"""Commands that ask a running cluster: `compare`, and `topics`, which writes the file of `--topics`."""
 
 import json
 import logging
+from collections import Counter
 from typing import Annotated
 
 import typer
 
-from share_state.cli.main import command
-from share_state.cli.options import KafkaProperties
+from share_state.cli.input_options import InputOptions
+from share_state.cli.main import DONE, FOUND, command
+from share_state.cli.options import FailOn, Json, fails
 from share_state.errors import pluralize
+from share_state.report import console
 
 _LOG = logging.getLogger("share_state")
 
@@ -23,13 +26,13 @@ def topics(
         ),
     ],
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write to this file; by default to stdout.")] = None,
-    kafka_properties: KafkaProperties = None,
+    *,
+    options: InputOptions,
 ) -> None:
     """Write the topics file for --topics: names and ends.
 
     It also has ids, partition counts and log starts. Other commands read the facts of a data folder by themselves.
     """
-    from share_state.report import console  # noqa: PLC0415
     from share_state.sources.kafka_client import SCHEME  # noqa: PLC0415
     from share_state.sources.topics_file import collect_topics, topics_document  # noqa: PLC0415
 
@@ -39,7 +42,7 @@ def topics(
         from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415  the client library is an extra
 
         address = find_cluster_address(inputs) or inputs[0]
-        found, notes = Cluster(address, read_client_properties(kafka_properties)).topics(), ()
+        found, notes = Cluster(address, read_client_properties(options.get("kafka_properties"))).topics(), ()
     else:
         found, notes = collect_topics(inputs)
     for note in notes:
@@ -50,3 +53,23 @@ def topics(
         return
     console.write_report(out, json.dumps(document, indent=2) + "\n")
     console.print_line(f"{out}: {pluralize(len(document), 'topic')}")
+
+
+@command("share-state compare /lake/share_state kafka://broker-1:9092")
+def compare(
+    warehouse: Annotated[str, typer.Argument(metavar="WAREHOUSE", help="Folder of the Delta tables.")],
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="kafka://HOST:PORT[,HOST:PORT...].")],
+    options: InputOptions,
+    fail_on: FailOn = "error",
+    as_json: Json = False,
+) -> int:
+    """Compare the tables with the offsets of a running cluster."""
+    from share_state.report.compare import compare as compare_offsets  # noqa: PLC0415  only this command asks a broker
+    from share_state.report.compare import list_groups, print_comparison  # noqa: PLC0415
+    from share_state.sources.kafka_admin import fetch_broker_offsets  # noqa: PLC0415
+
+    names = list_groups(warehouse)
+    answers = fetch_broker_offsets(cluster, options.get("kafka_properties"), names)
+    found = compare_offsets(warehouse, answers)
+    console.print_json(found | {"warehouse": warehouse, "cluster": cluster}) if as_json else print_comparison(found)
+    return FOUND if fails(Counter(one["severity"] for one in found["findings"]), fail_on) else DONE
