@@ -28,7 +28,8 @@ class CutoffEvidence:
         without_base: number of live share-partitions whose snapshot is not in the input.
         lost_offset: an offset from which records are missing or unreadable, -1 for none.
         break_offset: an offset at which the snapshot epochs do not follow, -1 for none.
-        foreign_offset: an offset of a batch that has not the leader epoch of the log there, -1 for none.
+        foreign_offset: an offset of a batch that has not the leader epoch of the log there, or precedes the base offset
+            in the name of its file; -1 for none.
         misplaced: number of share-partitions whose records belong to another state partition.
         uncommitted: number of share-partitions whose latest snapshot or tombstone is not before `committed_end`.
         blocked_by: groups that have a subscription but no checkpoint (control records).
@@ -80,8 +81,8 @@ def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
         )
     if evidence.foreign_offset != NO_OFFSET:
         reasons.append(
-            f"from offset {evidence.foreign_offset} on, leader epochs are not those of this log: another replica's or"
-            " another log's batches are in it"
+            f"from offset {evidence.foreign_offset} on, leader epochs or file names are not those of this log: another"
+            " replica's or another log's batches are in it"
         )
     if evidence.without_base:
         where = "in the input"

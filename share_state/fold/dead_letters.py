@@ -27,9 +27,8 @@ produce, with pauses of 1, 2, 4 and 8 s and a jitter of a fifth. Source: Kafka S
 
 NEVER = LARGEST_OFFSET
 
-
-_MOST_PARTITIONS = 1_000_000
-"""Of a dead-letter topic; a damaged table may name more."""
+_MOST_PARTITIONS = 100_000
+"""Of a dead-letter topic; a damaged table may name more, and memory grows with their number."""
 
 UNKNOWN = (
     "the name of their topic is unknown; give --topics",

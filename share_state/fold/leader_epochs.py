@@ -1,4 +1,4 @@
-"""Finds batches that the leaders of a log cannot have written: by their leader epochs, which no checksum covers."""
+"""Finds batches that the leaders of a log cannot have written: leader epochs and file names have no checksum."""
 
 import numpy as np
 
@@ -12,7 +12,8 @@ class LeaderEpochs:
     """Follows the leader epochs of the batches of a log.
 
     In the log of one replica they never decrease: a follower truncates what its leader does not have (KIP-101). The
-    leader-epoch-checkpoint beside the segments records where each epoch begins; epochs after its last are newer.
+    leader-epoch-checkpoint beside the segments records where each epoch begins; epochs after its last are newer. The
+    name of a segment is the offset of the first batch that was appended to it.
     """
 
     def __init__(self, log: LogPartition, last_epoch: int = NO_OFFSET) -> None:
@@ -23,6 +24,8 @@ class LeaderEpochs:
             last_epoch: leader epoch of the last batch that an earlier run read, -1 for none.
         """
         self._last_epoch = last_epoch
+        names = [segment.base_offset for segment in log.segments] if log.source is None else []
+        self._base_offsets = np.array(names, np.int64)
         self._replicas = np.array([segment.replica for segment in log.segments], np.int64)
         recorded = [
             sorted(copy.leader_epochs, key=lambda entry: entry[1]) if log.source is None else () for copy in log.copies
@@ -40,17 +43,27 @@ class LeaderEpochs:
         """
         is_foreign = np.zeros(len(batches), np.bool_)
         self._last_epoch, count = _mark_foreign(
-            batches, self._replicas, self._recorded, self._ends, self._entries, self._last_epoch, is_foreign
+            batches,
+            self._base_offsets,
+            self._replicas,
+            self._recorded,
+            self._ends,
+            self._entries,
+            self._last_epoch,
+            is_foreign,
         )
         return batches["base_offset"][is_foreign] if count else np.zeros(0, np.int64)
 
 
 @kernel
-def _mark_foreign(batches, replicas, recorded, ends, entries, last_epoch, is_foreign):
+def _mark_foreign(batches, base_offsets, replicas, recorded, ends, entries, last_epoch, is_foreign):
     """Mark the batches whose leader epoch decreases, or is not the one that is recorded for their offset.
+
+    Also those before the base offset in the name of their file.
 
     Args:
         batches: BATCH rows of a chunk.
+        base_offsets: base offset of each segment; empty for other formats.
         replicas: number of the replica of each segment.
         recorded: rows (leader epoch, its first offset) of all replicas, each in offset order.
         ends: the rows of replica n are ends[n] to ends[n + 1].
@@ -68,6 +81,8 @@ def _mark_foreign(batches, replicas, recorded, ends, entries, last_epoch, is_for
         epoch = np.int64(batch.leader_epoch)
         marked = epoch < last_epoch
         last_epoch = epoch
+        if len(base_offsets):
+            marked |= batch.base_offset < base_offsets[batch.segment]
         if len(recorded):
             replica = replicas[batch.segment]
             begin, end = ends[replica], ends[replica + 1]

@@ -96,13 +96,12 @@ def _begins_before(log: LogPartition, time_ms: int) -> bool:
 def _folded_again(executor: Executor[Any], plan: FoldPlan, until_ms: int) -> dict[int, int]:
     """State partition -> its cutoff at a time."""
     earlier_plan = replace(
-        plan,
+        plan.with_options(archiving_groups=None),
         window=Window(until_time_ms=until_ms),
         judging=JUDGE_NONE,
         verify=False,
         timeline=None,
         resumed=None,
-        archiving_groups=None,
         indexes={},
     )
     cutoffs = returned_table(executor.collect(executor.fold(earlier_plan, OutputSpec(()))), CUTOFF)

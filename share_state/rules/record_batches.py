@@ -10,6 +10,7 @@ from share_state.fold.log_stats import BATCH_FAULTS
 from share_state.fold.state_log import FoldedLog
 from share_state.kafka.record_batches import BatchStatus
 from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Breaches, Scope, rule
+from share_state.sources.discovery import LogPartition
 from share_state.sources.resume_point import ResumeStatus
 
 
@@ -127,14 +128,15 @@ def offset_gap_between_segments(folded: FoldedControlLog) -> Breaches:
 
 @rule("FOREIGN_BATCH", Scope.LOG, ERROR, "KIP-101, leader epochs; Kafka LeaderEpochFileCache")
 def foreign_batch(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """The leader epochs of a log's batches never decrease, and are those of the leader-epoch-checkpoint beside them.
+    """Each batch has a leader epoch and a file name that its log can have at this offset.
 
-    Otherwise batches of another replica or of another log are among them. No checksum covers leader epochs.
+    Leader epochs never decrease, and are those of the leader-epoch-checkpoint beside the segments. No batch precedes
+    the base offset in the name of its file. Otherwise batches of another replica or of another log are among them.
     """
     first, count = folded.observations.counts.foreign
     if not count:
         return NOTHING
-    text = f"{count} batches have not the leader epoch of the log there; this is the first"
+    text = f"{count} batches have a leader epoch or a file name that the log cannot have there; this is the first"
     return Breaches(np.array([first]), (text,), evidence={"batches": np.array([count])})
 
 
@@ -158,7 +160,7 @@ def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus) -> B
     if not len(numbers):
         return NOTHING
     rows = folded.observations.batches[numbers]
-    files = pa.array([folded.log.segments[segment].path for segment in rows["segment"]])
+    files = pa.array([_file_of(folded.log, segment) for segment in rows["segment"]])
     why = pa.array([folded.observations.reasons[row] and f" ({folded.observations.reasons[row]})" for row in numbers])
     position = rows["file_position"].copy()
     return Breaches(
@@ -167,6 +169,11 @@ def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus) -> B
         evidence={"file": files, "position": position, "bytes": rows["size"].copy()},
         settled=_is_final(folded, rows) if status == BatchStatus.TRUNCATED else numbers < folded.observations.followed,
     )
+
+
+def _file_of(log: LogPartition, segment: int) -> str:
+    """The file of a batch; the name of the log if its records are those of a stream."""
+    return log.segments[segment].path if log.segments else log.name
 
 
 def _is_final(folded: FoldedLog | FoldedControlLog, rows: np.ndarray) -> np.ndarray:

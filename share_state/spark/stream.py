@@ -30,6 +30,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from share_state.errors import InputError, SetupError, ShareStateError, pluralize
+from share_state.kafka.primitives import LARGEST_INT64
 from share_state.pipeline.stream import EMPTY_ROWS, PACKED, LogChanges, LogFacts, StreamFold, from_ipc, packed_batch
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.report.prometheus import StreamProgress
@@ -47,6 +48,7 @@ _FILES = "path string, modificationTime timestamp, length long, content binary"
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
+_LARGEST_PARTITION = 2**31 - 1
 _ROWS_A_PART = 1 << 18
 _JUDGED_EVERY_MS = 60_000
 """How often a log partition is judged by the clock."""
@@ -63,10 +65,9 @@ def pack_rows(table: pa.Table) -> Iterator[pa.RecordBatch]:
     if "topic" in table.column_names:
         table = table.filter(pc.field("topic").cast(pa.string()) == STATE_TOPIC)
     partition, offset = (table[name].cast(pa.int64()) for name in ("partition", "offset"))
-    at_least_0 = [pc.fill_null(pc.greater_equal(column, 0), False) for column in (partition, offset)]
-    is_placed = pc.and_(*at_least_0)
+    is_placed = pc.and_(_is_within(partition, _LARGEST_PARTITION), _is_within(offset, LARGEST_INT64 - 1))
     if unplaced := len(table) - (pc.sum(is_placed).as_py() or 0):
-        yield _problem(f"{unplaced} rows without a partition or an offset are left out")
+        yield _problem(f"{unplaced} rows without a partition or an offset that a log can have are left out")
     if "timestamp" in table.column_names:
         times = np.concatenate([timestamp_ms(chunk) for chunk in table["timestamp"].chunks] or [np.zeros(0, np.int64)])
     else:
@@ -75,6 +76,12 @@ def pack_rows(table: pa.Table) -> Iterator[pa.RecordBatch]:
     rows, numbers = rows.filter(is_placed), partition.filter(is_placed).to_numpy()
     for number in np.unique(numbers).tolist():
         yield packed_batch(number, LogFacts(), rows.filter(pa.array(numbers == number)))
+
+
+def _is_within(numbers: pa.ChunkedArray, largest: int) -> pa.ChunkedArray:
+    """bool, whether numbers are from 0 to the largest one."""
+    is_within = pc.and_(pc.greater_equal(numbers, 0), pc.less_equal(numbers, largest))
+    return pc.fill_null(is_within, False)
 
 
 def _problem(text: str) -> pa.RecordBatch:

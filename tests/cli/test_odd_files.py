@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import struct
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ numbers = st.lists(st.tuples(places, st.sampled_from(NUMBERS)), max_size=3)
 patches = st.lists(st.tuples(places, st.binary(min_size=1, max_size=6)), max_size=2)
 
 
-def _changed(content: bytes, new_numbers: NewNumbers, new_bytes: NewBytes) -> bytes:
+def changed(content: bytes, new_numbers: NewNumbers, new_bytes: NewBytes) -> bytes:
     """A text with some of its numbers replaced, and some of its bytes overwritten."""
     for place, number in new_numbers:
         old = list(IS_NUMBER.finditer(content))
@@ -54,7 +55,8 @@ def _changed(content: bytes, new_numbers: NewNumbers, new_bytes: NewBytes) -> by
     return bytes(data)
 
 
-def _is_read_or_refused(capfd: pytest.CaptureFixture[str], *call: object) -> int:
+def is_read_or_refused(capfd: pytest.CaptureFixture[str], *call: object) -> int:
+    """Run a command, which reads what it is given or refuses it in one line; returns its exit code."""
     said = say(capfd, *call)
     assert said.code in (0, 1, 2), (call, said)
     assert "Traceback" not in said.err, said
@@ -95,10 +97,10 @@ def test_a_share_snapshot_file_with_odd_values_is_read_or_refused(
     log, index = _control_log(place), place / "index"
     shutil.rmtree(index, ignore_errors=True)
     index.mkdir()
-    content = _changed(b"0\n2\na b 0 1 1\nh 2 1 2\n", new_numbers, new_bytes)
+    content = changed(b"0\n2\na b 0 1 1\nh 2 1 2\n", new_numbers, new_bytes)
     (index / "orders-0.share-snapshot").write_bytes(content)
     call = ["cutoff", log, "--dialect", "control_records", "--index", index, *["--accept"] * accept]
-    if _is_read_or_refused(capfd, *call) == 2:
+    if is_read_or_refused(capfd, *call) == 2:
         assert (index / "orders-0.share-snapshot").read_bytes() == content
 
 
@@ -116,8 +118,8 @@ def test_a_topics_file_with_odd_values_is_read_or_refused(
     new_bytes: NewBytes,
 ):
     file = place / "topics.json"
-    file.write_bytes(_changed(text.encode(), new_numbers, new_bytes))
-    _is_read_or_refused(capfd, "cutoff", STATE, "--topics", file)
+    file.write_bytes(changed(text.encode(), new_numbers, new_bytes))
+    is_read_or_refused(capfd, "cutoff", STATE, "--topics", file)
 
 
 @given(numbers, patches)
@@ -128,9 +130,9 @@ def test_a_subscriptions_file_with_odd_values_is_read_or_refused(
     new_bytes: NewBytes,
 ):
     file = place / "subscriptions.json"
-    file.write_bytes(_changed(SUBSCRIPTIONS.encode(), new_numbers, new_bytes))
+    file.write_bytes(changed(SUBSCRIPTIONS.encode(), new_numbers, new_bytes))
     log = _control_log(place)
-    _is_read_or_refused(capfd, "cutoff", log, "--dialect", "control_records", "--subscriptions", file)
+    is_read_or_refused(capfd, "cutoff", log, "--dialect", "control_records", "--subscriptions", file)
 
 
 CONFIG = """\
@@ -158,7 +160,7 @@ def _config(place: Path, source: object, new_numbers: NewNumbers, new_bytes: New
     shutil.rmtree(place / "lake", ignore_errors=True)
     head, _, tail = CONFIG.format(source=source, warehouse=place / "lake").partition("state_partitions")
     file = place / "audit.yaml"
-    file.write_bytes(head.encode() + _changed(f"state_partitions{tail}".encode(), new_numbers, new_bytes))
+    file.write_bytes(head.encode() + changed(f"state_partitions{tail}".encode(), new_numbers, new_bytes))
     return file
 
 
@@ -169,7 +171,7 @@ def test_a_configuration_with_odd_values_is_read_or_refused(
     new_numbers: NewNumbers,
     new_bytes: NewBytes,
 ):
-    _is_read_or_refused(capfd, "audit", "--config", _config(place, STATE, new_numbers, new_bytes))
+    is_read_or_refused(capfd, "audit", "--config", _config(place, STATE, new_numbers, new_bytes))
 
 
 VARIABLES = ["LIMITS__DELIVERY_COUNT", "LIMITS__STALL_MINUTES", "STATE_PARTITIONS", "SOURCES__0__PATH", "TOPICS"]
@@ -184,7 +186,7 @@ def test_a_variable_with_an_odd_value_is_read_or_refused(
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setenv(f"SHARE_STATE_{variable}", value)
-        _is_read_or_refused(capfd, "audit", "--config", _config(place, STATE, [], []))
+        is_read_or_refused(capfd, "audit", "--config", _config(place, STATE, [], []))
 
 
 @pytest.mark.parametrize("key", ["warehouse", "topics", "sources.0.path", "report.html", "dead_letters.0"])
@@ -219,8 +221,8 @@ def test_a_checkpoint_file_of_a_broker_with_odd_values_is_read_or_refused(
     broker = place / "broker"
     shutil.rmtree(broker, ignore_errors=True)
     shutil.copytree(STATE, broker / STATE.name)
-    (broker / name).write_bytes(_changed(CHECKPOINT_FILES[name].encode(), new_numbers, new_bytes))
-    _is_read_or_refused(capfd, "cutoff", broker)
+    (broker / name).write_bytes(changed(CHECKPOINT_FILES[name].encode(), new_numbers, new_bytes))
+    is_read_or_refused(capfd, "cutoff", broker)
 
 
 def test_a_base_offset_that_no_log_holds_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path):
@@ -243,8 +245,8 @@ def test_a_text_with_odd_numbers_is_read_or_refused(
     new_bytes: NewBytes,
 ):
     text = console_text(RECORDS) if form == "console-json" else dump_text([Batch(RECORDS)])
-    (place / "text").write_bytes(_changed(text.encode(), new_numbers, new_bytes))
-    _is_read_or_refused(capfd, "cutoff", place / "text", "--format", form)
+    (place / "text").write_bytes(changed(text.encode(), new_numbers, new_bytes))
+    is_read_or_refused(capfd, "cutoff", place / "text", "--format", form)
 
 
 HEADERS = ["partition", "offset", "group", "delivery_count", "message"]
@@ -263,7 +265,7 @@ def _dead_letter_run(capfd: pytest.CaptureFixture[str], place: Path, letters: Pa
         batches = [Batch([one], base_offset=number, base_timestamp=STEP * number) for number, one in enumerate(states)]
         (export / SEGMENT).write_bytes(in_bytes(batches))
     shutil.rmtree(place / "out", ignore_errors=True)
-    return _is_read_or_refused(capfd, "reconstruct", export, "--out", place / "out", "--dead-letters", letters)
+    return is_read_or_refused(capfd, "reconstruct", export, "--out", place / "out", "--dead-letters", letters)
 
 
 @given(patches, numbers, st.booleans())
@@ -275,7 +277,7 @@ def test_a_segment_of_dead_letters_that_changed_is_read_or_refused(
     has_right_crc: bool,
 ):
     odd = [letter(10, **{HEADERS[at % len(HEADERS)]: number.encode()}) for at, number in new_numbers]
-    segment = bytearray(_changed(in_bytes([Batch([*LETTERS, *odd])]), [], new_bytes))
+    segment = bytearray(changed(in_bytes([Batch([*LETTERS, *odd])]), [], new_bytes))
     if has_right_crc:
         struct.pack_into(">I", segment, 17, google_crc32c.value(bytes(segment[21:])))
     folder = place / "dlq.app-0"
@@ -311,6 +313,35 @@ def test_a_table_of_dead_letters_with_odd_values_is_read_or_refused(
     }
     pq.write_table(pa.table(columns), place / "letters.parquet")
     _dead_letter_run(capfd, place, place / "letters.parquet")
+
+
+def _letter_table(place: Path, partition: int) -> Path:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = [{"key": f"__dlq.errors.{name}", "value": text} for name, text in LETTER_HEADERS.items()]
+    columns = {
+        "topic": pa.array(["dlq.app"]),
+        "partition": pa.array([partition], pa.int64()),
+        "offset": pa.array([0], pa.int64()),
+        "timestamp": pa.array([0], pa.timestamp("ms", "UTC")),
+        "headers": pa.array([headers], kind),
+    }
+    pq.write_table(pa.table(columns), place / "letters.parquet")
+    return place / "letters.parquet"
+
+
+LETTER_HEADERS = {"topic": b"orders", "partition": b"0", "offset": b"10", "group": b"app", "delivery.count": b"5"}
+
+
+def test_a_partition_that_no_dead_letter_topic_has_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path):
+    # With a row for each partition up to this one, 20 GB of memory were not enough.
+    assert _dead_letter_run(capfd, tmp_path, _letter_table(tmp_path, 100_000)) == 2
+    assert not (tmp_path / "out").exists()
+    tracemalloc.start()
+    try:
+        assert _dead_letter_run(capfd, tmp_path, _letter_table(tmp_path, 99_999)) in (0, 1)
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", ["key", "value", "topic", "partition", "offset", "timestamp"])

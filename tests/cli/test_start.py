@@ -1,6 +1,7 @@
 """How a command starts and leaves: quickly, and with the exit code of the contract."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -30,3 +31,11 @@ def _run(text: str, threads: str | None = None) -> subprocess.CompletedProcess[s
     without = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     environment = without if threads is None else without | {"OPENBLAS_NUM_THREADS": threads}
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=False)
+
+
+def test_what_the_c_library_does_at_exit_changes_no_exit_code():
+    # Threads of pyarrow that wait for the end of the interpreter abort the process there (apache/arrow issue 34314).
+    aborts = "import ctypes; c = ctypes.CDLL(None); c.on_exit(ctypes.cast(c.abort, ctypes.c_void_p), None); "
+    for start, code in ((_START.format(arguments=["rules"]), 0), ("raise SystemExit(0)", -signal.SIGABRT)):
+        done = subprocess.run([sys.executable, "-c", aborts + start], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr

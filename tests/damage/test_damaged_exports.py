@@ -85,6 +85,7 @@ class Undetectable:
     """Damage that cannot be told from a whole export.
 
     Attributes:
+        damage: what it is, in the words of docs/cutoff.md and docs/limits.md.
         reason: why not.
         kinds: kinds of damage that may be so.
         holds: whether it is so for a whole and a damaged export.
@@ -92,6 +93,7 @@ class Undetectable:
         hides: whether it hides the states of a log partition.
     """
 
+    damage: str
     reason: str
     kinds: tuple[str, ...]
     holds: Callable[[Export, Export], bool]
@@ -101,26 +103,29 @@ class Undetectable:
 
 UNDETECTABLE = (
     Undetectable(
-        "the end is missing and no high watermark is recorded: a copy made earlier has the same bytes",
+        "A copy that ends early, without a recorded high watermark",
+        "a copy that was made earlier has the same bytes",
         ("tail_segment_lost", "truncated_between_batches", "older_copy_instead", "segment_emptied"),
         _is_made_earlier,
     ),
     Undetectable(
-        "the last state partitions are missing, no checkpoint file lists them, and there are few keys: a topic with"
-        " fewer partitions has the same bytes",
+        "The last partitions of a topic, where no checkpoint file lists them and fewer than 20 share-partitions are"
+        " left",
+        "a topic with fewer partitions has the same bytes",
         ("first_folder_lost", "middle_folder_lost", "last_folder_lost", "all_folders_but_one_lost"),
         _is_a_smaller_topic,
         hides=_is_beyond,
     ),
     Undetectable(
-        "control records of the draft do not name their topic-partition: the other topic may have had this log",
+        "Control records of the draft in the folder of another topic-partition",
+        "they do not name theirs",
         ("folders_swapped", "segment_of_another_log"),
         lambda whole, damaged: next(iter(whole.logs)).startswith("topic-") and _is_another_history(whole, damaged),
         misleads_cutoffs=True,
     ),
     Undetectable(
-        "the offsets or the records were written anew without a gap and with right checksums: a broker that wrote these"
-        " records has the same bytes",
+        "Records or offsets that were written anew, without a gap and with right checksums",
+        "a broker that wrote these records has the same bytes",
         (
             "batch_removed_without_a_gap",
             "batch_repeated_at_new_offsets",
@@ -136,8 +141,17 @@ UNDETECTABLE = (
 )
 
 
+@pytest.mark.parametrize("page", ["cutoff.md", "limits.md"])
+def test_what_is_undetectable_is_listed_with_its_reason(page: str):
+    text = " ".join((Path(__file__).parents[2] / "docs" / page).read_text().split())
+    for one in UNDETECTABLE:
+        assert one.damage in text
+        assert one.reason in text.partition(one.damage)[2]
+
+
 @cache
-def _truth(history: str, seed: int) -> Judged:
+def truth_of(history: str, seed: int) -> Judged:
+    """A whole export as the product reads it."""
     folder = Path(mkdtemp(prefix="whole-"))
     return write_and_judge(whole_export(history, seed), folder / "logs", dialect_of(history))
 
@@ -182,6 +196,7 @@ def figures() -> Iterator[Counter[str]]:
 @example(kind="segment_of_another_log", history=DRAFT, seed=1, choice=759642256, has_checkpoints=False)
 @example(kind="all_folders_but_one_lost", history=DRAFT, seed=1, choice=1558849070, has_checkpoints=True)
 @example(kind="middle_folder_lost", history=DRAFT, seed=2, choice=1333401427, has_checkpoints=False)
+@example(kind="segment_renamed", history="4.1 pruned", seed=0, choice=485066785, has_checkpoints=False)
 def test_no_damage_makes_a_cutoff_unsafe_or_a_state_wrong_in_silence(
     figures: Counter[str], kind: str, history: str, seed: int, choice: int, has_checkpoints: bool
 ):
@@ -194,7 +209,7 @@ def test_no_damage_makes_a_cutoff_unsafe_or_a_state_wrong_in_silence(
     except NotApplicableError:
         assume(condition=False)
     hidden = [one for one in UNDETECTABLE if kind in one.kinds and one.holds(whole, damaged)]
-    truth = _truth(history, seed)
+    truth = truth_of(history, seed)
     figures.update(("draws", f"kind: {kind}", f"history: {history}", f"kind and history: {kind}, {history}"))
     with _written(damaged, history) as judged:
         if judged is None:
@@ -212,7 +227,7 @@ def test_no_damage_makes_a_cutoff_unsafe_or_a_state_wrong_in_silence(
 
 @pytest.mark.parametrize("history", HISTORIES)
 def test_every_cutoff_of_a_whole_export_is_safe(history: str):
-    truth = _truth(history, 1)
+    truth = truth_of(history, 1)
     assert [note for note in truth.notes if note.startswith(EXTENT_NOTES)] == []
     assert [row["reason"] for row in truth.cutoffs.values() if not row["safe"]] == []
     assert [rule for rule, _ in truth.findings if rule in ("STATE_PARTITION_MISSING", "FOREIGN_BATCH")] == []

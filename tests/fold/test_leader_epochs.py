@@ -66,7 +66,24 @@ def test_batches_of_another_replica_are_found(
     folded = _fold(tmp_path, epochs, recorded)
     (row,) = folded.cutoff.to_pylist()
     assert not row["safe"]
-    assert f"from offset {first} on, leader epochs are not those of this log" in row["reason"]
+    assert f"from offset {first} on, leader epochs or file names are not those of this log" in row["reason"]
     (finding,) = [found for found in judge(folded).to_pylist() if found["rule"] == "FOREIGN_BATCH"]
     assert (finding["offset"], finding["severity"]) == (first, "error")
     assert dict(finding["evidence"])["batches"] == str(count)
+
+
+def test_a_file_is_named_after_its_first_batch_or_an_earlier_one(tmp_path: Path):
+    _fold(tmp_path, [0, 0, 0, 0])
+    (segment,) = tmp_path.rglob("*.log")
+    data = segment.read_bytes()
+    size = len(data) // 4
+    (segment.parent / f"{0:020}.log").write_bytes(data[: 2 * size])
+    for name, first in ((2, -1), (1, -1), (3, 2), (7, 2)):
+        for old in segment.parent.glob("*[1-9].log"):
+            old.unlink()
+        (segment.parent / f"{name:020}.log").write_bytes(data[2 * size :])
+        (log,) = find_logs([str(segment.parent)])
+        folded = fold_log(replace(log, partition=0))
+        assert folded.observations.counts.foreign[0] == first, name
+        assert ("FOREIGN_BATCH" in judge(folded)["rule"].to_pylist()) == (first >= 0)
+        assert folded.cutoff["safe"].to_pylist() == [first < 0]

@@ -29,6 +29,7 @@ from share_state.pipeline.stream import LogChanges, LogFacts, StreamFold
 from share_state.pipeline.stream_tables import StreamRun, StreamTables, last_stream_run
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.topics import read_topics
+from share_state.spark.stream import pack_rows
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
 from tests.pipeline.test_split_keys import KEY
 from tests.profiles import by_profile
@@ -105,6 +106,27 @@ def test_micro_batches_leave_the_tables_of_a_reconstruct(scenario: str, tmp_path
     stream = Stream(tmp_path / "lake")
     stream.write([stream.fold_rows(part) for part in pieces(records, max(20, len(records) // 24))])
     assert tables_in(stream.lake) == reconstructed(records, tmp_path)
+
+
+def test_two_contents_of_one_offset_in_a_micro_batch_are_a_conflict(tmp_path: Path):
+    (records,) = pieces(table_of(found(DATA / "4.3.1/happy")).slice(0, 1), 1)
+    other = records.set_column(records.schema.get_field_index("value"), "value", pa.array([b"other"], pa.binary()))
+    stream = Stream(tmp_path / "lake")
+    stream.write([stream.fold_rows(pa.concat_tables([records, other.cast(records.schema)]))])
+    rows = CommittedTables(stream.lake).read("findings").to_pylist()
+    (conflict,) = [row for row in rows if row["rule"] == "DUPLICATE_OFFSET_CONFLICT"]
+    number = records["partition"][0].as_py()
+    assert conflict["message"].startswith(f"__share_group_state-{number}, position ")
+
+
+@pytest.mark.parametrize(("partition", "offset"), [(0, 2**63 - 1), (2**31, 0), (-1, 0), (0, -1), (None, 0), (0, None)])
+def test_rows_at_a_place_that_no_log_has_are_left_out(partition: int | None, offset: int | None):
+    rows = [{"key": b"k", "value": b"v", "partition": 0, "offset": 0}]
+    rows.append(rows[0] | {"partition": partition, "offset": offset})
+    packed = [row for batch in pack_rows(pa.Table.from_pylist(rows)) for row in batch.to_pylist()]
+    problems = [row["problem"] for row in packed if row["problem"] is not None]
+    assert problems == ["1 rows without a partition or an offset that a log can have are left out"]
+    assert [row["state_partition"] for row in packed if row["problem"] is None] == [0]
 
 
 def test_a_repeated_micro_batch_changes_nothing(tmp_path: Path):

@@ -17,8 +17,9 @@ from share_state.sources import jars
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.kafka_cluster import KafkaSource, read_cluster, read_topics
 from share_state.sources.pruned_logs import copy_log
-from tests.sources.kafka_cluster.broker import Broker
-from tests.sources.kafka_cluster.workload import Workload
+from tests.profiles import nightly
+from tests.sources.kafka_cluster.broker import Broker, running, skip_without_broker
+from tests.sources.kafka_cluster.workload import Workload, share_consumers_at_work
 
 pytestmark = pytest.mark.broker
 
@@ -67,6 +68,22 @@ def _states_of_copy(address: str) -> list[pa.Table]:
 def test_brokers_refuse_the_file_for_the_state_topic_and_take_it_for_a_copy(
     worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    _carry_out(worked, tmp_path, capfd)
+
+
+@nightly("a broker of its own, and half a minute")
+def test_brokers_of_4_4_do_so_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    skip_without_broker(jars.DEAD_LETTER_BROKER)
+    (folder := tmp_path / "broker").mkdir()
+    with (
+        running(folder, release=jars.DEAD_LETTER_BROKER, share_version=2) as broker,
+        share_consumers_at_work(broker) as worked,
+    ):
+        _carry_out(worked, tmp_path, capfd)
+
+
+def _carry_out(worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Carry out the file for the state topic, and for a copy of it."""
     broker, address = worked.broker, f"kafka://{worked.broker.address}"
     own, of_copy = tmp_path / "own.json", tmp_path / "copy.json"
     assert run(["cutoff", str(broker.logs), "--delete-records", str(own)]) == 0

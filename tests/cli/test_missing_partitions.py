@@ -1,0 +1,85 @@
+"""State partitions and ends of logs that are not in the input: a finding or a note, never exit code 0 in silence."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from share_state.delta.reader import CommittedTables
+from share_state.kafka.primitives import partition_for
+from tests.cli.commands import Command, Said
+from tests.kafka.batches import Batch, in_bytes
+from tests.log_writer import snapshot
+from tests.truth import DATA
+
+CHAOS = DATA / "4.3.1/chaos"
+TOPIC = "MmskRbHCTvP4WReRuBpdnw"
+LOG = "__share_group_state-{}"
+MISSING = "STATE_PARTITION_MISSING"
+
+
+def _copy(folder: Path, *numbers: int) -> Path:
+    for number in numbers:
+        shutil.copytree(CHAOS / LOG.format(number), folder / LOG.format(number))
+    return folder
+
+
+def _with_checkpoint(folder: Path, **ends: int) -> Path:
+    lines = [f"__share_group_state {name.removeprefix('p')} {end}" for name, end in ends.items()]
+    (folder / "replication-offset-checkpoint").write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+    return folder
+
+
+def _between_two_others(folder: Path) -> list[object]:
+    return [_copy(folder, 0, 2)]
+
+
+def _named_by_the_checkpoint(folder: Path) -> list[object]:
+    return [_with_checkpoint(_copy(folder, 0, 1), p0=546, p1=446, p2=500)]
+
+
+def _named_by_the_option(folder: Path) -> list[object]:
+    return [_copy(folder, 0, 1), "--state-partitions", 3]
+
+
+def _shown_by_the_keys(folder: Path) -> list[object]:
+    """One log with the 25 share-partitions that hash to partition 0 of 3."""
+    keys = [("g", TOPIC, number) for number in range(200) if partition_for(f"g:{TOPIC}:{number}", 3) == 0][:25]
+    assert len(keys) == 25
+    place = folder / LOG.format(0)
+    place.mkdir(parents=True)
+    batches = [Batch([snapshot(key, [(0, 9, 0, 1)])], base_offset=number) for number, key in enumerate(keys)]
+    (place / f"{0:020}.log").write_bytes(in_bytes(batches))
+    return [folder]
+
+
+@pytest.mark.parametrize(
+    "make", [_between_two_others, _named_by_the_checkpoint, _named_by_the_option, _shown_by_the_keys]
+)
+def test_a_state_partition_that_is_not_in_the_input_is_an_error(light: Command, tmp_path: Path, make):
+    call = make(tmp_path / "logs")
+    for command, out in (
+        ("cutoff", []),
+        ("reconstruct", ["--out", tmp_path / "r"]),
+        ("audit", ["--out", tmp_path / "a"]),
+    ):
+        said = light(command, *call, *out, "--json", "-q")
+        assert said.code == 1, (command, said.err)
+        assert _severities(said) == {"error"}, command
+    assert not _severities(light("cutoff", CHAOS, "--json", "-q"))
+
+
+def _severities(said: Said) -> set[str]:
+    return {one["severity"] for one in said.json["findings"] if one["rule"] == MISSING}
+
+
+def test_a_copy_that_ends_before_its_recorded_end_is_noted(light: Command, tmp_path: Path):
+    folder = _with_checkpoint(_copy(tmp_path / "logs", 0, 1, 2), p0=10_000)
+    note = f"tail of {LOG.format(0)}: the copy ends at offset 546, 9,454 records before the high watermark recorded"
+    assert note in light("cutoff", folder).err
+    for command in ("reconstruct", "audit"):
+        light(command, folder, "--out", tmp_path / command, "-q")
+        (found,) = [one for one in CommittedTables(str(tmp_path / command)).run["notes"] if one.startswith("tail of")]
+        assert found.startswith(note)
+    _with_checkpoint(folder, p0=546)
+    assert "tail of" not in light("cutoff", folder).err
