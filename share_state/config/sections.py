@@ -171,7 +171,7 @@ class LimitSettings(Section):
         description="share of the records finished since the last audit that may be given up without a finding",
     )
     export_age: float = Field(
-        default=_KAFKA.export_age,
+        default=36,
         ge=0,
         allow_inf_nan=False,
         description="hours that the newest record of an export may be old before an audit reports it; 0 for any age",

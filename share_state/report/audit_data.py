@@ -21,6 +21,7 @@ from share_state.errors import WarehouseError
 from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS, OK, OUTCOME_COLUMNS, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY, row_texts
+from share_state.pipeline.resume import COMMAND
 from share_state.report.cutoff import name_holders
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
@@ -549,8 +550,8 @@ class AuditReport:
 
     @property
     def export_age(self) -> int | None:
-        """Ms, age of the newest record when the audit began; None if no record has a timestamp."""
-        if self.log_time is None:
+        """Ms, age of the newest record when the audit began; None if no record has a timestamp, or for a stream."""
+        if self.log_time is None or self.run["command"] != COMMAND:
             return None
         return max(0, round((self.run["started"] - self.log_time).total_seconds() * 1000))
 

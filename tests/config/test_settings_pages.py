@@ -25,7 +25,8 @@ def test_the_example_can_be_used_as_it_is():
     settings = load_settings(str(EXAMPLE), (), {})
     assert (settings.cluster, len(settings.sources), settings.warehouse) == ("prod-eu", 2, "/lake/share_state")
     assert settings.rules["STALE_INDEX"] == "off"
-    assert settings.limits.to_limits() == Limits()
+    # Kafka has no limit on the age of an export.
+    assert settings.limits.to_limits() == Limits(export_age=36)
 
 
 def test_the_example_with_every_key_can_be_used_and_has_them_all(write):

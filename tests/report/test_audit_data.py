@@ -488,6 +488,9 @@ def test_the_headline_says_how_old_the_newest_record_is(made: MadeWarehouse, hou
     assert report.export_age == max(0, hours * 3_600_000)
     made.audit([share_partition()], run_id="run-2", log_time=None)
     assert headline(_read(made)) == "1 share-partition, no errors, no warnings"
+    # A stream began before its newest record; it measures the age at each scrape.
+    made.audit([share_partition()], run_id="run-3", command="stream")
+    assert _read(made).export_age is None
 
 
 def test_the_worst_example_comes_first(made: MadeWarehouse):
