@@ -13,7 +13,7 @@ PICTURES = {
     "window-stuck.svg": ("window", *DLQ, "--group", "dq-off"),
     "window-well.svg": ("window", *DLQ, "--group", "dq-ok"),
     "offsets-stuck.svg": ("offsets", *DLQ, "--group", "dq-off"),
-    "deliveries.svg": ("deliveries", "4.4.0/dlq", "--group", "dq-off", "--delivery-limit", "3"),
+    "deliveries.svg": ("deliveries", "4.4.0/dlq", "--group", "dq-off", "--limit", "delivery_count=3"),
     "cutoff.svg": ("cutoff", "4.3.1/chaos"),
 }
 """File -> kind of plot, log below tests/data, options."""

@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeGuard, TypeVar, cast
 
 from share_state.config.declaration import OptionSpec, python
-from share_state.config.inputs import ARGUMENTS, input_options, spec_of_options
+from share_state.config.inputs import ARGUMENTS, input_options, spec_of_options, texts_of_options
 from share_state.errors import InputError, ShareStateError
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.sources.as_of import AsOf
@@ -240,18 +240,16 @@ def _check_type(name: str, value: Any, types: Any, fix: str) -> None:
 
 
 def texts_of(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a call as text, for the table `runs`."""
-    texts = {}
-    for name, value in options.items():
-        if value is None:
-            continue
-        if isinstance(value, Mapping) and name != "as_of":
-            texts[name] = ",".join(f"{key}={one}" for key, one in value.items())
-        elif is_frame(value):
-            texts[name] = "DataFrame"
-        elif not isinstance(value, Topics):
-            texts[name] = value.isoformat() if isinstance(value, datetime) else str(value)
-    return texts
+    """The arguments of a call as text, for the table `runs`."""
+    given = _given(options)
+    groups = options.get("groups")
+    if is_frame(groups):
+        given["groups"] = ["DataFrame"]
+    elif groups is not None:
+        given["groups"] = listed_paths(cast("Paths", groups), "groups")
+    if isinstance(moment := given.get("as_of_time"), datetime):
+        given["as_of_time"] = moment.isoformat()
+    return texts_of_options(given)
 
 
 def is_frame(given: object) -> "TypeGuard[DataFrame]":

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import pyarrow as pa
@@ -73,7 +74,11 @@ def reconstruct(
         inputs = ["DataFrame"] if is_frame(input) else listed_paths(cast("Paths", input))
         return write_tables(spark, plan, place, inputs, texts_of(options), schema)
     if plan.dead_letters is not None:
-        raise ShareStateError("dead_letters: their tables are those of a warehouse; give warehouse=, too")
+        if spark is not None:
+            raise ShareStateError("dead_letters: a session writes their tables to a warehouse; give warehouse=, too")
+        # They are matched with what a run has committed.
+        with TemporaryDirectory(prefix="share-state-") as folder:
+            return write_tables(None, plan, f"{folder}/warehouse", [])
     side, plan = read_groups(plan)
     return Tables(**executor_of(spark).result_tables(plan, side))
 

@@ -32,6 +32,8 @@ class Tables:
         share_group_partitions: one row per share-partition that a group lists.
         sticky_claim: one row per partition that a member of a classic consumer group claims; None if there is no claim.
         effective_previous_assignment: one row per claimed partition, with its owner; None if there is no claim.
+        dead_letters: one row per record of the dead-letter topics; None if none are given.
+        lost_dead_letters: one row per range of offsets that went through ARCHIVING and have no dead letter.
     """
 
     share_partition_state: Any
@@ -43,6 +45,8 @@ class Tables:
     share_group_partitions: Any = None
     sticky_claim: Any = None
     effective_previous_assignment: Any = None
+    dead_letters: Any = None
+    lost_dead_letters: Any = None
 
     def __repr__(self) -> str:
         tables = {one.name: getattr(self, one.name) for one in fields(self)}

@@ -1,11 +1,26 @@
 """What a shell completes: rule codes and limits, and the groups and topics of a warehouse that is named."""
 
+import os
+import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import typer
 
+from share_state.errors import ShareStateError
+
 _LARGEST_TABLE = 4 << 20
 """Bytes of `share_partition_state` that are read within a tenth of a second; larger tables are not completed from."""
+
+
+def words_to_complete() -> list[str]:
+    """The words after `share-state` of which a shell asks to complete the last; none if it asks for nothing."""
+    # bash sets the first, other shells the second. Source: typer._completion_classes.
+    words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    try:
+        return shlex.split(words)[1:] if "_SHARE_STATE_COMPLETE" in os.environ else []
+    except ValueError:  # a quote that is still open
+        return words.split()[1:]
 
 
 def complete_rule(incomplete: str) -> list[str]:
@@ -28,7 +43,7 @@ def _complete_pair(incomplete: str, names: Iterable[str], values: Sequence[str])
     name, equals, value = incomplete.partition("=")
     if equals:
         return [f"{name}={one}" for one in values if one.startswith(value)]
-    found = sorted(one for one in names if one.startswith(name.upper()))
+    found = sorted(one for one in names if one.startswith(name))
     # A shell adds a space after the only match, which would end the word before its value.
     return [f"{found[0]}={one}" for one in values] if len(found) == 1 else found
 
@@ -45,23 +60,23 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _known(ctx: typer.Context, columns: Sequence[str], incomplete: str) -> list[str]:
     """The values of columns of `share_partition_state` that begin with a text; none if there is no small warehouse."""
-    named = ctx.params.get("warehouse") or ctx.params.get("inputs") or ()
-    for place in [named] if isinstance(named, str) else named:
+    # typer parses no argument before an option that still lacks its value.
+    named = [word for word in words_to_complete()[1:] if not word.startswith("-")]
+    for place in [*named, ctx.params.get("warehouse")]:
+        if place is None or not Path(place).is_dir():
+            continue
         try:
             return sorted(one for one in _values(place, columns) if one.startswith(incomplete))
-        except Exception:  # noqa: BLE001  a shell shows what a completion prints
+        except (ShareStateError, OSError):  # a shell would show what a completion prints
             continue
     return []
 
 
 def _values(place: str, columns: Sequence[str]) -> set[str]:
-    from share_state.cli.main import keep_pandas_out  # noqa: PLC0415
-
-    keep_pandas_out()
     from share_state.delta.reader import CommittedTables  # noqa: PLC0415  slow to import
 
     tables = CommittedTables(place)
-    if "://" in place or sum(file["size"] for file in tables.files("share_partition_state")) > _LARGEST_TABLE:
+    if sum(file["size_bytes"] for file in tables.files("share_partition_state")) > _LARGEST_TABLE:
         return set()
     rows = tables.read("share_partition_state", columns=columns)
     return {one for column in columns for one in rows[column].unique().to_pylist() if one is not None}

@@ -13,7 +13,15 @@ from share_state.cli.completion import complete_limit, complete_rule
 from share_state.cli.main import Bundle
 from share_state.cli.options import announce_compiling, pairs
 from share_state.config.declaration import OptionSpec, parse_limit
-from share_state.config.inputs import OPTIONS, FieldNames, InputSpec, input_options, spec_of_options
+from share_state.config.inputs import (
+    OPTIONS,
+    FieldNames,
+    InputSpec,
+    input_options,
+    leaves,
+    spec_of_options,
+    texts_of_options,
+)
 from share_state.config.loading import Assignment
 from share_state.errors import ShareStateError
 from share_state.kafka.primitives import parse_digits
@@ -55,11 +63,9 @@ class InputOptions(Bundle):
 
     Attributes:
         given: name of an option -> its value, as `spec_of_options` takes it; without those that are not given.
-        texts: name of an option -> its value as it was written, for the table `runs`.
     """
 
     given: Mapping[str, Any]
-    texts: Mapping[str, str]
 
     @classmethod
     def parameters(cls, command: str) -> Iterator[inspect.Parameter]:
@@ -77,12 +83,13 @@ class InputOptions(Bundle):
             ShareStateError: if one lacks its `=`.
         """
         by_name = {option.name: option for option in input_options()}
-        given, texts = {}, {}
-        for name, value in values.items():
-            if value not in (None, False, []):
-                given[name] = _value(by_name[name], value)
-                texts[name] = ",".join(value) if isinstance(value, list) else str(value).replace("True", "true")
-        return cls(given, texts)
+        is_given = {name: value not in (None, False, []) for name, value in values.items()}
+        return cls({name: _value(by_name[name], value) for name, value in values.items() if is_given[name]})
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The options for the table `runs`."""
+        return texts_of_options(self.given)
 
     def get(self, name: str) -> Any:
         """The value of an option; None if it is not given."""
@@ -92,8 +99,7 @@ class InputOptions(Bundle):
         """These options with other values, as typer gives them; None takes an option away."""
         others = InputOptions.of(values)
         left = {name: value for name, value in self.given.items() if name not in values}
-        texts = {name: text for name, text in self.texts.items() if name not in values}
-        return InputOptions({**left, **others.given}, {**texts, **others.texts})
+        return InputOptions({**left, **others.given})
 
     def with_limit(self, name: str, value: object, group: str | None = None) -> "InputOptions":
         """These options with a limit that an older option sets, where no `--limit` does.
@@ -109,7 +115,7 @@ class InputOptions(Bundle):
         else:
             groups = limits.get("groups", {})
             limits["groups"] = groups | {group: {name: value} | groups.get(group, {})}
-        return InputOptions({**self.given, "limits": limits}, self.texts)
+        return InputOptions({**self.given, "limits": limits})
 
     def spec(
         self, inputs: Sequence[str], *, names: FieldNames = OPTIONS, reads_groups: bool = True, **more: Any
@@ -137,7 +143,7 @@ class InputOptions(Bundle):
             made += [Assignment("--column", ("groups", "columns"), columns)]
         for option in input_options():
             if option.name in self.given:
-                for path, value in _leaves(option.path, self.given[option.name]):
+                for path, value in leaves(option.path, self.given[option.name]):
                     numbers = range(sources) if path[1:2] == ("N",) else range(1)
                     made += [Assignment(option.flag, _numbered(path, number), value) for number in numbers]
         return made
@@ -172,15 +178,6 @@ def _limits(texts: Sequence[str]) -> dict[str, Any]:
             section = section.setdefault(key, {})
         section[name] = value
     return limits
-
-
-def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The values below a key: maps add to those of the file, and lists replace them."""
-    if isinstance(value, Mapping):
-        for name, one in value.items():
-            yield from _leaves((*path, name), one)
-    else:
-        yield path, value
 
 
 def _numbered(path: tuple[str, ...], number: int) -> tuple[str | int, ...]:

@@ -28,6 +28,7 @@ from typer.exceptions import Abort, Exit, TyperException
 from typer.models import ArgumentInfo
 
 from share_state import __version__
+from share_state.cli.completion import words_to_complete
 from share_state.delta import commits
 from share_state.errors import DiskFullError, ShareStateError, SparkEndedError, disk_error, missing_module
 from share_state.terminal import CommandStream, elide, one_line
@@ -285,7 +286,7 @@ def _run(given: list[str]) -> int:
     try:
         if given != ["--version"]:
             # Only the module of the command is imported, all of them for --help.
-            for name in [name for name in (given or _words_to_complete())[:1] if name in COMMANDS] or COMMANDS:
+            for name in [name for name in (given or words_to_complete())[:1] if name in COMMANDS] or COMMANDS:
                 import_module(f"share_state.cli.{COMMANDS[name]}")
         try:
             code = int(app(args=_name_logs_afresh(given), prog_name="share-state", standalone_mode=False) or DONE)
@@ -328,13 +329,6 @@ def _run(given: list[str]) -> int:
             text = ""
         first = text.partition("\n")[0]
         return _fail(_with_standing(f"unexpected {type(error).__name__}: {first} (-v shows more)", error), UNEXPECTED)
-
-
-def _words_to_complete() -> list[str]:
-    """The words after `share-state` of which a shell asks to complete the last; none if it asks for nothing."""
-    # bash sets the first, other shells the second. Source: typer._completion_classes.
-    words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
-    return words.split()[1:] if "_SHARE_STATE_COMPLETE" in os.environ else []
 
 
 def _print_traceback(given: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from share_state.pipeline.executor import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.pipeline.result import WRITER
 from share_state.report.console import print_findings, print_json, print_line
+from share_state.report.cutoff import unknown_cutoffs
 from share_state.report.share_partitions import plain_run
 from share_state.spark.choice import open_executor, open_place
 
@@ -97,8 +98,11 @@ def _print_result(found: Mapping[str, Any]) -> None:
     for note in found["notes"]:
         if EXTENDED.removeprefix("{}") in note:
             print_line(note)
-    redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
-    print_line(f"{redundant:,} of the records lie before the cutoff: see `share-state cutoff`")
+    if (unknown := unknown_cutoffs(found["cutoff"])) is not None:
+        print_line(f"the cutoff is {unknown}")
+    else:
+        redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
+        print_line(f"{redundant:,} of the records lie before the cutoff: see `share-state cutoff`")
     if found["judge"] != JUDGE_NONE:
         print_findings(found["findings"])
     if found["judge"] in _NOT_JUDGED:

@@ -26,8 +26,9 @@ from share_state.errors import InputError, ShareStateError, WarehouseError, requ
 from share_state.fold.limits import Limits
 from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LOCAL_MASTER, Progress
+from share_state.pipeline.facts import settle_live_limits
 from share_state.pipeline.inputs import find_cluster_address, find_dead_letters
-from share_state.pipeline.plan import ask_group_limits
+from share_state.pipeline.plan import ask_limits
 from share_state.pipeline.resume import INITIAL, discard_unused, open_stream
 from share_state.pipeline.stream import StreamFold
 from share_state.pipeline.stream_tables import StreamRun, StreamTables
@@ -97,11 +98,10 @@ def _cluster(address: str, properties: str | None, limits: Limits, once: bool) -
             queried = time.monotonic()
         return latest
 
-    of_groups, notes = ask_group_limits(address, properties)
+    asked, notes = ask_limits(address, properties)
     for note in notes:
         _LOG.info("%s", note)
-    configured = {group: {**of_groups.get(group, {}), **own} for group, own in limits.groups.items()}
-    return topics, replace(limits, groups=of_groups | configured)
+    return topics, settle_live_limits(asked, limits, frozenset()).limits
 
 
 def _starting(run: StreamRun) -> str:

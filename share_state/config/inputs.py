@@ -231,6 +231,36 @@ def spec_of_options(
     return input_spec(names, sources=[{"path": path} | source for path in paths], **values, **more)
 
 
+def texts_of_options(given: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a call for its row of `runs`.
+
+    Args:
+        given: name of an option -> its value.
+    Returns:
+        Name -> text; limits under their keys of the configuration, as an audit writes them.
+    """
+    texts = {}
+    for name, value in given.items():
+        if name == "limits":
+            texts |= {".".join(path): str(one) for path, one in leaves(("limits",), value)}
+        elif isinstance(value, Mapping):
+            texts[name] = ",".join(f"{key}={one}" for key, one in value.items())
+        elif isinstance(value, list):
+            texts[name] = ",".join(value)
+        else:
+            texts[name] = "true" if value is True else str(value)
+    return texts
+
+
+def leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The values below a key, with their own keys; the entries of a map, but not those of a list."""
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from leaves((*path, str(name)), one)
+    else:
+        yield path, value
+
+
 def _refusal(names: FieldNames, value: Any, error: Any) -> str:
     is_key = error["loc"][-1] == "[key]"
     path = [part for part in error["loc"] if part != "[key]"]

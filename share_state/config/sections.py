@@ -19,7 +19,6 @@ from share_state.config.declaration import (
     python,
 )
 from share_state.fold.limits import GroupLimits, Limits
-from share_state.fold.options import STRICT
 from share_state.kafka.releases import RELEASES
 from share_state.sources.object_stores import normalize_address
 
@@ -241,7 +240,7 @@ class ControlSettings(Section):
     """How control records of the KIP-932 draft are folded, and which groups hold back the cutoff."""
 
     mode: Annotated[Mode, Option(FOLD, without=_STREAM)] = Field(
-        default=STRICT,
+        default="strict",
         description="for control_records: how a broken chain of deltas is folded: up to the first broken link, or on",
     )
     subscriptions: Annotated[PathText | None, Option(FOLD, metavar="FILE", without=_STREAM)] = Field(

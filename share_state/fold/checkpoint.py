@@ -73,6 +73,7 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
         "records": counts.records,
         "other_records": counts.other_records,
         "foreign": counts.foreign,
+        "deliveries": list(counts.deliveries.items()),
         "lost_at": checkpoint.last_lost_offset,
         "break_at": checkpoint.last_break,
         "archiving_since": checkpoint.archiving_since,
@@ -223,6 +224,7 @@ def _parsed(carried: str) -> _CarriedLog | None:
             records=log.get("records", 0),
             other_records=log.get("other_records", 0),
             foreign=tuple(log.get("foreign", (NO_OFFSET, 0))),
+            deliveries={str(group): int(count) for group, count in log.get("deliveries", ())},
         )
         log.setdefault("break_at", NO_OFFSET)
         names = ("lost_at", "break_at", "archiving_since", "archiving_time", "last_snapshot_record")

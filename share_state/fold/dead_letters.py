@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +33,9 @@ _MOST_PARTITIONS = 100_000
 UNKNOWN = (
     "the name of their topic is unknown; give --topics",
     "they were reset, or their share-partition deleted, while they waited in ARCHIVING",
-    "their partition of the dead-letter topic is not among the copies",
-    "records of that time were deleted from the dead-letter topic",
+    "the dead-letter topic of their group is unknown, as no copy holds a dead letter of the group",
+    "their partition of the dead-letter topic is not among the copies, or it is unknown which one is theirs",
+    "records of that time were deleted from the dead-letter topic, or it was created since",
     "the dead-letter topic may have been copied before; give --dead-letters-copied-last if it was copied last",
 )
 """Why it cannot be known whether a dead letter was written."""
@@ -121,6 +123,8 @@ def match_letters(
     known: Mapping[int | None, tuple[int, int]],
     *,
     copied_last: bool,
+    partitions: Mapping[str, int] | None = None,
+    topic_of: Mapping[str, str] | None = None,
 ) -> MatchedLetters:
     """Match dead letters with the ranges of offsets that the state logs show in ARCHIVING.
 
@@ -130,9 +134,15 @@ def match_letters(
         names: columns `topic_id` and `topic` of known topics.
         known: state partition -> first and last time (ms) between which its log has every record; None for all others.
         copied_last: whether the dead-letter topics were copied after the state logs.
+        partitions: topic -> number of its partitions, as far as they are known.
+        topic_of: group -> the dead-letter topic that it is configured with, as far as that is known.
     """
     matched = _Match(ranges, letters.rows, names)
-    lost, unknown = matched.lost(_Copies(letters, matched, copied_last=copied_last))
+    counts, configured = (
+        {**(partitions or {}), **letters.read.partitions},
+        {**(topic_of or {}), **letters.read.topic_of},
+    )
+    lost, unknown = matched.lost(_Copies(letters, matched, counts, configured, copied_last=copied_last))
     return MatchedLetters(matched.letters(known), lost, unknown)
 
 
@@ -146,33 +156,50 @@ class _Copies:
     Source: Kafka SharePartition, ShareGroupDLQStateManager.
     """
 
-    def __init__(self, letters: ReadLetters, matched: "_Match", *, copied_last: bool) -> None:
+    def __init__(
+        self,
+        letters: ReadLetters,
+        matched: "_Match",
+        partitions: Mapping[str, int],
+        topic_of: Mapping[str, str],
+        *,
+        copied_last: bool,
+    ) -> None:
         """Find what the copies cover; with `copied_last`, they were made after those of the state logs."""
         starts = letters.read.starts
         # An earlier audit may have read a topic that is not in the input now.
         known = letters.rows.group_by(_PLACE).aggregate([]).to_pylist()
         given = {*starts, *((row[_PLACE[0]], row[_PLACE[1]]) for row in known)}
-        counts = dict.fromkeys(sorted({topic for topic, _ in given}), 1) | dict(letters.read.partitions)
+        counts = dict.fromkeys(sorted({topic for topic, _ in given}), 1)
+        counts |= {topic: partitions[topic] for topic in counts.keys() & partitions.keys()}
         for topic, number in given:
             counts[topic] = max(counts[topic], 1 + number)
         if (number := max(counts.values(), default=0)) > _MOST_PARTITIONS:
             raise InputError(f"dead letters: partition {number - 1}: no topic has so many; give the dead-letter topics")
-        self._counts, self._first = list(counts.values()), np.cumsum([0, *counts.values()])
-        self._groups = [
-            pc.unique(letters.rows.filter(pc.field("dead_letter_topic") == topic)["group_id"]) for topic in counts
-        ]
+        self._counts, self._first = counts, np.cumsum([0, *counts.values()])
+        self._known_counts, self._topic_of = {*partitions}, topic_of
+        self._groups = {
+            topic: pc.unique(letters.rows.filter(pc.field("dead_letter_topic") == topic)["group_id"])
+            for topic in counts
+        }
         places, logs = [(topic, number) for topic, count in counts.items() for number in range(count)], matched.logs
         self._given = np.array([place in starts for place in places], bool)
         # ms from which on, and up to which, every dead letter is known.
-        self._known_from, self._known_to = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
+        self._known_from, self._known_to = np.full(len(places), NEVER), np.zeros(len(places), np.int64)
         # Offsets in each state log: the first ARCHIVED of a dead letter that is not deleted, the last ARCHIVING of any.
         self._left = np.full((len(places), 1 + logs.max(initial=-1)), NEVER)
         self._entered = np.full(self._left.shape, -1)
         offsets, times = letters.rows["dead_letter_offset"].to_numpy(), letters.rows["timestamp"].to_numpy()
-        topic_of = pc.index_in(letters.rows["dead_letter_topic"], pa.array(counts, pa.string())).to_numpy()
-        place_of = self._first[topic_of] + letters.rows["dead_letter_partition"].to_numpy()
+        topic_of_row = pc.index_in(letters.rows["dead_letter_topic"], pa.array(counts, pa.string())).to_numpy()
+        place_of = self._first[topic_of_row] + letters.rows["dead_letter_partition"].to_numpy()
+        pairs = [letters.rows[name].to_numpy() for name in ("partition", "dead_letter_partition")]
+        self._steps = {
+            topic: _step(*(column[topic_of_row == number] for column in pairs)) for number, topic in enumerate(counts)
+        }
         order = np.lexsort((offsets, place_of))
         bounds = np.searchsorted(place_of[order], np.arange(len(places) + 1))
+        began = milliseconds(matched.ranges["archiving_time"])
+        exists_from = dict.fromkeys(counts, NEVER)
         for at, (topic, number) in enumerate(places):
             own = order[bounds[at] : bounds[at + 1]]
             self._known_to[at] = NEVER if copied_last else times[own].max(initial=0)
@@ -183,35 +210,90 @@ class _Copies:
             first = _first_kept(offsets[own], start, letters.so_far.get((topic, number), 0))
             if first is not None:
                 self._known_from[at] = (times[own[first:]] + _LONGEST_WRITE_MS).min(initial=NEVER)
-                ranges = matched.range_of[own[first:]]
-                ranges = ranges[(ranges >= 0) & matched.is_archived[ranges]]
-                np.minimum.at(self._left[at], logs[ranges], matched.left_at[ranges])
+            kept = own[first or 0 :]
+            ranges = matched.range_of[kept]
+            is_first = times[kept] == times[kept].min(initial=NEVER)
+            if first is None and len(kept):
+                # The topic, all its partitions, was there when the first range with a dead letter was archived.
+                since = np.append(began[ranges[(ranges >= 0) & is_first]], times[kept].min())
+                exists_from[topic] = min(exists_from[topic], int(since[since > 0].min(initial=NEVER)))
+            ranges = ranges[(ranges >= 0) & matched.is_archived[ranges]]
+            np.minimum.at(self._left[at], logs[ranges], matched.left_at[ranges])
+        for at, (topic, number) in enumerate(places):
+            if not starts.get((topic, number), 0):
+                self._known_from[at] = exists_from[topic] - 2 * _CLOCK_SKEW_MS
 
     def of(self, matched: "_Match", rows: np.ndarray) -> np.ndarray:
         """Whether the copies cover the dead letters of ranges.
 
-        The dead-letter topic of a group is the one with its dead letters. If several have some, all of them must cover
-        the range; if none has, all topics must. The partition is that of the source modulo their number.
+        The dead-letter topic of a group is the one that it is configured with, and each that holds dead letters of it;
+        all of them must cover the range. The partition is that of the source modulo their number.
 
         Returns:
-            bool of shape (3, ranges): the partition is among the copies; the dead letters are not deleted from it; they
-            were written before it was copied.
+            bool of shape (4, ranges): the topic is known; the partition is among the copies; the dead letters are not
+            deleted from it; they were written before it was copied.
         """
         ranges, logs = matched.ranges.take(pa.array(rows)), matched.logs[rows]
         entered, left = milliseconds(ranges["archiving_time"]), milliseconds(ranges["left_time"])
-        is_archived = matched.is_archived[rows]
+        is_archived, group_ids = matched.is_archived[rows], ranges["group_id"]
         # The start offset may pass while the dead letter is being written.
         left += np.where(is_archived, 0, _LONGEST_WRITE_MS) + _CLOCK_SKEW_MS
-        named = [pc.is_in(ranges["group_id"], groups).to_numpy() for groups in self._groups]
-        nowhere = ~np.any(named, axis=0) if named else np.ones(len(ranges), bool)
-        answers = np.full((3, len(ranges)), bool(named))
-        for of_topic, first, count in zip(named, self._first, self._counts, strict=False):
-            at = first + ranges["partition"].to_numpy() % count
-            is_kept = (self._known_from[at] == 0) | (entered - _CLOCK_SKEW_MS >= self._known_from[at])
-            is_kept |= matched.entered_at[rows] > self._left[at, logs]
-            is_copied = (left < self._known_to[at]) | (is_archived & (matched.left_at[rows] < self._entered[at, logs]))
-            answers &= np.stack((self._given[at], is_kept, is_copied)) | ~(of_topic | nowhere)
+        absent = [group for group, topic in self._topic_of.items() if topic not in self._counts]
+        answers = np.ones((4, len(ranges)), bool)
+        answers[1] = ~_is_among(group_ids, absent)
+        answers[0] = ~answers[1]
+        sources, source_of = np.unique(ranges["partition"].to_numpy(), return_inverse=True)
+        for topic, first in zip(self._counts, self._first, strict=False):
+            configured = [group for group, name in self._topic_of.items() if name == topic]
+            of_topic = _is_among(group_ids, [*self._groups[topic].to_pylist(), *configured])
+            answers[0] |= of_topic
+            found = [self._partitions_of(topic, partition) for partition in sources.tolist()]
+            places = [first + numbers for numbers, _ in found]
+            given = [is_sure and self._given[at].all() for at, (_, is_sure) in zip(places, found, strict=True)]
+            given = np.array(given, bool)[source_of]
+            known_from = np.array([self._known_from[at].max() for at in places], np.int64)[source_of]
+            known_to = np.array([self._known_to[at].min() for at in places], np.int64)[source_of]
+            first_left = _rows_of([self._left[at].max(axis=0) for at in places], self._left)[source_of, logs]
+            last_entered = _rows_of([self._entered[at].min(axis=0) for at in places], self._left)[source_of, logs]
+            is_kept = (entered - _CLOCK_SKEW_MS >= known_from) | (matched.entered_at[rows] > first_left)
+            is_copied = (left < known_to) | (is_archived & (matched.left_at[rows] < last_entered))
+            answers[1:] &= np.stack((given, is_kept, is_copied)) | ~of_topic
         return answers
+
+    def _partitions_of(self, topic: str, source: int) -> tuple[np.ndarray, bool]:
+        """The partitions of a dead-letter topic that dead letters of a source partition may be in.
+
+        Returns:
+            Those among the copies, or all if there is none; whether no other is possible.
+        """
+        count, step = self._counts[topic], self._steps[topic]
+        if topic in self._known_counts:
+            return np.array([source % count]), True
+        if step == 0:
+            return (np.array([source]), True) if source < count else (np.array([*range(count)]), False)
+        # The number of partitions, if it is not known, divides each difference of a source and its partition.
+        found = sorted({source % number for number in _divisors(step) if number >= count})
+        inside = [number for number in found if number < count]
+        return np.array(inside or [*range(count)]), bool(found) and len(inside) == len(found)
+
+
+def _divisors(number: int) -> set[int]:
+    pairs = ((one, number // one) for one in range(1, isqrt(max(number, 0)) + 1) if number % one == 0)
+    return {one for pair in pairs for one in pair}
+
+
+def _step(sources: np.ndarray, partitions: np.ndarray) -> int:
+    """The greatest common divisor of the differences of source and dead-letter partitions; -1 if none fits."""
+    differences = sources.astype(np.int64) - partitions
+    return -1 if (differences < 0).any() else int(np.gcd.reduce(differences, initial=0))
+
+
+def _is_among(column: pa.ChunkedArray, values: Sequence[str]) -> np.ndarray:
+    return np.asarray(pc.is_in(column, pa.array(values, pa.string())))
+
+
+def _rows_of(rows: Sequence[np.ndarray], like: np.ndarray) -> np.ndarray:
+    return np.array(rows) if rows else like[:0]
 
 
 def _first_kept(offsets: np.ndarray, start: int, so_far: int) -> int | None:
@@ -325,8 +407,8 @@ class _Match:
         of, begins, ends = owners[gaps], places[gaps] + 1, places[gaps + 1]
         is_named = self.names.is_valid().to_numpy(zero_copy_only=False)[of]
         is_named |= pc.is_in(ranges["topic_id"], self.topic_ids).to_numpy()[of]
-        is_given, is_kept, is_copied = copies.of(self, of)
-        doubts = [~is_named, left_by[of] == "RESET", ~is_given, ~is_kept, ~is_copied]
+        is_known, is_given, is_kept, is_copied = copies.of(self, of)
+        doubts = [~is_named, left_by[of] == "RESET", ~is_known, ~is_given, ~is_kept, ~is_copied]
         why = np.select(doubts, list(UNKNOWN), "")
         sizes = ends - begins
         unknown = {reason: int(sizes[why == reason].sum()) for reason in UNKNOWN if (why == reason).any()}

@@ -1,7 +1,7 @@
 """The limits of a cluster and of its share groups; rules check a log against them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -60,6 +60,18 @@ class Limits:
     def of_groups(self, limit: str, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
         """The value of one of GROUP_LIMITS for each share group, int64."""
         return self.values(limit)[self.group_rows(groups)]
+
+    def at_least(self, deliveries: Mapping[str, int]) -> "Limits":
+        """The limits with a greater delivery limit for groups whose log shows more deliveries.
+
+        Args:
+            deliveries: share group -> deliveries that its delivery limit allows at least.
+        """
+        more = {group: count for group, count in deliveries.items() if count > self.of_group("delivery_count", group)}
+        if not more:
+            return self
+        own = {group: {**self.groups.get(group, {}), "delivery_count": count} for group, count in more.items()}
+        return replace(self, groups={**self.groups, **own})
 
     def values(self, limit: str) -> np.ndarray:
         """The values of one of GROUP_LIMITS, int64: the cluster's first, then one per entry of `groups`."""

@@ -65,6 +65,8 @@ class LogCounts:
         records: number of records that were decoded.
         other_records: number of those that are no state records.
         foreign: offset of the first batch whose leader epoch is not that of the log, and number of such batches.
+        deliveries: share group -> deliveries that its delivery limit allows at least, where they exceed the limit that
+            was known.
     """
 
     layouts: dict[int, int] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class LogCounts:
     records: int = 0
     other_records: int = 0
     foreign: tuple[int, int] = (NO_OFFSET, 0)
+    deliveries: dict[str, int] = field(default_factory=dict)
 
     @property
     def holds_other_records(self) -> bool:

@@ -164,6 +164,10 @@ class RecordJudge(Protocol):
         """The findings about the records of a chunk that break a rule."""
         ...
 
+    def shown_deliveries(self, found: Sequence[Any], /) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of share-partitions in findings about too many deliveries, and those deliveries (int64)."""
+        ...
+
 
 def _selected(
     records: StateRecords, numbers: np.ndarray, contexts: np.ndarray, broken: np.ndarray

@@ -13,6 +13,7 @@ from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import CutoffEvidence, count_uncommitted, cutoff, unsafe_reasons
 from share_state.fold.interval_merge import effective_starts
 from share_state.fold.leader_epochs import LeaderEpochs
+from share_state.fold.limits import Limits
 from share_state.fold.log_stats import (
     NO_PREVIOUS_START,
     Folded,
@@ -167,6 +168,8 @@ class _LogFold:
         self.chains = checkpoint.chains if checkpoint else Chains()
         self.extent = checkpoint.extent if checkpoint else LogExtent()
         counts = checkpoint.counts if checkpoint else LogCounts()
+        if counts.deliveries:
+            self.options = options = replace(options, limits=options.limits.at_least(counts.deliveries))
         self.observations = LogObservations(counts=counts, resume_status=options.resume_status)
         self.last: np.void | None = None
         self.observations.read_before = self.mark.next_offset if self.mark else NO_OFFSET
@@ -417,6 +420,7 @@ class _LogFold:
         self.tracker.admit()
         self.extent.forget_before(first)
         complete_since = self._complete_since()
+        limits = self._observed_limits()
         checkpoint = self._checkpoint()
         # Not part of the checkpoint: a later audit reads these bytes again.
         self.tracker.note_open_damage()
@@ -456,7 +460,7 @@ class _LogFold:
             state_pieces=table_in_pieces("share_partition_state", chains, encoded, build_states),
             in_flight_pieces=in_flight_in_pieces(chains, encoded),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
-            limits=self.options.limits,
+            limits=limits,
             newest_time=self.newest_time,
             judged_at=max(self.newest_time, self.options.judged_at or NO_OFFSET),
             checkpoint=checkpoint,
@@ -468,6 +472,29 @@ class _LogFold:
             outcomes=self._outcomes(numbers),
             record_breaches=self.record_breaches,
         )
+
+    def _observed_limits(self) -> Limits:
+        """The limits with at least as many deliveries as the log shows for each group; noted for later audits.
+
+        No broker delivers a record more often than its limit allows. Source: Kafka InFlightState.tryUpdateState.
+        """
+        limits, deliveries = self.options.limits, self.observations.counts.deliveries
+        counts = self.chains.batches["count"]
+        over = np.flatnonzero(counts > limits.values("delivery_count").min())
+        found = [(np.searchsorted(self.chains.ends, over, "right") - 1, counts[over].astype(np.int64))]
+        if self.options.judge is not None:
+            found.append(self.options.judge.shown_deliveries(self.record_breaches))
+        for keys, counts in found:
+            if not len(keys):
+                continue
+            rows = pa.table({"group": self.keys.columns()[0].take(pa.array(keys)), "count": counts})
+            for row in rows.group_by("group", use_threads=False).aggregate([("count", "max")]).to_pylist():
+                group, count = row["group"], row["count_max"]
+                if group is not None and count > max(
+                    limits.of_group("delivery_count", group), deliveries.get(group, 0)
+                ):
+                    deliveries[group] = count
+        return limits.at_least(deliveries) if deliveries else limits
 
     def _keeps_state(self) -> bool:
         """Whether the input shows nothing of the log that the last audit had not read."""

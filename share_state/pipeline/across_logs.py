@@ -365,6 +365,8 @@ def judge_across_logs(
         known_times(complete, plan.state_partitions),
         plan.severities,
         copied_last=copied_last,
+        partitions=partition_counts_by_name(plan.options.topics),
+        topic_of=plan.dead_letter_topics,
     )
     result = result.with_driver_rows([judged.findings], judged.tables)
     result = replace(result, notes=(*result.notes, *judged.notes))
@@ -377,7 +379,10 @@ def judge_cluster(plan: FoldPlan) -> pa.Table:
         return table_schema("findings").empty_table()
     has_state = any(log.topic == STATE_TOPIC for log in plan.logs)
     cluster = AuditedCluster(plan.fact_conflicts, plan.cluster, has_state)
-    return findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
+    unusable = plan.cluster.unusable_dead_letters if plan.cluster else {}
+    letters = AuditedDeadLetters(table_schema(LETTERS).empty_table(), table_schema(LOST).empty_table(), unusable)
+    of_settings = findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
+    return pa.concat_tables([of_settings, findings(Scope.DEAD_LETTERS, letters, plan.severities)])
 
 
 def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> pa.Table:
@@ -417,9 +422,13 @@ def judge_letters(
     severities: Mapping[str, str],
     *,
     copied_last: bool,
+    partitions: Mapping[str, int] | None = None,
+    topic_of: Mapping[str, str] | None = None,
 ) -> JudgedLetters:
     """Match dead letters with the state logs, and apply the rules over them; arguments as for `match_letters`."""
-    matched = match_letters(letters, ranges, names, known, copied_last=copied_last)
+    matched = match_letters(
+        letters, ranges, names, known, copied_last=copied_last, partitions=partitions, topic_of=topic_of
+    )
     rows = AuditedDeadLetters(matched.letters, matched.lost, letters.read.unusable)
     tables = {LETTERS: matched.letters, LOST: matched.lost, RANGES: ranges_of_groups(ranges, matched.letters)}
     return JudgedLetters(tables, findings(Scope.DEAD_LETTERS, rows, severities), _notes(letters, matched))

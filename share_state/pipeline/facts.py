@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,6 +17,9 @@ from share_state.fold.limits import Limits
 from share_state.rules.cluster_facts import FactConflict
 from share_state.sources.cluster_facts import BROKER_LIMITS, ClusterFacts
 from share_state.sources.topics import Topics
+
+if TYPE_CHECKING:
+    from share_state.sources.kafka_admin import ClusterLimits
 
 _OPTION = "cluster_facts"
 """Begins the names of facts among the options of a run."""
@@ -76,6 +80,51 @@ def settle_facts(
         state_partitions=explicit_state_partitions or facts.state_partitions or state_partitions,
         origins=_origins(facts, own),
         conflicts=tuple(conflicts),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SettledLimits:
+    """The limits that a plan uses.
+
+    Attributes:
+        limits: as in FoldPlan.
+        known: names of the limits of the brokers that a live cluster shows.
+        origins, conflicts: as in SettledFacts.
+    """
+
+    limits: Limits
+    known: frozenset[str] = frozenset()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    conflicts: tuple[FactConflict, ...] = ()
+
+
+def settle_live_limits(asked: "ClusterLimits | None", limits: Limits, explicit: frozenset[str]) -> SettledLimits:
+    """Use the limits of a live cluster where the call does not set them.
+
+    Args:
+        asked: the answer of the cluster; None if there is none.
+        limits: limits of the call, Kafka's defaults for the rest.
+        explicit: names of the limits that the call or its configuration sets.
+    """
+    if asked is None:
+        return SettledLimits(limits)
+    own = {name: value for name, value in asked.of_brokers.items() if name not in explicit}
+    configured = {
+        group: {**asked.of_groups.get(group, {}), **set_by_call} for group, set_by_call in limits.groups.items()
+    }
+    conflicts = [FactConflict(f"brokers disagree: {text}; the first is used") for text in asked.conflicts]
+    for name, value in asked.of_brokers.items():
+        if name in explicit and (given := getattr(limits, name)) != value:
+            text = f"limits.{name} is {given} in the call or its configuration, but {value} on the brokers"
+            values = {"configured": str(given), BROKER_LIMITS[name]: str(value)}
+            conflicts.append(FactConflict(f"{text}; {given} is used", values))
+    origins = {f"{_OPTION}.{name}": f"{value} ({BROKER_LIMITS[name]} of the brokers)" for name, value in own.items()}
+    return SettledLimits(
+        replace(limits, **own, groups={**asked.of_groups, **configured}),
+        frozenset(asked.of_brokers),
+        origins | {f"limits.of_cluster.{name}": str(value) for name, value in own.items()},
+        tuple(conflicts),
     )
 
 

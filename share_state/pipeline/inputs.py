@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from share_state.delta.reader import list_foreign_files, scan_foreign
 from share_state.errors import InputError, ShareStateError
+from share_state.sources.cluster_facts import ClusterFacts
 from share_state.sources.console_text import console_log, is_console_json
 from share_state.sources.discovery import (
     GROUP_TOPIC,
@@ -271,6 +272,22 @@ def find_dead_letters(paths: Sequence[str], properties: str | None) -> "DeadLett
             tables += [partial(checked_batches, parquet_batches, str(file)) for file in data]
             files += data
     return TableLetters(tables, files)
+
+
+def own_dead_letters(facts: ClusterFacts) -> "DeadLetterSource | None":
+    """The dead-letter topics of the groups, as far as the data folders hold them; None for none.
+
+    Raises:
+        InputError: if a folder cannot be read.
+    """
+    topics = {*facts.settings.dead_letter_topics.values()} if facts.settings else set[str]()
+    paths = [
+        str(path)
+        for folder in map(to_path, facts.folders if topics else ())
+        for path in sorted(folder.iterdir(), key=str)
+        if path.is_dir() and path.name.rpartition("-")[0] in topics
+    ]
+    return find_dead_letters(paths, None) if paths else None
 
 
 def detect_format(paths: Sequence[str]) -> str:

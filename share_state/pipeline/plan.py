@@ -26,7 +26,7 @@ from share_state.fold.options import ControlOptions, FoldOptions, SharePartition
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
-from share_state.pipeline.facts import settle_facts
+from share_state.pipeline.facts import settle_facts, settle_live_limits
 from share_state.pipeline.inputs import (
     Export,
     ExportPaths,
@@ -34,6 +34,7 @@ from share_state.pipeline.inputs import (
     adjacent_group_logs,
     find_cluster_address,
     find_dead_letters,
+    own_dead_letters,
     read_export,
     read_frame,
     read_group_export,
@@ -62,6 +63,7 @@ from share_state.sources.topics import Topics, read_subscriptions, read_topics
 
 if TYPE_CHECKING:
     from share_state.sources.dead_letters import DeadLetterSource
+    from share_state.sources.kafka_admin import ClusterLimits
     from share_state.sources.kafka_cluster import KafkaSource
 
 
@@ -159,13 +161,15 @@ class FoldPlan:
         severities: rule -> severity or "off".
         judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.
-        stated_limits: names of the cluster's limits that the call or the cluster states; the others are defaults.
+        known_limits: names of the limits of the cluster that the call sets or the cluster shows; the others are Kafka's
+            defaults.
         resumed: name of a log partition -> how an audit resumes it; None if this is not an audit.
         timeline: the share-partitions of the table `timeline`; None for no timeline.
         groups: the group side; None if there is none.
         cores: name of a log partition -> cores that fold it, 1 by default.
         dead_letters: the dead-letter topics; None if none are given.
         dead_letters_copied_last: whether the dead-letter topics were copied after the state logs.
+        dead_letter_topics: group -> the dead-letter topic that it is configured with, as far as that is known.
         notes: facts about the input that the result depends on, one line each.
         lacks_groups: whether groups were to be read, but the input has none.
         outside: why the as-of time is outside of the times of the input; None if it is not, or there is none.
@@ -183,13 +187,14 @@ class FoldPlan:
     severities: Mapping[str, str] = field(default_factory=dict)
     judging: str = JUDGE_STATE
     verify: bool = False
-    stated_limits: frozenset[str] = frozenset()
+    known_limits: frozenset[str] = frozenset()
     resumed: Mapping[str, ResumedLog] | None = None
     timeline: SharePartitionFilter | None = None
     groups: GroupInput | None = None
     cores: Mapping[str, int] = field(default_factory=dict)
     dead_letters: "DeadLetterSource | None" = None
     dead_letters_copied_last: bool = False
+    dead_letter_topics: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     lacks_groups: bool = False
     outside: str | None = None
@@ -215,7 +220,7 @@ class FoldPlan:
     def known_limit(self, limit: str, group: str | None) -> int | None:
         """A limit of a share group, or of the cluster without one; None if only Kafka's default is known."""
         limits = self.options.limits
-        of_cluster = getattr(limits, limit) if limit in self.stated_limits else None
+        of_cluster = getattr(limits, limit) if limit in self.known_limits else None
         return of_cluster if group is None else limits.groups.get(group, {}).get(limit, of_cluster)
 
     def with_options(self, **changes: Any) -> "FoldPlan":
@@ -359,8 +364,9 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     if not spec.names_only and (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)
     limits = spec.limits.to_limits()
-    of_groups = {} if spec.judge == JUDGE_NONE else _group_limits_of(spec.sources, notes)
-    configured = {group: {**of_groups.get(group, {}), **own} for group, own in limits.groups.items()}
+    asked = None if spec.judge == JUDGE_NONE else _cluster_limits_of(spec.sources, notes)
+    explicit_limits = frozenset(spec.limits.model_fields_set)
+    settled = settle_live_limits(asked, limits, explicit_limits)
     properties = next((one.kafka_properties for one in spec.sources if one.kafka_properties), None)
     of_export = (export.state_partitions for _, export in exports if export.state_partitions is not None)
     stated_partitions = spec.state_partitions or next(of_export, None)
@@ -372,7 +378,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         window=Window(until_time_ms=as_of_time),
         options=FoldOptions(
             topics=topics or next((export.topics for _, export in exports if export.topics is not None), Topics()),
-            limits=replace(limits, groups=of_groups | configured),
+            limits=settled.limits,
             partition_count=count_partitions(logs, stated_partitions),
             control=ControlOptions(
                 mode=spec.control_records.mode,
@@ -385,7 +391,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         indexes={} if spec.has_as_of or index is None else read_share_snapshots(index, logs),
         severities=spec.rules,
         judging=spec.judge,
-        stated_limits=frozenset(spec.limits.model_fields_set),
+        known_limits=explicit_limits | settled.known,
         groups=groups,
         dead_letters=find_dead_letters(spec.dead_letters, properties) if spec.dead_letters else None,
         dead_letters_copied_last=spec.dead_letters_copied_last,
@@ -395,6 +401,8 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         and not spec.names_only
         and any(log.topic == STATE_TOPIC for log in logs),
         outside=outside,
+        facts=settled.origins,
+        fact_conflicts=settled.conflicts,
     )
     return plan if facts is None else _with_facts(plan, spec, facts)
 
@@ -405,7 +413,7 @@ def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPla
         facts,
         topics=plan.options.topics,
         limits=plan.options.limits,
-        explicit_limits=plan.stated_limits,
+        explicit_limits=plan.known_limits,
         state_partitions=plan.state_partitions,
         explicit_state_partitions=spec.state_partitions,
     )
@@ -415,7 +423,9 @@ def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPla
     settled_plan = plan.with_options(topics=settled.topics, limits=settled.limits, partition_count=count)
     return replace(
         settled_plan,
-        stated_limits=plan.stated_limits | facts.limits.keys(),
+        known_limits=plan.known_limits | facts.limits.keys(),
+        dead_letters=plan.dead_letters or own_dead_letters(facts),
+        dead_letter_topics=facts.settings.dead_letter_topics if facts.settings else {},
         facts=settled.origins,
         fact_conflicts=settled.conflicts,
         cluster=facts.settings,
@@ -442,26 +452,25 @@ def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
     return exports
 
 
-def _group_limits_of(sources: Sequence[Source], notes: list[str]) -> dict[str, dict[str, int]]:
-    """The limits that share groups of live clusters set for themselves; notes get one for each that denies access."""
-    of_groups = dict[str, dict[str, int]]()
+def _cluster_limits_of(sources: Sequence[Source], notes: list[str]) -> "ClusterLimits | None":
+    """The limits of a live cluster, which is read alone; notes get one if it denies access. None for files."""
     for source in sources:
-        if (address := find_cluster_address([source.path], source.format)) is None:
-            continue
-        limits, unknown = ask_group_limits(address, source.kafka_properties)
-        of_groups |= limits
-        notes += unknown
-    return of_groups
+        if (address := find_cluster_address([source.path], source.format)) is not None:
+            limits, unknown = ask_limits(address, source.kafka_properties)
+            notes += unknown
+            return limits
+    return None
 
 
-def ask_group_limits(address: str, properties: str | None) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """The limits that share groups of a live cluster set for themselves; and notes, if it denies access to them."""
+def ask_limits(address: str, properties: str | None) -> tuple["ClusterLimits | None", list[str]]:
+    """The limits of a live cluster and of its share groups; and notes, if it denies access to them."""
     try:
-        from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  only a live cluster needs it
+        from share_state.sources.kafka_admin import fetch_limits  # noqa: PLC0415  only a live cluster needs it
 
-        return fetch_group_limits(address, properties), []
+        limits = fetch_limits(address, properties)
+        return limits, [*limits.notes]
     except (InputError, SetupError) as error:
-        return {}, [f"the limits of single groups are unknown, so the cluster's limits apply to all groups: {error}"]
+        return None, [f"the limits of the brokers and of single groups are unknown, so Kafka's defaults apply: {error}"]
 
 
 def _needed(sorter: RowSorter | None) -> RowSorter:

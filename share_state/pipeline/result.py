@@ -168,12 +168,18 @@ def _changes(differing: Sequence[str]) -> str:
 
 
 def mark_unsafe(cutoffs: pa.Table, reasons: Mapping[str, str]) -> pa.Table:
-    """The table `cutoff` with more reasons why cutoffs are not safe, by name of the log partition."""
+    """The table `cutoff` with more reasons why cutoffs are not safe, by name of the log partition.
+
+    The name of a log whose partition is not known is a path, which `cutoff` lacks: its reason holds for all such logs.
+    """
     if not reasons:
         return cutoffs
     rows = cutoffs.to_pylist()
+    numbered = {f"{row['topic']}-{row['partition']}" for row in rows if row["partition"] is not None}
+    of_unnumbered = next((reason for name, reason in reasons.items() if name not in numbered), None)
     for row in rows:
-        if (reason := reasons.get(f"{row['topic']}-{row['partition']}")) is not None:
+        name = f"{row['topic']}-{row['partition']}"
+        if (reason := of_unnumbered if row["partition"] is None else reasons.get(name)) is not None:
             row["safe"] = False
             row["reason"] = "; ".join(filter(None, (row["reason"], reason)))
     return pa.Table.from_pylist(rows, schema=cutoffs.schema)

@@ -46,6 +46,7 @@ from share_state.report.share_partitions import (
     rows_by_place,
     select_share_partitions,
     verdict_rank,
+    with_shown_deliveries,
     with_unreported_verdicts,
 )
 from share_state.rules.findings import count_findings
@@ -576,7 +577,7 @@ def read_report(
         WarehouseError: if no audit was committed there, or a table is gone.
     """
     tables = CommittedTables(warehouse)
-    limits = limits or Limits()
+    limits = with_shown_deliveries(tables, limits or Limits())
     summary = _summarize_findings(tables, acknowledged)
     worst, counts = _survey(tables, summary, most, acknowledged)
     cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()

@@ -13,7 +13,7 @@ from share_state.delta.reader import REPORTED
 from share_state.errors import pluralize
 from share_state.fold.durations import duration_text
 from share_state.fold.history import OK as VERDICT_OK
-from share_state.report.audit_data import AuditReport, BrokenRule
+from share_state.report.audit_data import AuditReport, BrokenRule, FlaggedSharePartition
 from share_state.report.console import (
     UNKNOWN,
     escape_unprintable,
@@ -25,6 +25,9 @@ from share_state.report.console import (
     print_line,
     print_table,
 )
+from share_state.report.cutoff import log_name, unknown_cutoffs
+from share_state.report.lags import lag_reason
+from share_state.report.share_partitions import RULES_WITHOUT_STATE
 from share_state.rules.registry import ERROR, INFO, WARNING
 
 OK = "ok"
@@ -44,7 +47,8 @@ _VERDICTS = {
     "STALL": (
         WARNING,
         "consumers finish later records, but the start offset does not move",
-        "Look at the first range in flight: every delivery of its records fails, or their locks are renewed forever.",
+        "Look at the first range in flight: every delivery of its records fails or, from Kafka 4.2 on, their locks are "
+        "renewed forever.",
     ),
     "GIVING_UP": (
         WARNING,
@@ -123,6 +127,13 @@ def show_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
     return shlex.join(["share-state", "show", *words])
 
 
+def groups_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
+    """The command that shows the group of a row (key columns); None if its name cannot be typed in a shell."""
+    if not all(word and word.isprintable() for word in (warehouse, row["group_id"])):
+        return None
+    return shlex.join(["share-state", "groups", warehouse, "--group", row["group_id"]])
+
+
 def _all_advice(report: AuditReport) -> Iterator[Advice]:
     """In the order of `AuditReport.flagged`: an error is more severe than STALL."""
     yield from _verdict_advice(report, "REWIND")
@@ -146,7 +157,7 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
     unsafe = [row for row in report.cutoffs if not row["safe"]]
     if unsafe:
         why = unsafe[0]["reason"] or "no reason is given"
-        first = f"{unsafe[0]['topic']}-{unsafe[0]['partition']}"
+        first = log_name(unsafe[0])
         what = f"{pluralize(len(unsafe), 'log partition')} must not be cleaned; {first}: {why}."
         yield Advice(WARNING, what, "Fix what the findings of these log partitions report before deleting records.")
     yield from islice(_rule_advice(report, WARNING), 3)
@@ -154,7 +165,7 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
     if pinned is not None and (pinned["pinned_records"] or 0) >= report.limits.pinned_records:
         columns = {"topic": "limited_by_topic", "topic_id": "limited_by_topic_id", "partition": "limited_by_partition"}
         who = _name({"group_id": pinned["limited_by_group"], **{name: pinned[one] for name, one in columns.items()}})
-        kept = f"{pluralize(pinned['pinned_records'], 'record')} of {pinned['topic']}-{pinned['partition']}"
+        kept = f"{pluralize(pinned['pinned_records'], 'record')} of {log_name(pinned)}"
         what = f"{who} alone holds back {kept}."
         yield Advice(INFO, what, "Nothing is lost; if the group is no longer used, delete it.")
 
@@ -165,7 +176,22 @@ def _verdict_advice(report: AuditReport, verdict: str) -> Iterator[Advice]:
     if count := report.open_verdicts[verdict]:
         command = show_command(report.warehouse, worst.now) if worst else None
         example = f"; {_worst(worst.now, count)}: {worst.why}" if worst else ""
+        if verdict == "STALL" and worst and (gap := _gap_at_start(worst)) is not None:
+            then = _GAP.format(*gap)
         yield Advice(severity, f"{pluralize(count, 'share-partition')} with {verdict}: {what}{example}.", then, command)
+
+
+_GAP = (
+    "It waits for a gap, offsets {} to {}: the log shows no delivery of them. Their first delivery may hold them; a "
+    "leader that loads the state hands them out again."
+)
+
+
+def _gap_at_start(flagged: FlaggedSharePartition) -> tuple[int, int] | None:
+    """First and last offset of the gap that a share-partition waits for; None if it waits for something else."""
+    open_ranges = (one for one in flagged.ranges if one["state"] not in ("ACKNOWLEDGED", "ARCHIVED"))
+    first = next(open_ranges, None)
+    return (first["first_offset"], first["last_offset"]) if first is not None and first["gap"] else None
 
 
 def _rule_advice(report: AuditReport, severity: str) -> Iterator[Advice]:
@@ -190,7 +216,10 @@ def _advise_on_rule(report: AuditReport, rule: BrokenRule, example: Mapping[str,
     new = f", {rule.new:,} of them new" if rule.new and rule.new < rule.open else ""
     about = "" if example["group_id"] is None else f" {_worst(example, rule.open)}:"
     what = f"{pluralize(rule.open, 'finding')} of {rule.rule}{new}:{about} {example['message']}"
-    command = show_command(report.warehouse, example) if example["group_id"] is not None else None
+    command = None
+    if example["group_id"] is not None:
+        shows = groups_command if rule.rule in RULES_WITHOUT_STATE else show_command
+        command = shows(report.warehouse, example)
     return Advice(rule.severity, what, f"What should hold: {rule.statement}" if rule.statement else "", command)
 
 
@@ -279,6 +308,9 @@ def _print_flagged(report: AuditReport, width: int) -> None:
         rows.append([one.status, *names, str(now["partition"]), *(numbers if numeric else []), one.why])
     columns = ["STATUS", "GROUP", "TOPIC", "PARTITION", *numeric, "WHY"]
     _print_fitted(columns, rows, width, ("PARTITION", *numeric))
+    unknown = (lag_reason({"delivery_complete_count": None, **one.now}) for one in report.flagged[:_MAX_ROWS])
+    if numeric and (reason := next(filter(None, unknown), None)):
+        print_line(_shorten(f"LAG -: {reason}", width))
     if more := len(report.flagged) + report.flagged_left_out - len(rows):
         verb = "needs" if more == 1 else "need"
         print_line(f"... and {pluralize(more, 'more share-partition')} that {verb} attention")
@@ -302,6 +334,8 @@ def _cutoff_line(report: AuditReport) -> str:
     rows = report.cutoffs
     if not rows:
         return "cutoff: no log partitions"
+    if (unknown := unknown_cutoffs(rows)) is not None:
+        return f"cutoff: {unknown}"
     redundant = sum(row["redundant_records"] or 0 for row in rows)
     octets = [row["redundant_bytes"] for row in rows if row["redundant_bytes"] is not None]
     line = f"cutoff: {pluralize(redundant, 'redundant record')}{f' ({format_size(sum(octets))})' if octets else ''}"

@@ -49,7 +49,7 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
     print_table(_COLUMNS, cells, numeric=_NUMERIC)
     _print_reasons(rows)
     for row in rows:
-        log = f"{row['topic']}-{row['partition']}"
+        log = log_name(row)
         if row["ignored"]:
             names = [f"{one['group_id']} (would lose {one['lost_records']:,} records)" for one in row["ignored"]]
             print_line(f"{log}: ignored, without a subscription: {listed(names)}")
@@ -61,13 +61,25 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
+def log_name(row: Mapping[str, Any]) -> str:
+    """The log partition of a row of the table `cutoff`; the topic alone if its number is not known."""
+    return row["topic"] if row["partition"] is None else f"{row['topic']}-{row['partition']}"
+
+
+def unknown_cutoffs(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why no cutoff is known; None if one is, or there is none because nothing lives in the logs."""
+    unknown = [row for row in rows if row["log_end_offset"] is None]
+    if not rows or len(unknown) < len(rows):
+        return None
+    return f"not known in {pluralize(len(rows), 'log partition')}: {unknown[0]['reason'] or 'no offsets are known'}"
+
+
 def _print_reasons(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print why cutoffs are not safe, and what else is to be said of them, one line per log partition."""
     explained = [row for row in rows if row["reason"]]
     for row in explained[:_REASONS_SHOWN]:
         label = "" if row["safe"] else "not safe: "
-        log = row["topic"] if row["partition"] is None else f"{row['topic']}-{row['partition']}"
-        print_line(f"{label}{log}: {row['reason']}")
+        print_line(f"{label}{log_name(row)}: {row['reason']}")
     if len(explained) > _REASONS_SHOWN:
         more = pluralize(len(explained) - _REASONS_SHOWN, "more log partition")
         print_line(f"and {more}: --json lists them")

@@ -45,10 +45,17 @@ _NOT_DELIVERED = (Place.UNINITIALISED, Place.GAP, Place.BEYOND_END)
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimit:
-    """The delivery count limit of a share group; Kafka's default is assumed if the group's is unknown."""
+    """The delivery count limit of a share group.
+
+    Attributes:
+        count: the limit.
+        is_assumed: whether it is not known: Kafka's default, or as many deliveries as the log shows.
+        is_observed: whether the log shows so many deliveries.
+    """
 
     count: int
     is_assumed: bool
+    is_observed: bool = False
 
 
 def explain_offset(
@@ -98,14 +105,21 @@ def explain_offset(
     assignments = AssignmentHistory()
     if latest.topic_id:
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
-    known = plan.known_limit("delivery_count", latest.group_id)
-    limit = DeliveryLimit(known or plan.options.limits.delivery_count, known is None)
+    limit = _delivery_limit(plan, latest)
     found_json = _explanation_json(latest, assignments, others, limit, _topic_end(plan, latest))
     if plan.dead_letters is not None:
         topics = [name for name in (latest.topic, latest.topic_id) if name]
         letters = letters_of_offset(plan.dead_letters, latest.group_id, topics, partition, offset)
         found_json["dead_letters"] = letters.to_pylist()
     return found_json
+
+
+def _delivery_limit(plan: FoldPlan, explanation: Explanation) -> DeliveryLimit:
+    """The delivery limit of the group: at least as many deliveries as the log shows."""
+    known = plan.known_limit("delivery_count", explanation.group_id)
+    most = max((count for touch in explanation.touches for *_, count in touch.ranges), default=0)
+    count = known or plan.options.limits.delivery_count
+    return DeliveryLimit(max(count, most), known is None or most > count, most > count)
 
 
 def _topic_end(plan: FoldPlan, explanation: Explanation) -> int | None:
@@ -237,27 +251,32 @@ def _summary(explanation: Explanation, limit: DeliveryLimit, topic_end: int | No
     if since is None:
         late = f"; {NO_BEGINNING}" if explanation.begins_late else ""
         return f"no record of the share-partition can be read{late}"
-    time = to_datetime(since.timestamp)
-    when = f"record {since.offset}" if time is None else f"{format_time(time)} (record {since.offset})"
+    when = _when(since)
     if place == Place.DELETED:
         return f"no state is kept for it; the state of the share-partition was deleted at {when}"
     if explanation.is_suspect and not explanation.has_base and place in _NOT_DELIVERED:
         return f"it is not known whether it was delivered; it is {_PLACES[place]} in the records that are there"
     if place == Place.UNINITIALISED:
-        return "never delivered: the share-partition has no start offset yet"
+        return "no delivery is recorded: the share-partition has no start offset yet; it may be acquired right now"
     finished = explanation.offset_state.is_finished
     if explanation.effective_start is not None and explanation.offset < explanation.effective_start and not finished:
         return f"not delivered any more: the log starts after it, a leader starts at {explanation.effective_start}"
+    earlier = _before_reset(explanation.touches, limit)
+    none = f"{earlier}; no delivery is recorded since" if earlier else "no delivery is recorded"
     if place == Place.GAP and explanation.gap is not None:
         first, last = explanation.gap
         where = f"inside a gap ({first} to {last}), which a leader hands out as available"
-        return f"no delivery is recorded: {where}; it may be acquired right now"
+        return f"{none}: {where}; it may be acquired right now"
     if place == Place.BEYOND_END:
         where = f"beyond SPEO, the in-flight window ends at {explanation.end_offset}"
-        exists = "" if topic_end is not None else ", or not exist yet: the end of the topic is not known (--topics)"
-        return f"no delivery is recorded: {where}; it may be acquired right now{exists}"
+        exists = (
+            ""
+            if topic_end is not None or earlier
+            else ", or not exist yet: the end of the topic is not known (--topics)"
+        )
+        return f"{none}: {where}; it may be acquired right now{exists}"
     if place == Place.BELOW_START:
-        return _summary_below_start(since, when, limit, begins_late=explanation.begins_late)
+        return _summary_below_start(explanation, since, when, limit)
     return _summary_in_flight(explanation, when, limit)
 
 
@@ -270,10 +289,37 @@ def _summary_beyond_topic(explanation: Explanation, limit: DeliveryLimit, topic_
     return f"{_summary(explanation, limit, None)}; but it is not before {end}: {stale}"
 
 
-def _summary_below_start(since: Touch, when: str, limit: DeliveryLimit, *, begins_late: bool) -> str:
-    moved = f"below SPSO since {when}"
+def _before_reset(touches: Sequence[Touch], limit: DeliveryLimit) -> str | None:
+    """What an offset was before SPSO last went back to it or before it; None if SPSO never did."""
+    backs = [
+        number
+        for number, touch in enumerate(touches)
+        if touch.start_offset is not None and (touch.start_before or 0) > touch.start_offset
+    ]
+    if not backs:
+        return None
+    back = touches[backs[-1]]
+    was = next((one for one in reversed(touches[: backs[-1]]) if one.after.place == Place.IN_FLIGHT), None)
+    moved = f"SPSO went back from {back.start_before} to {back.start_offset} at {_when(back)}"
+    if was is None:
+        return moved
+    state = was.after
+    held = _final_state(state, limit) if state.is_finished else f"it was {_describe(state)}"
+    return f"{held} at {_when(was)}, then {moved}"
+
+
+def _when(touch: Touch) -> str:
+    time = to_datetime(touch.timestamp)
+    return f"record {touch.offset}" if time is None else f"{format_time(time)} (record {touch.offset})"
+
+
+def _summary_below_start(explanation: Explanation, since: Touch, when: str, limit: DeliveryLimit) -> str:
+    moved, begins_late = f"below SPSO since {when}", explanation.begins_late
     if since.before.place in (Place.UNKNOWN, Place.DELETED):
         older = NO_BEGINNING if begins_late else "the log holds nothing older about it"
+        if since.kind == "snapshot" and (since.snapshot_epoch or 0) > 0:
+            # The broker prunes what an older snapshot made redundant.
+            return f"{moved} or longer: that snapshot is the first record of the state; {older}"
         return f"{moved}, which began the state with SPSO {since.start_offset}; {older}"
     if since.before.place == Place.UNINITIALISED:
         return f"{moved}, which set the first SPSO, {since.start_offset}: the group starts after it"
@@ -285,6 +331,8 @@ def _summary_below_start(since: Touch, when: str, limit: DeliveryLimit, *, begin
         return f"{_final_state(final[0], limit)}; {step}"
     if since.before.place == Place.IN_FLIGHT:
         return f"{step}; before that it was {_describe(since.before)}, and no record shows how it ended"
+    if (earlier := _before_reset(explanation.touches, limit)) is not None:
+        return f"{earlier}; {step}, and no record after the reset is about it"
     return f"{step}; no earlier record{' in the input' if begins_late else ''} is about it" + (
         f", and {NO_BEGINNING}" if begins_late else ""
     )
@@ -314,7 +362,8 @@ def _final_state(offset_state: OffsetState, limit: DeliveryLimit) -> str:
         return f"acknowledged in delivery {count}"
     causes = "it was rejected, or there was no record to deliver"
     if limit.is_assumed:
-        unknown = f"or {count} is the group's delivery limit, which is unknown; Kafka's default is {limit.count}"
+        known = f"the log shows {limit.count} deliveries" if limit.is_observed else f"Kafka's default is {limit.count}"
+        unknown = f"or {count} is the group's delivery limit, which is unknown; {known}"
         return f"archived in delivery {count} ({causes}, {unknown})"
     if count >= limit.count:
         causes = "at the delivery limit, or rejected"
@@ -349,4 +398,4 @@ def print_explanation(found: Mapping[str, Any]) -> None:
         text = f"Dead letter: {place}, {format_time(letter['timestamp'])}: {letter['reason'] or 'no reason'}"
         print_line(text)
     if found.get("dead_letters") == []:
-        print_line("The dead-letter topics hold no dead letter for this offset.")
+        print_line("The dead-letter topics that were read hold no dead letter for this offset.")

@@ -35,6 +35,12 @@ STATE = "share_partition_state"
 NO_BEGINNING = "the log's beginning is not in the input"
 """Said instead of that something never was: the records that could show it are not there."""
 
+RULES_WITHOUT_STATE = ("ASSIGNED_UNINITIALIZED", "MISSING_INIT", "MISSING_SHARE_STATE", "STUCK_INITIALIZING")
+"""Rules about share-partitions that have no state."""
+
+OVER_LIMIT = "DELIVERY_COUNT_OVER_LIMIT"
+"""The rule that a log breaks which shows more deliveries than the known limit of a group allows."""
+
 _PENDING_ROWS = 1_000_000
 JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
 IN_FLIGHT = {name: pa.int64() for name in (*(state.lower() for state in DELIVERY_STATES), "ranges")}
@@ -318,6 +324,21 @@ class PoisonRecords:
     records: int
     ranges: int
     worst: tuple[dict[str, Any], ...]
+
+
+def with_shown_deliveries(tables: CommittedTables, limits: Limits) -> Limits:
+    """The limits with at least the deliveries of groups whose logs show more than these allow.
+
+    Raises:
+        WarehouseError: if the table `findings` is gone.
+    """
+    rows = tables.read("findings", pc.field("rule") == OVER_LIMIT, ["group_id", "evidence"])
+    counts = pc.map_lookup(rows["evidence"], pa.scalar("delivery_count"), "first").cast(pa.int64())
+    shown = dict[str, int]()
+    for group, count in zip(rows["group_id"].to_pylist(), counts.to_pylist(), strict=True):
+        if group is not None and count is not None:
+            shown[group] = max(count, shown.get(group, 0))
+    return limits.at_least(shown)
 
 
 def find_poison_records(tables: CommittedTables, limits: Limits, most: int) -> PoisonRecords:

@@ -3,6 +3,8 @@
 Columns and words are those of kafka-share-groups.sh.
 """
 
+import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
+from share_state.errors import pluralize
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import KEY, SHARE_GROUP_STATE, compute_lags
 from share_state.report.console import print_json, print_line, print_table, row_pieces
+from share_state.report.lags import WITHOUT_STATE, lag_reason, print_lag_reasons
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
     NO_BEGINNING,
@@ -55,6 +59,7 @@ _GROUP_COLUMNS = {
     "LAG": "lag",
 }
 _GROUP_KEY = ("group_id", "topic_id", "topic", "partition")
+_MAX_LISTED = 10
 _LAG = ("topic_end_offset", "start_offset", "delivery_complete_count")
 _BY_KEY = ascending("group_id", "topic", "topic_id", "partition")
 
@@ -75,7 +80,7 @@ def print_state(warehouse: str, selection: SharePartitionFilter, *, epochs: bool
     states = _read_states(tables, where, [*KEY, "leader_epoch", "suspect", "snapshot_offset", *_LAG])
     if not states.num_rows:
         check_known([tables], selection)
-        print_line("no share-partitions")
+        _print_without_state(warehouse, tables, where)
         return
     rows = left_join(
         add_topic_key(states), _sum_in_flight(tables, where), {"in_flight": pa.int64(), "states": pa.string()}
@@ -85,10 +90,26 @@ def print_state(warehouse: str, selection: SharePartitionFilter, *, epochs: bool
     print_table(columns, zip(*(column.to_pylist() for column in shown), strict=True), numeric=_NUMERIC)
     if ranges or states.num_rows == 1:
         print_line()
-        nothing = "nothing in flight"
+        nothing = "nothing in flight is recorded"
         if pc.any(lacks_beginning(states)).as_py():
             nothing = f"it is not known what is in flight: {NO_BEGINNING}"
         _print_ranges(_read_ranges(tables, where), with_key=states.num_rows > 1, otherwise=nothing)
+    print_lag_reasons(map(lag_reason, states.select(["lag", *_LAG]).to_pylist()))
+
+
+def _print_without_state(warehouse: str, tables: CommittedTables, where: pc.Expression | None) -> None:
+    """Print that there is no state, and of share-partitions that a group lists what it says of them."""
+    print_line("no share-partitions")
+    if not tables.holds("share_group_partitions"):
+        return
+    listed = tables.read("share_group_partitions", where).filter(pc.field("partition").is_valid())
+    for row in listed.sort_by(_BY_KEY).slice(0, _MAX_LISTED).to_pylist():
+        name = f"{row['group_id']} {row['topic'] or row['topic_id']} {row['partition']}"
+        print_line(f"the input holds no state of {name}; its group lists it as {row['status']}")
+    if len(listed):
+        groups = sorted(set(listed["group_id"].to_pylist()))
+        command = ["share-state", "groups", warehouse, "--group", groups[0]]
+        print_line(f"what the group says: `{shlex.join(command)}`")
 
 
 def _read_states(
@@ -156,10 +177,12 @@ def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
     """The groups of a warehouse, or one of them, as plain data; starts no Spark.
 
     Returns:
-        `run`: the row of `runs`; `read`: whether the run read the group side at all; `groups`: rows of `share_groups`,
-        and groups of which only state is known, each with its number of `share_partitions` and their `lag` (null if
-        any is unknown); `members`: rows of `share_group_members`; `share_partitions`: of the given group, with status,
-        start_offset, lag and the `members` that have them.
+        `warehouse`: as given; `run`: the row of `runs`; `read`: whether the run read the group side at all; `groups`:
+        rows of `share_groups`, and groups of which only state is known, each with its number of `share_partitions`,
+        their `lag` (null if any is unknown), the lag of those of which it is known (`known_lag`, null if there are
+        none), and how many others there are (`unknown_lags`), among them those that the group lists without a state;
+        `members`: rows of `share_group_members`; `share_partitions`: of the given group, with status, start_offset,
+        lag, `lag_reason` (why it is null) and the `members` that have them.
     Raises:
         InputError: if the group is unknown.
         WarehouseError: if no run has committed there, or a table is gone.
@@ -174,26 +197,51 @@ def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
     if not len(groups) + len(states):
         check_known([tables], selection)
     return {
+        "warehouse": warehouse,
         "run": plain_run(tables.run),
         "read": tables.holds("share_groups"),
-        "groups": _add_totals(groups, states),
+        "groups": _add_totals(groups, states, listed),
         "members": members.sort_by(ascending("group_id", "member_id")).to_pylist(),
         "share_partitions": _share_partitions(states, listed, members.to_pylist()) if group is not None else [],
     }
 
 
-def _add_totals(groups: pa.Table, states: pa.Table) -> list[dict[str, Any]]:
+def _add_totals(groups: pa.Table, states: pa.Table, listed: pa.Table) -> list[dict[str, Any]]:
     totals = states.select(["group_id", "lag"]).group_by("group_id").aggregate([
         ([], "count_all"),
-        ("lag", "sum", pc.ScalarAggregateOptions(skip_nulls=False)),
+        ("lag", "sum"),
+        ("lag", "count"),
     ])  # fmt: skip
-    of_group = {row["group_id"]: (row["count_all"], row["lag_sum"]) for row in totals.to_pylist()}
+    of_group = {row["group_id"]: row for row in totals.to_pylist()}
+    without_state = Counter(group_id for group_id, *_ in _listed_without_state(states, listed))
     rows = {row["group_id"]: row for row in groups.to_pylist()}
     unknown = dict.fromkeys(table_schema("share_groups").names)
     rows |= {group_id: unknown | {"group_id": group_id} for group_id in of_group.keys() - rows.keys()}
+    return [row | _total(of_group.get(group_id), without_state[group_id]) for group_id, row in sorted(rows.items())]
+
+
+def _total(row: Mapping[str, Any] | None, without_state: int) -> dict[str, Any]:
+    """The lag of a group: of its share-partitions with state, and of `without_state` others that it lists."""
+    count, known = (0, 0) if row is None else (row["count_all"], row["lag_count"])
+    unknown = count - known + without_state
+    lag = 0 if row is None or not known else row["lag_sum"]
+    return {
+        "share_partitions": count,
+        "lag": None if unknown else lag,
+        "known_lag": lag if known or not unknown else None,
+        "unknown_lags": unknown,
+    }
+
+
+def _listed_without_state(states: pa.Table, listed: pa.Table) -> list[tuple[str, str, int]]:
+    """Group, topic id and partition of the share-partitions that a group lists and that have no state."""
+    keys = ("group_id", "topic_id", "partition")
+    with_state = set(zip(*(states[name].to_pylist() for name in keys), strict=True))
+    found = zip(*(listed[name].to_pylist() for name in (*keys, "status")), strict=True)
     return [
-        row | dict(zip(("share_partitions", "lag"), of_group.get(group_id, (0, 0)), strict=True))
-        for group_id, row in sorted(rows.items())
+        key
+        for *key_, status in found
+        if key_[2] is not None and status != "deleting" and (key := (key_[0], key_[1], key_[2])) not in with_state
     ]
 
 
@@ -208,12 +256,14 @@ def _share_partitions(states: pa.Table, listed: pa.Table, members: Sequence[Mapp
     for row in listed.to_pylist():
         if row["partition"] is not None:
             known = {name: row[name] for name in (*_GROUP_KEY, "status")}
-            found[row["topic_id"], row["partition"]] = known | {"start_offset": None, "lag": None}
-    for row in states.select([*_GROUP_KEY, "start_offset", "lag"]).to_pylist():
+            found[row["topic_id"], row["partition"]] = known | dict.fromkeys(("start_offset", "lag"))
+            found[row["topic_id"], row["partition"]]["lag_reason"] = WITHOUT_STATE
+    for row in states.select([*_GROUP_KEY, "lag", *_LAG]).to_pylist():
         place = (row["topic_id"], row["partition"])
         known = found.get(place, {"status": topic_status.get(row["topic_id"])})
         start = row["start_offset"] if row["start_offset"] >= 0 else None
-        found[place] = known | row | {"start_offset": start, "topic": row["topic"] or known.get("topic")}
+        own = {name: row[name] for name in (*_GROUP_KEY, "lag")} | {"lag_reason": lag_reason(row)}
+        found[place] = known | own | {"start_offset": start, "topic": row["topic"] or known.get("topic")}
     rows = [row | {"members": sorted(holders.get(place, ()))} for place, row in found.items()]
     return sorted(rows, key=lambda row: (row["topic"] or "", row["topic_id"], row["partition"]))
 
@@ -225,14 +275,28 @@ def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) 
     if not found["groups"]:
         print_line("no share groups")
         return
-    rows = [[row[name] for name in _GROUP_COLUMNS.values()] for row in found["groups"]]
+    rows = [[*(row[name] for name in (*_GROUP_COLUMNS.values(),)[:-1]), _lag_cell(row)] for row in found["groups"]]
     print_table([*_GROUP_COLUMNS], rows, numeric=_GROUP_COLUMNS.keys() - {"GROUP", "STATE"})
     if group is not None:
         print_line()
         _print_share_partitions(found["share_partitions"])
     if members or group is not None:
         print_line()
-        _print_members(found["members"])
+        _print_members(found["members"], otherwise="no members" if found["read"] else "members are not known")
+    if group is not None:
+        print_lag_reasons(row["lag_reason"] for row in found["share_partitions"])
+    elif unknown := [row for row in found["groups"] if row["unknown_lags"]]:
+        print_line()
+        count = pluralize(sum(row["unknown_lags"] for row in unknown), "share-partition")
+        command = shlex.join(["share-state", "groups", found["warehouse"], "--group", unknown[0]["group_id"]])
+        print_line(f"the lag of {count} is not known; why, for a group: `{command}`")
+
+
+def _lag_cell(row: Mapping[str, Any]) -> str | None:
+    """The lag of a group; what is known of it if one of its share-partitions is unknown."""
+    if row["lag"] is not None:
+        return str(row["lag"])
+    return None if row["known_lag"] is None else f"at least {row['known_lag']}"
 
 
 def _print_share_partitions(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -244,7 +308,7 @@ def _print_share_partitions(rows: Sequence[Mapping[str, Any]]) -> None:
     print_table(columns, cells, numeric=("PARTITION", "START-OFFSET", "LAG"), otherwise="no share-partitions")
 
 
-def _print_members(rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_members(rows: Sequence[Mapping[str, Any]], *, otherwise: str) -> None:
     columns = ["GROUP", "CONSUMER-ID", "CLIENT-ID", "HOST", "EPOCH", "PARTITIONS", "ASSIGNMENT", "TARGET"]
     cells = []
     for row in rows:
@@ -255,4 +319,4 @@ def _print_members(rows: Sequence[Mapping[str, Any]]) -> None:
         )
         member = [row["group_id"], row["member_id"], row["client_id"], row["client_host"], row["member_epoch"]]
         cells.append([*member, len(row["assigned"]), assigned, "same" if target == assigned else target or "nothing"])
-    print_table(columns, cells, numeric=("EPOCH", "PARTITIONS"), otherwise="no members")
+    print_table(columns, cells, numeric=("EPOCH", "PARTITIONS"), otherwise=otherwise)

@@ -4,15 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from share_state.rules.registry import ERROR, WARNING, GroupBreach, Scope, listed, rule
-from share_state.sources.cluster_facts import DEAD_LETTER_TOPIC, ClusterSettings
+from share_state.sources.cluster_facts import ClusterSettings
 from share_state.sources.discovery import STATE_TOPIC
 
 _SHARE_VERSION, _METADATA_VERSION = "share.version", "metadata.version"
 _NEEDS_SHARE_VERSION = 28
 """Level of metadata.version (4.2-IV0) from which on brokers serve share groups only if share.version is enabled."""
-
-_DEAD_LETTERS_FROM = 2
-"""Level of share.version from which on brokers write dead letters (KIP-1191)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,39 +120,3 @@ def group_config_out_of_bounds(cluster: AuditedCluster) -> Iterator[GroupBreach]
                 used = min(max(int(value), least), most)
                 text = f"{key} is {value}, but brokers allow {least} to {most} and use {used}"
                 yield GroupBreach(text, group, evidence={key: value, "used": str(used)})
-
-
-@rule("DEAD_LETTER_TOPIC_UNUSABLE", Scope.CLUSTER_FACTS, WARNING, "KIP-1191; Kafka DefaultShareGroupDLQManager")
-def dead_letter_topic_unusable(cluster: AuditedCluster) -> Iterator[GroupBreach]:
-    """Brokers can write the dead letters of each group that has a dead-letter topic.
-
-    Otherwise records are archived without a dead letter.
-    """
-    settings = cluster.settings
-    if settings is None or not settings.is_complete:
-        return
-    for group, configs in sorted(settings.group_configs.items()):
-        topic = configs.get(DEAD_LETTER_TOPIC, "")
-        why = _dead_letter_fault(settings, topic) if topic else ""
-        if why:
-            text = f"no dead letter can be written to {topic}: {why}; records are archived without one"
-            yield GroupBreach(text, group, topic=topic, evidence={DEAD_LETTER_TOPIC: topic})
-
-
-def _dead_letter_fault(settings: ClusterSettings, topic: str) -> str:
-    """Why brokers write no dead letters to a topic; empty if they do.
-
-    Source: Kafka ShareGroupDLQStateManager.ProduceRequestHandler.validateDlqTopic.
-    """
-    level = settings.features.get(_SHARE_VERSION, 0)
-    configs = settings.topic_configs.get(topic)
-    if level < _DEAD_LETTERS_FROM:
-        return f"{_SHARE_VERSION} is {level}, and dead letters need {_DEAD_LETTERS_FROM}"
-    if topic.startswith("__"):
-        return "its name begins with __"
-    if configs is None and not settings.creates_dead_letter_topics:
-        return "it does not exist, and errors.deadletterqueue.auto.create.topics.enable is not true"
-    if configs is not None and configs.get("errors.deadletterqueue.group.enable") != "true":
-        return "its config errors.deadletterqueue.group.enable is not true"
-    prefix = settings.dead_letter_prefix
-    return "" if topic.startswith(prefix) else f"its name does not begin with {prefix}, as the brokers demand"

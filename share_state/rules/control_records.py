@@ -255,16 +255,20 @@ def delivery_count_invalid(folded: FoldedControlLog) -> Breaches:
 def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     """No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).
 
-    Judges the records since the latest checkpoints; the message has the first such tuple.
+    Judges the records since the latest checkpoints; reports each group once, at the record with the greatest count.
     """
     rows, tuples = folded.records.rows, folded.records.tuples
     # The extra entry is for number -1: a record of no group, which is not folded.
     limits = np.append(folded.limits.of_groups("delivery_count", folded.groups), np.iinfo(np.int64).max)[rows["group"]]
     over = np.flatnonzero(tuples["count"] > np.repeat(limits, rows["tuple_count"]))
-    owner, first = np.unique(np.searchsorted(rows["tuples"], over, "right") - 1, return_index=True)
-    tuples_over, count = tuples[over[first]].copy(), tuples["count"][over[first]]
-    text = ("the tuple ", tuples_over["first"].copy(), "-", tuples_over["last"].copy(), " was delivered ", count)
-    return at_records(rows[owner], *text, " times; the limit is ", limits[owner], delivery_count=count)
+    owner = np.searchsorted(rows["tuples"], over, "right") - 1
+    count, group = tuples["count"][over].astype(np.int64), rows["group"][owner]
+    order = np.lexsort((over, -count, group))
+    first = np.sort(order[np.diff(group[order], prepend=-1) > 0])
+    owner, count = owner[first], count[first]
+    text = ("offsets were delivered up to ", count, " times, but the limit of the group is ", limits[owner])
+    why = ": limits.delivery_count or limits.groups differ from the brokers"
+    return at_records(rows[owner], *text, why, delivery_count=count)
 
 
 @rule("START_OFFSET_INVALID", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareCheckpoint StartOffset, EndOffset")

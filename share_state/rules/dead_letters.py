@@ -17,7 +17,7 @@ class AuditedDeadLetters:
 
     Attributes:
         letters, lost: rows of `dead_letters` and `lost_dead_letters`.
-        unusable: group -> why the brokers cannot write its dead letters; only for a live cluster.
+        unusable: group -> why the brokers cannot write its dead letters, as far as the cluster's settings are known.
     """
 
     letters: pa.Table
@@ -79,6 +79,7 @@ def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
 def dlq_unusable(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """The dead-letter topic of a share group exists or can be created, accepts dead letters and has leaders.
 
-    Otherwise rejected records are archived without a dead letter. Judged only for live clusters.
+    Otherwise rejected records are archived without a dead letter. Judged for live clusters, and where the input has the
+    metadata log.
     """
     return [GroupBreach(f"its dead letters cannot be written: {why}", group) for group, why in audited.unusable.items()]

@@ -35,6 +35,7 @@ from share_state.rules.registry import (
     composed_rules,
     registered,
 )
+from share_state.rules.state_batches import OVER_LIMIT
 from share_state.rules.topics import StateOfTopics
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume_point import KEPT_STATE
@@ -107,13 +108,24 @@ class RecordRules:
         Returns:
             (code, breaches) of the broken rules.
         """
-        composed, breaches_by_rule = composed_rules(), []
+        composed, breaches_by_rule, merged = composed_rules(), [], []
         any_broken = int(np.bitwise_or.reduce(chunk.broken))
         for number, (code, scope, predicate) in enumerate(composed.rules):
             if any_broken & (1 << number) and self._severities.get(code) != OFF:
                 breaches = _breaches_of(predicate, scope, chunk, 1 << number, composed.broken_by_batch)
-                breaches_by_rule.append((code, breaches))
-        return _cap(breaches_by_rule)
+                if predicate.greatest is None:
+                    breaches_by_rule.append((code, breaches))
+                else:
+                    merged.append((code, _greatest(breaches, predicate.greatest, breaches.key)))
+        return [*_cap(breaches_by_rule), *merged]
+
+    def shown_deliveries(self, found: Sequence[tuple[str, Breaches]]) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of share-partitions in findings of DELIVERY_COUNT_OVER_LIMIT, and the deliveries (int64)."""
+        own = [one for code, one in found if code == OVER_LIMIT]
+        if not own:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        counts = [one.evidence["delivery_count"] for one in own]  # type: ignore[index]
+        return np.concatenate([one.key for one in own]), np.concatenate(counts)  # type: ignore[list-item]
 
 
 judge_records = RecordRules()
@@ -165,6 +177,38 @@ def _find_batches(records, contexts, batches, limits, limit_rows, broken_by_batc
                 count[row] += 1
 
 
+def _greatest(breaches: Breaches, name: str, of: Any) -> Breaches:
+    """For each of the values in `of`, the first row with the greatest evidence of a name."""
+    values, owners = np.asarray(breaches.evidence[name]), np.unique(of, return_inverse=True)[1]  # type: ignore[index]
+    order = np.lexsort((np.arange(len(owners)), -values, owners))
+    return _take(breaches, np.sort(order[np.append(True, np.diff(owners[order]) > 0)]))
+
+
+def _once_per_group(folded: Folded, found: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]:
+    """Breaches of all chunks, of which rules with `Predicate.greatest` have one per group."""
+    if not found:
+        return []
+    names = {
+        code: check.greatest
+        for code, declared in registered().items()
+        for check in declared.checks.values()
+        if isinstance(check, Predicate) and check.greatest is not None
+    }
+    others, merged = [one for one in found if one[0] not in names], list[tuple[str, Breaches]]()
+    for code, name in names.items():
+        parts = [one for broken, one in found if broken == code and one.key is not None]
+        groups = [folded.key_columns(np.asarray(one.key), Topics())["group_id"].to_pylist() for one in parts]
+        best = dict[str | None, tuple[int, int, int]]()
+        for number, (one, of_groups) in enumerate(zip(parts, groups, strict=True)):
+            for row, group in enumerate(of_groups):
+                value = int(np.asarray(one.evidence[name])[row])  # type: ignore[index]
+                if group not in best or value > best[group][0]:
+                    best[group] = (value, number, row)
+        kept = [sorted(row for _, part, row in best.values() if part == number) for number in range(len(parts))]
+        merged += [(code, _take(one, np.array(rows))) for one, rows in zip(parts, kept, strict=True) if rows]
+    return [*others, *merged]
+
+
 def _contiguous(column: Column) -> Column:
     return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else column
 
@@ -198,7 +242,7 @@ def judge(
     found = [breaches for scope in scopes for breaches in find_breaches(scope, folded, severities)]
     if compares_topics and topics is not None and isinstance(folded, FoldedLog):
         found += find_breaches(Scope.TOPICS, StateOfTopics(folded, topics), severities)
-    breaches_by_rule = _cap([*records, *found])
+    breaches_by_rule = _cap([*_once_per_group(folded, records), *found])
     table = findings_table(
         breaches_by_rule, severities, lambda breaches: _identity(folded, breaches, topics or Topics())
     )

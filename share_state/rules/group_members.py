@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from share_state.fold.durations import duration_text
 from share_state.fold.group_replay import GroupFault, ShareGroup, to_pairs
 from share_state.fold.groups import expected_assignment_sizes, members_per_partition
 from share_state.fold.log_stats import BATCH_FAULTS
@@ -13,8 +14,14 @@ from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope,
 
 @rule("ASSIGNED_UNINITIALIZED", Scope.GROUPS, WARNING, "Kafka GroupMetadataManager.shareGroupHeartbeat")
 def assigned_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
-    """Only initialized share-partitions are assigned."""
+    """Only initialized share-partitions are assigned.
+
+    While the assignment is behind the group's epoch, as after a topic was deleted, it has `retry_ms` to follow.
+    """
     for group, of_group in audited.listed():
+        is_behind = group.epoch is not None and (group.assignment_epoch or 0) < group.epoch
+        if is_behind and audited.time - group.epoch_time <= audited.limits.retry_ms:
+            continue
         ready = to_pairs(of_group.initialized)
         holders: dict[tuple[str, int], set[str]] = {}
         for member_id, target in group.targets.items():
@@ -82,7 +89,7 @@ def assignment_pending(audited: AuditedGroups) -> Iterator[GroupBreach]:
             continue
         age = audited.time - group.epoch_time
         answered = f"epoch {group.assignment_epoch}" if (group.assignment_epoch or 0) > 0 else "no epoch yet"
-        text = f"the assignment has {answered}, but the group has been at {group.epoch} for {age} ms"
+        text = f"the assignment has {answered}, but the group has been at {group.epoch} for {duration_text(age)}"
         yield _of_group(group, text, age_ms=age)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from share_state.fold.durations import duration_text
 from share_state.fold.group_replay import TopicPartitions, to_pairs
 from share_state.fold.sticky import FoldedSticky
 from share_state.kafka.primitives import partition_for
@@ -144,8 +145,9 @@ def stuck_initializing(audited: AuditedGroups) -> Iterator[GroupBreach]:
     for group, listed in audited.listed():
         age = audited.time - listed.time
         if age > audited.limits.retry_ms:
+            text = f"the share-partition has been initializing for {duration_text(age)}"
             yield from [
-                GroupBreach(f"the share-partition has been initializing for {age} ms", group.group_id, topic_id,
+                GroupBreach(text, group.group_id, topic_id,
                              audited.names.get(topic_id), partition, offset=listed.offset, evidence={"age_ms": age})
                 for topic_id, partition in sorted(to_pairs(listed.initializing))
             ]  # fmt: skip
@@ -166,7 +168,7 @@ def delete_incomplete(audited: AuditedGroups) -> list[GroupBreach]:
     rows = audited.live.where(audited.live.of_topics(deleting))
     ages = [deleting[row["group_id"], row["topic_id"]] for row in rows]
     return [
-        _about(row, f"deletion of the state began {age} ms ago, but the state still exists", age_ms=age)
+        _about(row, f"deletion of the state began {duration_text(age)} ago, but the state still exists", age_ms=age)
         for row, age in zip(rows, ages, strict=True)
     ]
 

@@ -192,10 +192,12 @@ class Predicate:
             A condition with `previous` is not evaluated for a record's first batch.
         describe: takes the STATE_RECORD rows that break the rule, their RECORD_CONTEXT rows (for state batches the
             first STATE_BATCH row of each that breaks it), and the ContextChunk.
+        greatest: name of evidence; if set, the rule has one finding per group and log partition, with the greatest.
     """
 
     condition: Any
     describe: Any = None
+    greatest: str | None = None
 
     def message(self, describe: Callable[[np.ndarray, np.ndarray, ContextChunk], Message]) -> None:
         """Register the function that builds the messages."""

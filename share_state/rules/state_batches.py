@@ -22,6 +22,8 @@ from share_state.rules.registry import (
     state_names,
 )
 
+OVER_LIMIT = "DELIVERY_COUNT_OVER_LIMIT"
+
 
 @state_batch_rule("UNKNOWN_DELIVERY_STATE", WARNING, "Kafka RecordState; KIP-1191 for ARCHIVING")
 def unknown_delivery_state(batch, limits):
@@ -66,21 +68,30 @@ def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
     )
 
 
-@state_batch_rule("DELIVERY_COUNT_OVER_LIMIT", WARNING, "Kafka group.share.delivery.count.limit")
+@state_batch_rule(OVER_LIMIT, WARNING, "Kafka group.share.delivery.count.limit")
 def delivery_count_over_limit(batch, limits):
     """No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).
 
-    Otherwise the brokers have another limit than the audit, or a writer ignores it.
+    Otherwise the brokers have another limit than the audit, or a writer ignores it. Reported once per group; its other
+    rules are judged by the greatest count.
     """
     return batch.count > limits.delivery_count
 
 
+delivery_count_over_limit.greatest = "delivery_count"
+
+
 @delivery_count_over_limit.message
-def _(records: np.ndarray, batches: np.ndarray, chunk: ContextChunk) -> Message:
-    count, limit = batches["count"], chunk.rule_limits["delivery_count"][chunk.limit_rows[records["key"]]]
+def _(records: np.ndarray, _: np.ndarray, chunk: ContextChunk) -> Message:
+    rows = np.repeat(np.arange(len(records)), records["batch_count"])
+    begins = np.cumsum(records["batch_count"]) - records["batch_count"]
+    at = records["batches"][rows] + np.arange(len(rows)) - begins[rows]
+    most = np.zeros(len(records), np.int64)
+    np.maximum.at(most, rows, chunk.batches["count"][at])
+    limit = chunk.rule_limits["delivery_count"][chunk.limit_rows[records["key"]]]
     return message(
-        "the state batch ", *span(batches), " was delivered ", count, " times; the limit is ", limit,
-        delivery_count=count,
+        "offsets were delivered up to ", most, " times, but the limit of the group is ", limit,
+        ": limits.delivery_count or limits.groups differ from the brokers", delivery_count=most,
     )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 
 from share_state.errors import InputError
 from share_state.kafka.metadata_records import ResourceType
+from share_state.sources import dead_letter_settings
+from share_state.sources.dead_letter_settings import DeadLetterSettings
 from share_state.sources.discovery import GROUP_TOPIC, HIGH_WATERMARK_CHECKPOINT, METADATA_FOLDER, STATE_TOPIC
 from share_state.sources.metadata_log import KEPT_CONFIGS, ClusterMetadata, read_metadata_log
 from share_state.sources.object_stores import InputPath, read_errors
@@ -42,12 +44,6 @@ _GROUP_CONFIGS = {
 """Name of a limit -> group config; the end of the names of the broker configs that bound it, and Kafka's bounds.
 Source: Kafka GroupConfig.evaluate (KIP-1240), ShareGroupConfig."""
 
-DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
-"""Group config: the topic to which the dead letters of a share group are written (KIP-1191)."""
-
-_DEAD_LETTER_PREFIX = "dlq."
-"""Kafka's default of `errors.deadletterqueue.topic.name.prefix`."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
@@ -62,8 +58,7 @@ class ClusterSettings:
         topic_configs: topic -> its configs; of the state topic and of the dead-letter topics that exist.
         state_in_sync: partition of the state topic -> number of its in-sync replicas; without partitions that have no
             leader, as after brokers were stopped for a copy.
-        dead_letter_prefix: with what the names of dead-letter topics begin.
-        creates_dead_letter_topics: whether brokers create a dead-letter topic that is missing.
+        dead_letters: what decides whether dead letters can be written.
     """
 
     path: str
@@ -73,8 +68,20 @@ class ClusterSettings:
     bounds: Mapping[str, tuple[int, int]]
     topic_configs: Mapping[str, Mapping[str, str]]
     state_in_sync: Mapping[int, int]
-    dead_letter_prefix: str
-    creates_dead_letter_topics: bool
+    dead_letters: DeadLetterSettings
+
+    @property
+    def dead_letter_topics(self) -> dict[str, str]:
+        """Share group -> its dead-letter topic, for the groups that have one."""
+        topics = {group: configs.get(dead_letter_settings.TOPIC, "") for group, configs in self.group_configs.items()}
+        return {group: topic for group, topic in topics.items() if topic}
+
+    @property
+    def unusable_dead_letters(self) -> dict[str, str]:
+        """Share group -> why brokers cannot write its dead letters; empty if the metadata log lacks its beginning."""
+        topics = self.dead_letter_topics if self.is_complete else {}
+        faults = {group: self.dead_letters.fault_of(topic) for group, topic in sorted(topics.items())}
+        return {group: fault for group, fault in faults.items() if fault is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +154,7 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
 def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") -> ClusterSettings:
     group_configs = metadata.configs_of(ResourceType.GROUP)
     live = metadata.live_topics
-    wanted = {STATE_TOPIC, *(configs.get(DEAD_LETTER_TOPIC, "") for configs in group_configs.values())}
+    wanted = {STATE_TOPIC, *(configs.get(dead_letter_settings.TOPIC, "") for configs in group_configs.values())}
     existing = live.filter(pc.is_in(live["topic"], pa.array([*wanted], pa.string())))
     names = existing["topic"].to_pylist()
     configs = metadata.configs_of(ResourceType.TOPIC, names)
@@ -162,8 +169,13 @@ def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") ->
         bounds={key: settings.bounds(end, least, most) for key, end, least, most in _GROUP_CONFIGS.values()},
         topic_configs={name: configs.get(name, {}) for name in names},
         state_in_sync=dict(zip(of_state["partition"].tolist(), of_state["in_sync"].tolist(), strict=True)),
-        dead_letter_prefix=settings.text("errors.deadletterqueue.topic.name.prefix", _DEAD_LETTER_PREFIX),
-        creates_dead_letter_topics=settings.text("errors.deadletterqueue.auto.create.topics.enable", "") == "true",
+        dead_letters=DeadLetterSettings(
+            share_version=metadata.features.get("share.version", 0),
+            existing=names,
+            enabled=[name for name in names if configs.get(name, {}).get(dead_letter_settings.ENABLED) == "true"],
+            topic_prefix=settings.text(dead_letter_settings.TOPIC_PREFIX, dead_letter_settings.DEFAULT_TOPIC_PREFIX),
+            creates_topics=settings.text(dead_letter_settings.CREATES_TOPICS, "") == "true",
+        ),
     )
 
 

@@ -46,6 +46,7 @@ class DeadLetters:
         starts: (topic, partition) -> first offset, for each log partition in the input.
         partitions: topic -> number of partitions, if known.
         unusable: group -> why the brokers cannot write to its dead-letter topic; only for a live cluster.
+        topic_of: group -> the dead-letter topic that it is configured with; only for a live cluster.
         is_live: whether they were read from a live cluster.
     """
 
@@ -54,6 +55,7 @@ class DeadLetters:
     starts: Mapping[tuple[str, int], int]
     partitions: Mapping[str, int] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
+    topic_of: Mapping[str, str] = field(default_factory=dict)
     is_live: bool = False
 
 
@@ -185,7 +187,7 @@ class ClusterLetters:
 
         for log in logs:
             parts += read_pieces(log, read_log)
-        return DeadLetters(*_joined(parts), starts, topics.topics, topics.unusable, is_live=True)
+        return DeadLetters(*_joined(parts), starts, topics.topics, topics.unusable, topics.topic_of, is_live=True)
 
     def digest(self) -> str:
         """A hash that changes if the topics or their ends change."""

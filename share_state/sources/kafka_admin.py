@@ -7,11 +7,13 @@ properties file itself, so no secret is sent over the connection to the JVM.
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from share_state.errors import InputError, missing_module
-from share_state.sources import jars
+from share_state.sources import dead_letter_settings, jars
+from share_state.sources.cluster_facts import BROKER_LIMITS
+from share_state.sources.dead_letter_settings import DeadLetterSettings
 from share_state.sources.kafka_client import ClientProperties, bootstrap_servers, read_client_properties
 from share_state.sources.kafka_cluster import Cluster, ClusterOffsets
 
@@ -98,20 +100,49 @@ def list_share_group_offsets(
         return list(_offsets(jvm, admin, groups))
 
 
-def fetch_group_limits(address: str, properties: str | None) -> dict[str, dict[str, int]]:
-    """Request the limits that share groups set for themselves.
+@dataclass(frozen=True, slots=True)
+class ClusterLimits:
+    """The limits of a cluster.
+
+    Attributes:
+        of_brokers: name in fold.limits.Limits -> value that the brokers use.
+        of_groups: share group -> name in fold.limits.GROUP_LIMITS -> value that it sets for itself.
+        conflicts: limits on which brokers disagree, in words.
+        notes: what could not be asked, one line each.
+    """
+
+    of_brokers: dict[str, int] = field(default_factory=dict)
+    of_groups: dict[str, dict[str, int]] = field(default_factory=dict)
+    conflicts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def fetch_limits(address: str, properties: str | None) -> ClusterLimits:
+    """Request the limits of the brokers, and those that share groups set for themselves.
 
     Args:
         address, properties: as for `fetch_broker_offsets`.
-    Returns:
-        Share group -> name in fold.limits.GROUP_LIMITS -> value.
     Raises:
         InputError: if no broker answers or access is denied.
         SetupError: if Java or the jars of Kafka's client are missing.
-    Source: Kafka Admin.describeConfigs, ConfigResource.Type.GROUP, GroupConfig.
+    Source: Kafka Admin.describeConfigs, ConfigResource.Type.BROKER and GROUP; ShareGroupConfig, GroupConfig.
     """
-    limits = dict[str, dict[str, int]]()
-    with _connected(address, read_client_properties(properties)) as (jvm, admin):
+    limits, of_brokers, conflicts, notes = dict[str, dict[str, int]](), dict[str, int](), list[str](), list[str]()
+    client_properties = read_client_properties(properties)
+    with _connected(address, client_properties) as (jvm, admin):
+        try:
+            nodes = jvm.java.util.ArrayList(admin.describeCluster().nodes().get())
+            answers = _configs(jvm, admin, "BROKER", sorted((node.idString() for node in nodes), key=int))
+        except Py4JJavaError as error:
+            answers = {}
+            why = _java_error(address, client_properties, error.java_exception)
+            notes.append(f"the limits of the brokers are unknown, so Kafka's defaults apply: {why}")
+        for node, answer in answers.items():
+            for limit, key in BROKER_LIMITS.items():
+                if (value := _value(answer, key)) is None:
+                    continue
+                if of_brokers.setdefault(limit, int(value)) != int(value):
+                    conflicts.append(f"{key} is {of_brokers[limit]}, but {value} on broker {node}")
         for group, answer in _configs(jvm, admin, "GROUP", _share_groups(jvm, admin)).items():
             entries = {limit: answer.get(key) for limit, key in _GROUP_CONFIGS.items()}
             group_limits = {
@@ -121,7 +152,7 @@ def fetch_group_limits(address: str, properties: str | None) -> dict[str, dict[s
             }
             if group_limits:
                 limits[group] = group_limits
-    return limits
+    return ClusterLimits(of_brokers, limits, tuple(conflicts), tuple(notes))
 
 
 _GROUP_CONFIGS = {
@@ -138,14 +169,12 @@ class DeadLetterTopics:
         topics: topic -> number of partitions, for existing topics that a share group names or that have
             errors.deadletterqueue.group.enable.
         unusable: share group -> why the brokers cannot write its dead letters.
+        topic_of: share group -> the topic that it is configured with.
     """
 
     topics: dict[str, int]
     unusable: dict[str, str]
-
-
-_DLQ = "errors.deadletterqueue."
-_DLQ_SHARE_VERSION = 2
+    topic_of: dict[str, str]
 
 
 def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetterTopics:
@@ -160,16 +189,21 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
     """
     with _connected(address, read_client_properties(properties)) as (jvm, admin):
         of_group = _configs(jvm, admin, "GROUP", _share_groups(jvm, admin))
-        named = {group: topic for group, config in of_group.items() if (topic := _value(config, f"{_DLQ}topic.name"))}
+        topics_of_groups = ((group, _value(config, dead_letter_settings.TOPIC)) for group, config in of_group.items())
+        named = {group: topic for group, topic in topics_of_groups if topic}
         existing = set(admin.listTopics().names().get())
         of_topic = _configs(jvm, admin, "TOPIC", existing)
-        enabled = {name for name, config in of_topic.items() if _value(config, f"{_DLQ}group.enable") == "true"}
+        enabled = {name for name, config in of_topic.items() if _value(config, dead_letter_settings.ENABLED) == "true"}
         node = admin.describeCluster().nodes().get().iterator().next().idString()
-        settings = (f"{_DLQ}topic.name.prefix", f"{_DLQ}auto.create.topics.enable")
         of_broker = _configs(jvm, admin, "BROKER", [node])[node]
-        prefix, creates = (_value(of_broker, name) for name in settings)
         feature = admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("share.version")
-        version = 0 if feature is None else feature.maxVersionLevel()
+        settings = DeadLetterSettings(
+            share_version=0 if feature is None else feature.maxVersionLevel(),
+            existing=existing,
+            enabled=enabled,
+            topic_prefix=_value(of_broker, dead_letter_settings.TOPIC_PREFIX) or "",
+            creates_topics=_value(of_broker, dead_letter_settings.CREATES_TOPICS) == "true",
+        )
         topics = sorted(enabled | existing & {*named.values()})
         described = dict(admin.describeTopics(topics).allTopicNames().get())
         leaderless = {
@@ -179,22 +213,14 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
         counts = {topic: len(found.partitions()) for topic, found in described.items()}
 
     def why(topic: str) -> str | None:
-        if version < _DLQ_SHARE_VERSION:
-            return f"share.version is {version}; dead letters need {_DLQ_SHARE_VERSION}"
-        if topic.startswith("__"):
-            return f"the name of {topic} begins with __"
-        if topic in existing - enabled:
-            return f"{topic} does not set {_DLQ}group.enable=true"
-        if topic not in existing and creates != "true":
-            return f"{topic} does not exist, and the brokers do not create it ({settings[1]})"
-        if prefix and not topic.startswith(prefix):
-            return f"the name of {topic} does not begin with {prefix} ({settings[0]})"
+        if fault := settings.fault_of(topic):
+            return fault
         if gone := leaderless.get(topic):
             return f"{topic} has no leader for partition {', '.join(map(str, gone))}"
         return None
 
     found = ((group, why(topic)) for group, topic in sorted(named.items()))
-    return DeadLetterTopics(counts, {group: reason for group, reason in found if reason is not None})
+    return DeadLetterTopics(counts, {group: reason for group, reason in found if reason is not None}, named)
 
 
 def _configs(jvm: Any, admin: Any, kind: str, names: Collection[str]) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def test_an_offset_is_explained_in_a_sentence_and_a_row_a_record():
         (lambda: share_state.reconstruct(DLQ, groups=5), "groups=5: give a path"),
         (lambda: share_state.reconstruct(DLQ, rules=["x"]), r"rules=\['x'\]: give a dictionary as in"),
         (lambda: share_state.reconstruct(DLQ, columns={"key": 3}), "columns={'key': 3}: give a valid string"),
-        (lambda: share_state.reconstruct(DLQ, topics=5), "topics=5: give the path of a JSON file, or Topics"),
+        (lambda: share_state.reconstruct(DLQ, topics=5), "topics=5: give the path of a JSON file, topic ids"),
         (lambda: share_state.reconstruct(DLQ, group_partitions="x"), "group_partitions='x': give a whole number"),
         (lambda: share_state.reconstruct(DLQ, warehouse=4), "warehouse=4: give a path"),
         (lambda: share_state.reconstruct(DLQ, spark=4), "spark=4: give a SparkSession"),
@@ -179,3 +179,35 @@ def test_moments_are_utc():
     assert share_state.timeline(DLQ, **ONE, as_of=late).num_rows == share_state.timeline(DLQ, **ONE).num_rows
     here = late.astimezone(timezone(timedelta(hours=5)))
     assert share_state.timeline(DLQ, **ONE, as_of=here).num_rows == share_state.timeline(DLQ, **ONE).num_rows
+
+
+def test_dead_letters_are_matched_without_a_warehouse(tmp_path: Path, spark: SparkSession):
+    export = DATA / "4.4.0/dead-letters"
+    state, letters = export / "__share_group_state-2", sorted(export.glob("dlq.all-*"))
+    in_memory = share_state.reconstruct(state, topics=export / "topics.json", dead_letters=letters)
+    lake = tmp_path / "lake"
+    written = share_state.reconstruct(state, topics=export / "topics.json", dead_letters=letters, warehouse=lake)
+    for name in ("dead_letters", "lost_dead_letters", "share_partition_state"):
+        assert _sorted(getattr(in_memory, name)) == _sorted(getattr(written, name)), name
+    assert len(in_memory.dead_letters)
+    assert share_state.reconstruct(state).dead_letters is None
+    with pytest.raises(ShareStateError, match=r"dead_letters: .* give warehouse=, too"):
+        share_state.reconstruct(state, spark=spark, dead_letters=letters)
+
+
+def test_topics_may_be_a_dictionary_of_names():
+    named = share_state.reconstruct(DLQ, topics={"We0ABtXRQ0uVly26I_w1Mw": "letters"}, groups=())
+    assert "letters" in named.share_partition_state["topic"].to_pylist()
+    with pytest.raises(ShareStateError, match=r"topics={3: 'x'}: give topic ids and names"):
+        share_state.reconstruct(DLQ, topics={3: "x"})
+
+
+def test_control_records_are_folded_as_the_arguments_say(tmp_path: Path):
+    with pytest.raises(ShareStateError, match="mode='lax': give one of strict, best-effort"):
+        share_state.reconstruct(DLQ, mode="lax")
+    with pytest.raises(ShareStateError, match="ignore_uncheckpointed='yes': give True or False"):
+        share_state.cutoff(DLQ, ignore_uncheckpointed="yes")
+    with pytest.raises(ShareStateError, match=r"nowhere\.json.*JSON file"):
+        share_state.cutoff(DLQ, subscriptions=tmp_path / "nowhere.json")
+    with pytest.raises(ShareStateError, match=r"limits={'groups': {'app': {'delivery_count': 99}}}: give at most 25"):
+        share_state.reconstruct(DLQ, limits={"groups": {"app": {"delivery_count": 99}}})

@@ -103,7 +103,9 @@ def test_an_offset_that_was_never_delivered_says_why(told):
         "no delivery is recorded: beyond SPEO, the in-flight window ends at 10; it may be acquired right now, or not"
         " exist yet: the end of the topic is not known (--topics)."
     )
-    assert told(snapshot(KEY, start_offset=-1)) == "never delivered: the share-partition has no start offset yet."
+    assert told(snapshot(KEY, start_offset=-1)) == (
+        "no delivery is recorded: the share-partition has no start offset yet; it may be acquired right now."
+    )
 
 
 def test_a_deleted_state_keeps_nothing(told):

@@ -1,17 +1,20 @@
 """What a command says of itself."""
 
 import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from share_state import __version__
+from share_state.cli import completion
 from share_state.cli.main import COMMANDS
 from share_state.config.inputs import Judge
 from share_state.config.sections import Dialect, Format, Mode
 from share_state.rules.registry import OFF, SEVERITIES, registered
 from share_state.simulator.faults import FAULTS
 from tests.cli.commands import Command
+from tests.truth import DATA
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -61,16 +64,48 @@ def test_the_help_of_simulate_lists_the_faults(light: Command):
 
 
 @pytest.mark.parametrize(
-    ("words", "completed"), [("share-state rec", ["reconstruct"]), ("share-state show --ra", ["--ranges"])]
+    ("words", "completed"),
+    [
+        ("share-state rec", ["reconstruct"]),
+        ("share-state show --ra", ["--ranges"]),
+        ("share-state cutoff x --mode ", ["strict", "best-effort"]),
+        ("share-state audit --fail-on w", ["warning"]),
+        ("share-state plot d", ["deliveries"]),
+        ("share-state decode x --rule SPSO_ST", [f"SPSO_STALL={one}" for one in (*SEVERITIES, OFF)]),
+        ("share-state decode x --rule TORN", [f"TORN_TAIL={one}" for one in (*SEVERITIES, OFF)]),
+        ("share-state decode x --rule TORN_TAIL=w", ["TORN_TAIL=warning"]),
+        ("share-state decode x --limit re", ["record_locks="]),
+        ("share-state decode x --limit app:", ["app:delivery_count=", "app:record_locks="]),
+        ("share-state show LAKE --group g", ["g0", "g1", "g2", "g3", "g4", "g5"]),
+        ("share-state groups LAKE --group g4", ["g4"]),
+        ("share-state repair LAKE --group g4", ["g4"]),
+        ("share-state diff LAKE nowhere --group g4", ["g4"]),
+        ("share-state show LAKE --topic t", ["t0", "t1", "t2"]),
+        ("share-state show nowhere --group g", []),
+        ("share-state diff EXPORT --group g", []),
+    ],
 )
-def test_a_shell_completes_commands_and_options(
-    light: Command, monkeypatch: pytest.MonkeyPatch, words: str, completed: list[str]
+def test_a_shell_completes_commands_options_and_values(
+    light: Command, chaos: Path, monkeypatch: pytest.MonkeyPatch, words: str, completed: list[str]
 ):
+    words = words.replace("LAKE", str(chaos)).replace("EXPORT", str(DATA / "4.3.1/chaos"))
+    assert _completed(light, monkeypatch, words) == completed
+
+
+def test_a_large_warehouse_is_not_read_to_complete_a_group(
+    light: Command, chaos: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(completion, "_LARGEST_TABLE", 100)
+    assert _completed(light, monkeypatch, f"share-state show {chaos} --group g") == []
+
+
+def _completed(light: Command, monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
     monkeypatch.setenv("_SHARE_STATE_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     said = light()
-    assert (said.code, said.out.split()) == (0, completed)
+    assert (said.code, said.err) == (0, "")
+    return said.out.split()
 
 
 def test_the_version_is_told(light: Command):

@@ -71,6 +71,7 @@ FORMS = {
     "--and-as-of-offset": "2={}",
     "--column": "key={}",
     "--rule": "TORN_TAIL={}",
+    "--limit": "delivery_count={}",
     "--group-config": "share.delivery.count.limit={}",
 }
 SETTINGS = ["limits.delivery_count", "limits.stall_minutes", "groups.retry_seconds", "topics", "retention.history_days"]

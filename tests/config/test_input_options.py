@@ -159,7 +159,7 @@ def test_a_command_hands_an_option_on(command: str, name: str):
     values = {one: given if one == name else parameter.default for one, parameter in parameters.items()}
     spec = InputOptions.of(values).spec(["/x"])
     assert held(spec, option) == value
-    without = InputOptions({}, {}).spec(["/x"])
+    without = InputOptions({}).spec(["/x"])
     assert {one.name for one in OPTIONS.values() if held(spec, one) != held(without, one)} == {name}
 
 

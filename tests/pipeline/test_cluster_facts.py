@@ -8,9 +8,17 @@ import pytest
 
 import share_state
 from share_state.config.inputs import OPTIONS, input_spec
+from share_state.delta.reader import CommittedTables
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.sources.topics import Topics
-from tests.sources.cluster_facts.metadata_writer import config, partition, topic, uuid, write_metadata_log
+from tests.sources.cluster_facts.metadata_writer import (
+    config,
+    message,
+    partition,
+    topic,
+    uuid,
+    write_metadata_log,
+)
 from tests.truth import DATA
 
 FOLDER = Path(__file__).parents[1] / "sources" / "cluster_facts" / "whole-broker"
@@ -136,3 +144,34 @@ def test_the_options_of_a_run_change_when_a_topic_is_created(small):
     first = plan_of(small).facts
     write_metadata_log(small, [[topic(1, "orders"), partition(1, 0)], [topic(2, "payments"), partition(2, 0)]])
     assert plan_of(small).facts["cluster_facts.digest"] != first["cluster_facts.digest"]
+
+
+def test_dead_letter_topics_in_the_data_folder_are_read_if_groups_are_configured_with_them(tmp_path):
+    real = DATA / "4.4.0/dead-letters"
+    folder = tmp_path / "broker"
+    for name in ("__share_group_state-2", "dlq.all-0", "dlq.all-1"):
+        shutil.copytree(real / name, folder / name)
+    known = json.loads((real / "topics.json").read_text())
+    given = share_state.reconstruct(
+        str(folder / "__share_group_state-2"), topics=str(real / "topics.json"), dead_letters=[str(real)],
+        warehouse=str(tmp_path / "given"),
+    )  # fmt: skip
+    del given
+    expected = CommittedTables(str(tmp_path / "given")).read("dead_letters")
+    groups = set(expected["group_id"].to_pylist())
+    assert len(expected) > 200
+    of_topics = [
+        message("topic_record", name=about["name"] if isinstance(about, dict) else about, topic_id=topic_id)
+        for topic_id, about in known.items()
+    ]
+    configs = [config(32, group, "errors.deadletterqueue.topic.name", "dlq.all") for group in groups]
+    write_metadata_log(folder, [of_topics, configs])
+    share_state.reconstruct(str(folder), warehouse=str(tmp_path / "own"))
+    own = CommittedTables(str(tmp_path / "own")).read("dead_letters")
+    columns = ["group_id", "partition", "offset", "dead_letter_partition", "dead_letter_offset", "archived"]
+    by_place = [(name, "ascending") for name in ("dead_letter_partition", "dead_letter_offset")]
+    assert own.select(columns).sort_by(by_place).equals(expected.select(columns).sort_by(by_place))
+
+
+def test_folders_of_ordinary_topics_are_no_dead_letters():
+    assert plan_of(FOLDER).dead_letters is None

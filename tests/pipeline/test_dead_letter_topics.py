@@ -5,6 +5,7 @@ import re
 import shutil
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ import pytest
 from deltalake import write_deltalake
 
 from share_state.cli.main import run
+from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES
+from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.plan import build_plan
+from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.report.audit_data import read_report
 from share_state.report.page import render_page
 from share_state.report.prometheus import write_metrics
@@ -213,8 +218,61 @@ def test_a_copy_that_may_be_older_than_the_state_log_proves_no_loss(export: Expo
     export.state(
         [snapshot(KEY)], [update(KEY, [(10, 10, ARCHIVING, 5)])], [update(KEY, start_offset=11)], *archived(20, 20)
     )
-    assert export.letters(letter(20, time=2.1)).run(copied_last=False).lost == []
-    assert export.letters(letter(20, time=2.8)).run(copied_last=False).lost == [(10, 10)]
+    first = letter(1, partition=b"1", time=0.5)
+    assert export.letters(first, letter(20, time=2.1)).run(copied_last=False).lost == []
+    assert export.letters(first, letter(20, time=2.8)).run(copied_last=False).lost == [(10, 10)]
+
+
+def test_a_group_without_a_dead_letter_in_the_copies_may_have_another_topic(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 14)).letters(
+        letter(10, group=b"other"), letter(90, time=3, group=b"other")
+    )
+    assert (export.run().lost, export.code) == ([], 0)
+    assert "were written for 5 archived offsets: the dead-letter topic of their group is unknown" in export.notes
+
+
+def test_a_group_whose_topic_is_known_needs_no_dead_letter_to_be_judged(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 14)).letters(letter(10, group=b"other", time=0.5))
+    spec = {
+        "sources": [{"path": str(export.folder / "__share_group_state-0")}],
+        "topics": str(export.folder / "topics.json"),
+        "dead_letters": [str(export.folder / "dlq.app-0")],
+        "dead_letters_copied_last": True,
+    }
+    plan = build_plan(input_spec(OPTIONS, **spec), OPTIONS)
+    for topic, lost in {"dlq.app": [(10, 14)], "dlq.elsewhere": []}.items():
+        configured = replace(plan, dead_letter_topics={"app": topic})
+        run_reconstruct(LocalExecutor(), configured, str(export.warehouse))
+        assert export.lost == lost
+    assert "were written for 5 archived offsets: their partition of the dead-letter topic is not among the copies" in (
+        export.notes
+    )
+
+
+def test_a_topic_that_was_created_since_proves_no_loss(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 14), *archived(30, 31)).letters(letter(30, time=3))
+    assert export.run().lost == [(31, 31)]
+    assert (
+        "were written for 5 archived offsets: records of that time were deleted from the dead-letter topic, or it"
+        in (export.notes)
+    )
+    # A dead letter of another partition shows that the topic was there.
+    export.letters(letter(1, partition=b"1", time=0.5), letter(30, time=3))
+    assert export.run().lost == [(10, 14), (31, 31)]
+
+
+@pytest.mark.parametrize(("pair", "is_known"), [((0, 0), False), ((1, 0), True), ((3, 0), False), ((2, 0), False)])
+def test_the_partition_of_a_dead_letter_is_known_if_the_copies_show_their_number(
+    pair: tuple[int, int], is_known: bool, export: Export
+):
+    """Only partition 0 was copied: a letter of source partition 1 in it shows that it is the only one."""
+    key = (*KEY[:2], 1)
+    records = [[snapshot(key)], *([update(key, [(10, 10, state, 5)])] for state in (ARCHIVING, ARCHIVED))]
+    source = str(pair[0]).encode()
+    export.state(*records).letters(letter(7, partition=source, time=0.5), letter(8, partition=source, time=3))
+    assert export.run().lost == ([(10, 10)] if is_known else [])
+    if not is_known:
+        assert "their partition of the dead-letter topic is not among the copies" in export.notes
 
 
 def test_a_reset_while_an_offset_waits_keeps_its_archivings_apart(export: Export):

@@ -92,7 +92,8 @@ BREACHES = {
     "DELIVERY_COUNT_OVER_LIMIT": Breach(
         WARNING,
         1,
-        "the state batch 0-0 was delivered 6 times; the limit is 5",
+        "offsets were delivered up to 6 times, but the limit of the group is 5: limits.delivery_count or limits.groups"
+        " differ from the brokers",
         # The start passes it, so that nothing is at the limit in the end.
         (snapshot(), update([(0, 0, ARCHIVED, 6)], count=1), update(start=1)),
     ),

@@ -32,7 +32,7 @@ STATE_TOPIC = [topic(1, STATE), partition(1, 0), config(TOPIC, STATE, "min.insyn
 
 CODES = {
     "CLUSTER_FACTS_DISAGREE",
-    "DEAD_LETTER_TOPIC_UNUSABLE",
+    "DLQ_UNUSABLE",
     "GROUP_CONFIG_OUT_OF_BOUNDS",
     "SHARE_GROUPS_DISABLED",
     "STATE_TOPIC_CONFIG",
@@ -122,7 +122,7 @@ NO_PREFIX = config(BROKER, "", "errors.deadletterqueue.topic.name.prefix", "")
     [
         ("dlq.g", [], "does not exist"),
         ("dlq.g", [CREATES], ""),
-        ("dlq.g", [topic(5, "dlq.g")], f"{ENABLED} is not true"),
+        ("dlq.g", [topic(5, "dlq.g")], f"does not set {ENABLED}=true"),
         ("dlq.g", [topic(5, "dlq.g"), config(TOPIC, "dlq.g", ENABLED, "true")], ""),
         ("letters", [topic(5, "letters"), config(TOPIC, "letters", ENABLED, "true")], "does not begin with dlq."),
         ("letters", [topic(5, "letters"), config(TOPIC, "letters", ENABLED, "true"), NO_PREFIX], ""),
@@ -132,5 +132,5 @@ NO_PREFIX = config(BROKER, "", "errors.deadletterqueue.topic.name.prefix", "")
 )
 def test_dead_letters_that_brokers_cannot_write_are_found(tmp_path, name, records, why):
     messages = found(tmp_path, NEW_RELEASE, [config(GROUP, "g", DEAD_LETTERS, name)], records)
-    assert [code for code, _ in messages] == ["DEAD_LETTER_TOPIC_UNUSABLE"] * bool(why)
+    assert [code for code, _ in messages] == ["DLQ_UNUSABLE"] * bool(why)
     assert all(why in text for _, text in messages)

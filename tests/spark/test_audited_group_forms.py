@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.cli.options import GroupSide, Reading, spec_of
-from share_state.config.inputs import KEYS, OPTIONS
+from share_state.config.inputs import KEYS, OPTIONS, spec_of_options
 from share_state.config.loading import settings_for
 from share_state.config.model import AuditSettings, config_fingerprint
 from share_state.delta.reader import CommittedTables
@@ -89,7 +88,7 @@ def contents(lake: Path) -> dict[str, object]:
 def test_the_group_side_of_segments_is_that_of_reconstruct(run: Run, tasks: Executor, tmp_path: Path):
     run([CHAOS])
     inputs = [str(CHAOS)]
-    plan = build_plan(spec_of(inputs, Reading(), side=GroupSide(group_partitions=3)), OPTIONS)
+    plan = build_plan(spec_of_options(OPTIONS, inputs, {"group_partitions": 3}), OPTIONS)
     run_reconstruct(tasks, plan, str(tmp_path / "reconstructed"))
     audited, rebuilt = contents(tmp_path / "lake"), contents(tmp_path / "reconstructed")
     assert audited == rebuilt

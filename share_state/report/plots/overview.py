@@ -93,10 +93,10 @@ def deliveries(in_flight: Any, *, limit: int | None = None) -> Chart:
     if handles:
         chart.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     else:
-        axes.text(0.5, 0.5, "nothing is in flight", ha="center", transform=axes.transAxes)
-    often = {0: "never delivered", 1: "delivered once"}
+        axes.text(0.5, 0.5, "nothing in flight is recorded", ha="center", transform=axes.transAxes)
+    often = {0: "without a recorded delivery", 1: "delivered once"}
     parts = [f"{int(bottom[n]):,} {often.get(n, f'delivered {n} times')}" for n in np.flatnonzero(bottom).tolist()]
-    chart.says = f"Records in flight: {', '.join(parts)}." if parts else "Nothing is in flight."
+    chart.says = f"Records in flight: {', '.join(parts)}." if parts else "Nothing in flight is recorded."
     return chart
 
 

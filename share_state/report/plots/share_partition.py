@@ -285,7 +285,7 @@ def _tile_style(tile: Tile) -> dict[str, Any]:
 
 def _tile_label(tile: Tile) -> str:
     if tile.state is None:
-        return "gap: never delivered"
+        return "gap: no delivery recorded"
     name = state_name(tile.state).lower()
     return f"{name} ×{tile.count}{' or more' if tile.count == MAX_COUNT else ''}"
 

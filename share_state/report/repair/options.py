@@ -161,12 +161,13 @@ class _Advisor:
     def _sentence(self) -> str:
         """The message of the finding or verdict, and what SPSO waits for."""
         message, start, lag = next(iter(self.status.troubles.values())), self.now.start_offset, self.now.lag
-        waits = "nothing is in flight"
+        waits = "nothing in flight is recorded"
         if self.waiting is not None:
             first, last, state, count = self.waiting
             waits = f"it waits for {first:,}" if first == last else f"it waits for {first:,} to {last:,}"
             limit = f"{'at least ' * (self.group in self.found.observed)}{self.settings.delivery_count_limit}"
-            waits += f", {state.name}" + f" after delivery {count} of {limit}" * (count > 0)
+            named = "a gap: the log shows no delivery" if first in self.status.gaps else state.name
+            waits += f", {named}" + f" after delivery {count} of {limit}" * (count > 0)
         behind = "the lag is unknown" if lag is None else f"the lag is {pluralize(lag, 'record')}"
         return f"{message}; SPSO is {format_number(start)} and {waits}; {behind}."
 

@@ -92,8 +92,19 @@ class RepairPlan:
         inputs = ", ".join(map(format_name, self.survey.inputs))
         yield f"From {inputs}{time}; written by Kafka {writer}. Nothing was changed."
         yield ""
+        if without := self.survey.without_state:
+            count = pluralize(len(without), "finding")
+            yield f"{count} about share-partitions without a state, for which there is no plan:"
+            yield ""
+            yield from (f"- {format_name(line)}" for line in without[:_MAX_WITHOUT])
+            if len(without) > _MAX_WITHOUT:
+                yield f"- and {len(without) - _MAX_WITHOUT:,} more"
+            yield ""
+            yield _INITIALIZE
+            yield ""
         if not self.repairs:
-            yield "No share-partition is in trouble: there is nothing to do."
+            state = " that has a state" if self.survey.without_state else ""
+            yield f"No share-partition{state} is in trouble: there is nothing{' else' if state else ''} to do."
             return
         more = f", and {self.survey.left_out:,} more that are left out (--most)" if self.survey.left_out else ""
         count = pluralize(len(self.repairs), "share-partition")
@@ -132,6 +143,15 @@ class RepairPlan:
 
     def _json(self) -> str:
         return json.dumps(self.to_json(), ensure_ascii=False, indent=2, default=datetime.isoformat) + "\n"
+
+
+_MAX_WITHOUT = 10
+_INITIALIZE = (
+    "The group coordinator requests their state again at a heartbeat of a member. Check that the group has a running "
+    "member, that the brokers' logs show no error of InitializeShareGroupState, and that __share_group_state has "
+    "leaders; `share-state groups` shows the group."
+)
+"""What to do about share-partitions without a state. Source: Kafka GroupMetadataManager.shareGroupHeartbeat."""
 
 
 def check_release(release: str | None) -> None:

@@ -28,6 +28,7 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import WRITER
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
+    RULES_WITHOUT_STATE,
     STATE,
     add_topic_key,
     ascending,
@@ -120,6 +121,7 @@ class Survey:
         releases: the releases that may have written the log, ascending.
         time: the time up to which durations are measured: that of the newest record, or of the audit.
         inputs: what was read.
+        without_state: what findings say of share-partitions that have no state, one line each.
     """
 
     found: tuple[SharePartitionStatus, ...]
@@ -129,6 +131,7 @@ class Survey:
     releases: tuple[str, ...]
     time: datetime | None
     inputs: tuple[str, ...]
+    without_state: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -172,14 +175,19 @@ def open_warehouse(inputs: Sequence[str]) -> CommittedTables | None:
 def limits_of_run(options: Mapping[str, str]) -> Limits:
     """The limits that an audit had, from the options in its row of `runs`."""
     given: dict[str, Any] = {"groups": {}}
+    # What the cluster shows is used where the call does not set it.
+    of_cluster = "limits.of_cluster."
+    shown = {name.removeprefix(of_cluster): value for name, value in options.items() if name.startswith(of_cluster)}
     for key, value in options.items():
         section, _, name = key.partition(".")
+        if name.startswith("of_cluster."):
+            continue
         if section == "limits" and not name.startswith("groups."):
             given[name] = value
         elif section == "limits":
             group, _, limit = name.removeprefix("groups.").rpartition(".")
             given["groups"].setdefault(group, {})[limit] = value
-    return LimitSettings.model_validate(given).to_limits()
+    return LimitSettings.model_validate(given | shown).to_limits()
 
 
 def survey(
@@ -232,6 +240,17 @@ def survey(
         releases,
         verdicts["time"][0].as_py() if verdicts is not None and len(verdicts) else tables.run["log_time"],
         tuple(tables.run["inputs"]),
+        _without_state(tables, where),
+    )
+
+
+def _without_state(tables: CommittedTables, where: pc.Expression) -> tuple[str, ...]:
+    """What findings say of share-partitions that have no state, one line each."""
+    is_about = pc.field("rule").isin(list(RULES_WITHOUT_STATE))
+    rows = tables.read("findings", where & is_about, [*KEY, "message"]).sort_by(ascending(*KEY[1:]))
+    return tuple(
+        f"{row['group_id']} {row['topic'] or row['topic_id']}-{row['partition']}: {row['message']}"
+        for row in rows.to_pylist()
     )
 
 

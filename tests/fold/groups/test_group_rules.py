@@ -204,6 +204,14 @@ def test_an_assigned_partition_that_is_not_initialized_is_found(tmp_path):
     assert codes(groups, states(("G1", T, 0))) == [("ASSIGNED_UNINITIALIZED", "T", 1)]
 
 
+@pytest.mark.parametrize(("age", "is_found"), [(58, False), (30_000, False), (30_001, True)])
+def test_an_assignment_that_is_behind_the_group_has_time_to_follow(tmp_path, age: int, is_found: bool):
+    """A topic was deleted: the group is at epoch 4, the assignment of epoch 3 still has its partition."""
+    records = [*share_group("G1", {"m1": {T: [0, 1]}}, ready={T: [0]}), group_metadata("G1", 4)]
+    codes_now = codes(folded(tmp_path, records), states(("G1", T, 0)), now_ms=NOW + age)
+    assert (("ASSIGNED_UNINITIALIZED", "T", 1) in codes_now) == is_found
+
+
 def test_a_member_ahead_of_the_assignment_is_found(tmp_path):
     """K-15: member 4, assignment epoch 3."""
     groups = folded(tmp_path, [*QUIET, current("G1", "m1", 4, {T: [0]})])

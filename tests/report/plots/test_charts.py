@@ -129,7 +129,7 @@ def test_a_share_partition_without_a_start_says_so(stuck: pa.Table):
     first = stuck.slice(0, 1)
     assert "never initialized" in plots.offsets(first).says
     assert "Nothing was ever in flight" in plots.window(first).says
-    assert "Nothing is in flight" in plots.deliveries(table_schema("in_flight").empty_table()).says
+    assert "Nothing in flight is recorded" in plots.deliveries(table_schema("in_flight").empty_table()).says
 
 
 def test_records_without_a_stamp_do_not_stretch_the_time(stuck: pa.Table):

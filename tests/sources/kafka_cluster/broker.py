@@ -163,6 +163,7 @@ def _settings(broker: Broker, ports: list[int]) -> str:
         "share.coordinator.state.topic.replication.factor": 1,
         "share.coordinator.state.topic.min.isr": 1,
         "share.coordinator.snapshot.update.records.per.snapshot": 5,
+        "group.share.partition.max.record.locks": 1500,  # not Kafka's default
         "group.share.heartbeat.interval.ms": 1000,
         "group.share.min.heartbeat.interval.ms": 1000,
     }

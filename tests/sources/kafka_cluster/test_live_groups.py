@@ -34,6 +34,8 @@ from tests.sources.kafka_cluster.workload import TOPICS, Workload
 
 pytestmark = pytest.mark.broker
 
+LIMITS_OF_BROKER = {"delivery_count": 5, "record_locks": 1500, "updates_per_snapshot": 5}
+
 
 @pytest.fixture(scope="module")
 def lake(tasks: Executor, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -132,10 +134,13 @@ def test_every_plan_has_the_limits_that_a_group_sets_for_itself(worked: Workload
         try:
             address, properties = f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path)
             source = {"path": address, "kafka_properties": properties}
-            assert kafka_admin.fetch_group_limits(address, properties) == {group: {"delivery_count": 4}}
+            asked = kafka_admin.fetch_limits(address, properties)
+            assert (asked.of_groups, asked.conflicts) == ({group: {"delivery_count": 4}}, ())
             plan = build_plan(input_spec(OPTIONS, sources=[source]), OPTIONS)
-            limits = plan.options.limits
-            assert [limits.of_group(name, group) for name in ("delivery_count", "record_locks")] == [4, 2000]
+            assert [plan.options.limits.of_group(name, group) for name in ("delivery_count", "record_locks")] == [
+                4,
+                1500,
+            ]
             rows = share_state.reconstruct(address, kafka_properties=properties).share_partition_state.to_pylist()
             row = next(row for row in rows if row["group_id"] == group)
             place = [row[name] for name in ("topic", "partition", "start_offset")]
@@ -144,6 +149,20 @@ def test_every_plan_has_the_limits_that_a_group_sets_for_itself(worked: Workload
             limits = {"groups": {group: {"delivery_count": 9}}, "record_locks": 100}
             configured = build_plan(input_spec(OPTIONS, sources=[source], limits=limits), OPTIONS)
             assert configured.options.limits.of_group("delivery_count", group) == 9
+            assert asked.of_brokers == LIMITS_OF_BROKER
+            assert plan.options.limits.delivery_count == LIMITS_OF_BROKER["delivery_count"]
+            assert "delivery_count" in plan.known_limits
+            (conflict,) = configured.fact_conflicts
+            assert conflict.message.startswith(
+                "limits.record_locks is 100 in the call or its configuration, but 1500 on"
+            )
+            other = next(row for row in rows if row["group_id"] != group)
+            place = [other[name] for name in ("group_id", "topic", "partition", "start_offset")]
+            facts = share_state.explain(address, *place, kafka_properties=properties).facts
+            assert (facts["delivery_limit"], facts["delivery_limit_assumed"]) == (
+                asked.of_brokers["delivery_count"],
+                False,
+            )
             unasked = build_plan(input_spec(OPTIONS, sources=[source], judge="none"), OPTIONS)
             assert not unasked.options.limits.groups
         finally:
