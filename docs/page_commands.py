@@ -147,6 +147,7 @@ def matches(shown: list[str], actual: list[str]) -> bool:
 
 
 def _timeless(line: str) -> str:
+    line = re.sub(r"(the newest record was) .* old", r"\1 0 s old", line)
     return re.sub(r"\b\d+\.\d s\b", "0.0 s", re.sub(r"\b[0-9a-f]{16}\b", "0" * 16, line)).rstrip()
 
 

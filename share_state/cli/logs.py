@@ -11,7 +11,7 @@ import typer
 from share_state.cli.input_options import InputOptions, Inputs, open_plan
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import DeliveryLimit, FailOn, Group, Json, Partition, Running, Topic, fails
-from share_state.config.inputs import JUDGE_NONE, LATER_OPTIONS, OPTIONS, FieldNames
+from share_state.config.inputs import JUDGE_ALL, JUDGE_NONE, LATER_OPTIONS, OPTIONS, FieldNames
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.options import SharePartitionFilter
@@ -110,8 +110,8 @@ def diff(
     later = options.with_values(as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
     if _compares_exports(inputs, options, later):
         with (
-            _open_plan(inputs, options, judge=JUDGE_NONE) as first,
-            _open_plan(inputs, later, judge=JUDGE_NONE, names=LATER_OPTIONS) as second,
+            _open_plan(inputs, options, judge=JUDGE_ALL) as first,
+            _open_plan(inputs, later, judge=JUDGE_ALL, names=LATER_OPTIONS) as second,
         ):
             before, after = fold_exports((first, second), selection)
     else:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -15,12 +16,14 @@ from share_state.config.inputs import JUDGE_ALL, JUDGE_NONE, JUDGE_STATE
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import warehouse_lock
 from share_state.errors import ShareStateError, pluralize
+from share_state.fold.durations import duration_text
 from share_state.fold.options import SharePartitionFilter
+from share_state.fold.states import to_datetime
 from share_state.pipeline.across_logs import EXTENDED
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.pipeline.result import WRITER
-from share_state.report.console import print_findings, print_json, print_line
+from share_state.report.console import format_time, print_findings, print_json, print_line
 from share_state.report.cutoff import unknown_cutoffs
 from share_state.report.share_partitions import plain_run
 from share_state.spark.choice import open_executor, open_place
@@ -95,6 +98,9 @@ def _timeline_filter(
 def _print_result(found: Mapping[str, Any]) -> None:
     """Print the result of `reconstruct`."""
     print_size(found)
+    if found["log_time"] is not None:
+        age = max(0, round(time.time() * 1000) - found["log_time"])
+        print_line(f"the newest record was {duration_text(age)} old: {format_time(to_datetime(found['log_time']))}")
     for note in found["notes"]:
         if EXTENDED.removeprefix("{}") in note:
             print_line(note)

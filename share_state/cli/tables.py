@@ -9,6 +9,7 @@ from share_state.cli.main import command
 from share_state.cli.options import Group, Json, Partition, Topic, Warehouse
 from share_state.fold.options import SharePartitionFilter
 from share_state.report import console
+from share_state.report.cluster import print_cluster
 from share_state.report.show import describe_groups, print_groups, print_state, print_state_json
 
 
@@ -21,10 +22,15 @@ def show(
     ranges: Annotated[bool, typer.Option("--ranges", help="Print every in-flight range, one per line.")] = False,
     as_json: Json = False,
     epochs: Annotated[bool, typer.Option("--epochs", help="Also print the leader epoch.")] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Print what the run used of the cluster, and the source of each fact.")
+    ] = False,
 ) -> None:
     """Print offsets, lag and records in flight."""
     selection = SharePartitionFilter(group, topic, partition)
-    if as_json:
+    if cluster:
+        print_cluster(warehouse, as_json=as_json)
+    elif as_json:
         print_state_json(warehouse, selection)
     else:
         print_state(warehouse, selection, epochs=epochs, ranges=ranges)

@@ -126,7 +126,8 @@ def add_verdicts(
 
     - REWIND: SPSO is lower than at the last audit.
     - STOP: records wait, and no consumer has changed the state for `stall_minutes`.
-    - STALL: records wait, and SPSO has not moved for `stall_minutes` since the first delivery after its last move.
+    - STALL: records wait, and SPSO has not moved for `stall_minutes` since the first delivery after its last move. The
+      recorded SPSO is one write behind: if finished records lead, the last write has moved it.
     - GIVING_UP: for `giving_up_minutes` records were given up or rejected, and none was acknowledged.
     - NO_MEMBERS: records wait, and the group has no members.
     - OK: otherwise.
@@ -145,6 +146,7 @@ def add_verdicts(
         rows = rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), pa.array(misplaced))))
     names = ("start_offset", PREVIOUS_START, "lag", "waiting_records", "archiving_records")
     start, before, lag, waiting, archiving = (rows[name].fill_null(-1).to_numpy() for name in names)
+    effective = rows["effective_start_offset"].fill_null(-1).to_numpy()
     unfinished = np.where(lag >= 0, lag, waiting + archiving)
     own_time = np.minimum(rows[LOG_TIME].fill_null(-1).to_numpy(), time)
     until = np.where(rows[IS_KEPT].fill_null(False).to_numpy(), own_time, time)
@@ -158,7 +160,7 @@ def add_verdicts(
     cases = {
         REWIND: (start >= 0) & (start < before),
         STOP: is_active & (idle >= stalled_from),
-        STALL: is_active & (unchanged >= stalled_from),
+        STALL: is_active & (effective == start) & (unchanged >= stalled_from),
         GIVING_UP: (start >= 0) & (only_failing >= limits.giving_up_minutes * _MS_PER_MINUTE),
         NO_MEMBERS: is_active & is_empty,
     }

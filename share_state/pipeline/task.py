@@ -174,7 +174,7 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     }
     if isinstance(folded, FoldedLog) and folded.archiving_ranges is not None:
         made[RANGES] = [folded.archiving_ranges]
-    if plan.resumed is not None:
+    if plan.resumed is not None or HISTORY_TABLE in output.tables:
         made[HISTORY_TABLE] = history_pieces(folded)
     checkpoint = folded.checkpoint if isinstance(folded, FoldedLog) else None
     carried_rows = RowDigest()

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
-from share_state.fold.history import HISTORY_TABLE, OK, OUTCOME_COLUMNS, VERDICTS
+from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS, OK, OUTCOME_COLUMNS, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY, row_texts
 from share_state.report.cutoff import name_holders
@@ -291,16 +291,21 @@ def _needing_attention(rows: pa.Table) -> pa.Table:
     """The rows with a verdict other than OK, an error or a warning, or a suspect state; with status and its rank."""
     for name, unknown in (("suspect", False), ("errors", 0), ("warnings", 0)):
         rows = rows.set_column(rows.column_names.index(name), name, pc.fill_null(rows[name], unknown))
-    is_healthy = pc.equal(rows["verdict"], "OK")
+    is_healthy = pc.equal(rows["verdict"], OK)
     has_findings = pc.greater(pc.add(rows["errors"], rows["warnings"]), 0)
     rows = rows.filter(pc.or_(pc.or_(pc.invert(is_healthy), has_findings), rows["suspect"]))
-    has_error, is_ok = pc.greater(rows["errors"], 0), pc.equal(rows["verdict"], VERDICTS[-1])
+    has_error = pc.greater(rows["errors"], 0)
+    has_findings = pc.or_(pc.greater(pc.add(rows["errors"], rows["warnings"]), 0), rows["suspect"])
+    is_batch_job = pc.equal(rows["verdict"], NO_MEMBERS)
+    # Many groups without members are batch jobs, so that anything else about them comes first.
+    is_ok = pc.or_(pc.equal(rows["verdict"], OK), pc.and_(is_batch_job, has_findings))
     other = pc.if_else(has_error, ERROR, pc.if_else(rows["suspect"], SUSPECT, WARNING))
     verdict = pc.binary_join_element_wise(rows["verdict"].cast(pa.string()), pc.if_else(has_error, f"+{ERROR}", ""), "")
     # An error and a suspect state rank before STALL; the ranks of verdicts are whole numbers.
     stall = VERDICTS.index("STALL")
     own = pc.if_else(pc.equal(other, SUSPECT), stall - 0.4, JUST_WORSE_THAN_OK + 0.2)
-    rank = pc.if_else(is_ok, own, verdict_rank(rows))
+    mildest = pc.if_else(is_batch_job, JUST_WORSE_THAN_OK + 0.3, verdict_rank(rows))
+    rank = pc.if_else(is_ok, own, mildest)
     rank = pc.if_else(has_error, pc.min_element_wise(rank, stall - 0.5), rank)
     return rows.append_column("status", pc.if_else(is_ok, other, verdict)).append_column("rank", rank)
 
@@ -326,13 +331,13 @@ class FlaggedSharePartition:
 
     @property
     def status(self) -> str:
-        """Its verdict, with "+error" if it also has an error; if OK, the reason: error, suspect or warning."""
+        """Its verdict, with "+error" if it also has an error; or error, suspect or warning, if that is the reason."""
         return self.now["status"]
 
     @property
     def why(self) -> str:
         """Why it needs attention, in one line that begins with a number where there is one."""
-        if self.now["reason"]:
+        if self.now["reason"] and self.status.startswith(self.now["verdict"]):
             return self.now["reason"]
         for one in self.findings:
             if one["open"]:

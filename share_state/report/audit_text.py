@@ -153,7 +153,6 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
             "Read these records of the topic, and find out why the consumers reject or release them.",
             show_command(report.warehouse, worst),
         )
-    yield from _verdict_advice(report, "NO_MEMBERS")
     unsafe = [row for row in report.cutoffs if not row["safe"]]
     if unsafe:
         why = unsafe[0]["reason"] or "no reason is given"
@@ -161,6 +160,7 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
         what = f"{pluralize(len(unsafe), 'log partition')} must not be cleaned; {first}: {why}."
         yield Advice(WARNING, what, "Fix what the findings of these log partitions report before deleting records.")
     yield from islice(_rule_advice(report, WARNING), 3)
+    yield from _verdict_advice(report, "NO_MEMBERS")
     pinned = max(report.cutoffs, key=lambda row: row["pinned_records"] or 0, default=None)
     if pinned is not None and (pinned["pinned_records"] or 0) >= report.limits.pinned_records:
         columns = {"topic": "limited_by_topic", "topic_id": "limited_by_topic_id", "partition": "limited_by_partition"}

@@ -13,15 +13,18 @@ import pyarrow as pa
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError, pluralize
+from share_state.fold.history import HISTORY_TABLE, OUTCOME_COLUMNS
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import KEY
-from share_state.kafka.delivery_states import TERMINAL, state_name
+from share_state.kafka.delivery_states import ARCHIVED, TERMINAL, state_name
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.task import OutputSpec
+from share_state.pipeline.task import OutputSpec, returned_table
+from share_state.report.audit_text import outcomes_text
 from share_state.report.console import UNKNOWN, escape_unprintable, print_line, print_table
 from share_state.report.share_partitions import NO_BEGINNING, check_known, lacks_beginning
 from share_state.rules.registry import listed
+from share_state.schema.declarations import table_schema
 
 RangeState = tuple[str, bool]
 """The name of a range's state, and whether it is terminal: the records are not delivered again."""
@@ -29,15 +32,18 @@ RangeState = tuple[str, bool]
 BELOW: RangeState = ("below SPSO", True)
 BEYOND: RangeState = ("beyond SPEO", False)
 
-_KINDS = NEW, FINISHED, PASSED, CHANGED, RETURNED, GONE = "new", "finished", "passed", "changed", "returned", "gone"
+_KINDS = NEW, FINISHED, GIVEN_UP, PASSED, CHANGED, RETURNED, GONE = (
+    "new", "finished", "given up", "passed", "changed", "returned", "gone",
+)  # fmt: skip
 
-StateTables = tuple[pa.Table, pa.Table]
-"""share_partition_state and in_flight."""
+StateTables = tuple[pa.Table, pa.Table, pa.Table]
+"""share_partition_state, in_flight, and rows of share_partition_history: what became of deliveries up to this point."""
 
 _TABLES = ("share_partition_state", "in_flight")
 _EPOCHS = ("snapshot_epoch", "state_epoch", "leader_epoch")
 _SCALARS = ("start_offset", "end_offset", *_EPOCHS, "delivery_complete_count", "suspect")
 _MAX_RANGES = 8
+_ARCHIVED = state_name(ARCHIVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +84,9 @@ class RangeChange:
 
     Attributes:
         first_offset, last_offset: inclusive.
-        change: new (in flight now, beyond SPEO before), finished (terminal now), passed (by SPSO, terminal before),
-            changed (in flight before and after), returned (terminal before, in flight now) or gone (beyond SPEO now).
+        change: new (in flight now, beyond SPEO before), finished (acknowledged now, or passed by SPSO since it was in
+            flight), given up (archived now), passed (by SPSO, terminal before), changed (in flight before and after),
+            returned (terminal before, in flight now) or gone (beyond SPEO now).
         before, after: names of the states.
     """
 
@@ -123,7 +130,7 @@ def _kind(was: RangeState, is_now: RangeState) -> str:
     if was[1] and not is_now[1]:
         return RETURNED
     if is_now[1] and not was[1]:
-        return FINISHED
+        return GIVEN_UP if is_now[0].startswith(_ARCHIVED) else FINISHED
     if was is BEYOND:
         return NEW
     return PASSED if is_now is BELOW else CHANGED
@@ -137,8 +144,10 @@ def read_warehouses(warehouses: Sequence[str], selection: SharePartitionFilter) 
         WarehouseError: if there is none, or a table cannot be read.
     """
     opened, where = [CommittedTables(one) for one in warehouses], selection.of_rows
-    found = [(tables.read(_TABLES[0], where), tables.read(_TABLES[1], where)) for tables in opened]
-    if not any(len(states) for states, _ in found):
+    # Two warehouses do not show what became of deliveries between them.
+    none = table_schema(HISTORY_TABLE).empty_table()
+    found = [(tables.read(_TABLES[0], where), tables.read(_TABLES[1], where), none) for tables in opened]
+    if not any(len(states) for states, *_ in found):
         check_known(opened, selection)
     return found
 
@@ -160,10 +169,13 @@ def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> 
                 raise ShareStateError(f"diff: {log.name}: the later point is before the earlier one; exchange the two")
     executor, where, found = LocalExecutor(), selection.of_rows, list[StateTables]()
     for plan in plans:
-        tables = executor.returned_tables(executor.fold(plan, OutputSpec(_TABLES)), _TABLES)
-        states, in_flight = (tables[name] if where is None else tables[name].filter(where) for name in _TABLES)
-        found.append((states, in_flight))
-    if not any(len(states) for states, _ in found):
+        names = (*_TABLES, HISTORY_TABLE)
+        output = OutputSpec(names, incomplete=(HISTORY_TABLE,))
+        rows = executor.fold(plan, output)
+        tables = {name: returned_table(rows, name, output) for name in names}
+        states, in_flight, outcomes = (tables[name] if where is None else tables[name].filter(where) for name in names)
+        found.append((states, in_flight, outcomes))
+    if not any(len(states) for states, *_ in found):
         plans[-1].check(selection)
     return found
 
@@ -172,31 +184,40 @@ def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
     """Compare two states.
 
     Args:
-        before, after: tables share_partition_state and in_flight of each.
+        before, after: tables of each.
     Returns:
         `share_partitions`: how many are compared; `differing`: how many of them differ; `changed`: for each of those
-        its key, `change` (appeared, disappeared, changed), `scalars` (column -> [before, after], if they differ) and
-        `ranges` (record_count and the attributes of a RangeChange); `without_beginning`: keys of those whose snapshot
+        its key, `change` (appeared, disappeared, changed), `scalars` (column -> [before, after], if they differ),
+        `ranges` (record_count and the attributes of a RangeChange) and `deliveries` (what became of them between the
+        points, None if the input does not show it); `without_beginning`: keys of those whose snapshot
         is not in the input at one of the two points.
     """
     columns = [*KEY, *_SCALARS, "snapshot_offset"]
-    old, new = ({_identity(row): row for row in states.select(columns).to_pylist()} for states, _ in (before, after))
+    old, new = ({_identity(row): row for row in states.select(columns).to_pylist()} for states, *_ in (before, after))
     old_ranges, new_ranges = _ranges_by_key(before[1]), _ranges_by_key(after[1])
+    old_outcomes, new_outcomes = ({_identity(row): row for row in one[2].to_pylist()} for one in (before, after))
     changed = []
     for key in {**old, **new}:
         windows = (_window(old.get(key), old_ranges.get(key, [])), _window(new.get(key), new_ranges.get(key, [])))
         if row := _compare(old.get(key), new.get(key), compare_windows(*windows)):
-            changed.append(row)
+            changed.append(row | {"deliveries": _deliveries(old_outcomes.get(key), new_outcomes.get(key))})
     # As `show` sorts: a topic without a name comes last.
     by = ("group_id", "topic", "topic_id", "partition", "dialect")
     changed.sort(key=lambda row: [(row[name] is None, row[name]) for name in by])
-    unknown = [lacking for states, _ in (before, after) for lacking in _keys_without_beginning(states)]
+    unknown = [lacking for states, *_ in (before, after) for lacking in _keys_without_beginning(states)]
     return {
         "share_partitions": len({*old, *new}),
         "differing": len(changed),
         "changed": changed,
         "without_beginning": [dict(key) for key in dict.fromkeys(tuple(row.items()) for row in unknown)],
     }
+
+
+def _deliveries(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, int] | None:
+    """What became of deliveries between two points, from the counts up to each; None if they are not known."""
+    if new is None or any(new[column] is None for column in OUTCOME_COLUMNS):
+        return None
+    return {name: new[column] - ((old and old[column]) or 0) for column, name in OUTCOME_COLUMNS.items()}
 
 
 def _keys_without_beginning(states: pa.Table) -> list[dict[str, Any]]:
@@ -261,7 +282,11 @@ def print_differences(found: Mapping[str, Any]) -> None:
         epochs = [f"{name.removesuffix('_epoch')} {_step(scalars[name])}" for name in _EPOCHS if name in scalars]
         key = [row["group_id"], row["topic"] or row["topic_id"], row["partition"], row["change"]]
         steps = [_step(scalars[name]) if name in scalars else None for name in ("start_offset", "end_offset")]
-        records = ", ".join(f"{count:,} {kind}" for kind in _KINDS if (count := totals[kind]))
+        deliveries = row.get("deliveries")
+        # The counts say what the windows cannot: what became of records that SPSO has passed since.
+        kinds = [kind for kind in _KINDS if deliveries is None or kind not in (FINISHED, GIVEN_UP, PASSED)]
+        told = [f"{count:,} {kind}" for kind in kinds if (count := totals[kind])]
+        records = ", ".join(([outcomes_text(deliveries)] if deliveries and any(deliveries.values()) else []) + told)
         rows.append([*key, *steps, ", ".join(epochs), records])
     columns = ["GROUP", "TOPIC", "PARTITION", "CHANGE", "SPSO", "SPEO", "EPOCHS", "RECORDS"]
     print_table(columns, rows, numeric=("PARTITION",))

@@ -85,6 +85,7 @@ def test_only_an_audit_judges_the_age(light: Command, tmp_path: Path, monkeypatc
     monkeypatch.delenv("SHARE_STATE_LIMITS__EXPORT_AGE")
     said = light("reconstruct", HAPPY, "--out", tmp_path / "r", "--fail-on", "warning")
     assert (said.code, "EXPORT_STALE" in said.out) == (0, False)
+    assert re.search(r"^the newest record was \d+ d( \d+ h)? old: 2026-11-21 ", said.out, re.MULTILINE)
     assert codes(light("audit", HAPPY, "--out", tmp_path / "w", "--json", "--quiet").json) == {"EXPORT_STALE"}
 
 

@@ -1,17 +1,24 @@
 """`share-state diff`: between two points of an export, and between the warehouses made as of them."""
 
+import re
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from share_state.fold.state_log import fold_log
+from share_state.kafka.state_records import StateRecords
+from share_state.report.audit_text import OUTCOMES
 from share_state.report.diff import compare_states
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import TIME_FORMS, as_of_window
 from share_state.sources.discovery import find_logs
+from share_state.sources.topics import Topics
 from tests.cli.commands import Command
+from tests.fold.decoded_logs import decoded
+from tests.fold.record_context_model import outcomes
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
@@ -48,7 +55,10 @@ def test_warehouses_made_as_of_two_points_differ_as_the_export_does(light: Comma
         said = light("reconstruct", CHAOS, "--out", tmp_path / name, "--as-of-time", point, "--fail-on", "off")
         assert said.code == 0
     found = light("diff", tmp_path / "a", tmp_path / "b", "--json").json
-    assert found == light("diff", CHAOS, *POINTS, "--json").json
+    of_export = light("diff", CHAOS, *POINTS, "--json").json
+    # Only the records between the two points show what became of deliveries.
+    assert {row["deliveries"] for row in found["changed"]} == {None}
+    assert found == of_export | {"changed": [row | {"deliveries": None} for row in of_export["changed"]]}
     same = light("diff", tmp_path / "a", tmp_path / "a")
     assert same.out == f"no difference in {len(_starts(EARLIER))} share-partitions\n"
 
@@ -62,6 +72,30 @@ def test_the_table_says_what_moved(light: Command):
     assert [row[:3] for row in rows] == [["g0", row["topic"] or row["topic_id"], str(row["partition"])]
                                          for row in found["changed"]]  # fmt: skip
     assert said.lines[-1] == f"{found['differing']} of {found['share_partitions']} share-partitions differ"
+
+
+def test_what_became_of_deliveries_between_two_points_is_counted(light: Command):
+    """Offset by offset, over the records of the log between the points; those given up are not finished."""
+    first, last = (
+        [fold_log(log, as_of_window(point)) for log in find_logs([str(CHAOS)])] for point in (EARLIER, LATER)
+    )
+    expected: dict[tuple, dict[str, int]] = {}
+    for before, after in zip(first, last, strict=True):
+        records, keys = decoded(CHAOS / after.log.name)
+        begin, end = before.next_offset, after.next_offset
+        rows = records.rows[(records.rows["offset"] < end)]
+        counts = outcomes(StateRecords(rows, records.batches), keys, 5, begin)
+        columns = after.key_columns(np.arange(len(after.keys)), Topics())
+        names = zip(*(columns[name].to_pylist() for name in ("group_id", "topic_id", "partition")), strict=True)
+        expected |= {key: {name: counts[place][name] for name in OUTCOMES} for place, key in enumerate(names)}
+    found = light("diff", CHAOS, *POINTS, "--json").json["changed"]
+    assert len(found) > 20
+    for row in found:
+        if row["change"] != "disappeared":
+            assert row["deliveries"] == expected[row["group_id"], row["topic_id"], row["partition"]]
+        assert not [one for one in row["ranges"] if one["change"] == "finished" and "ARCHIVED" in one["after"]]
+    said = light("diff", CHAOS, *POINTS)
+    assert re.search(r"\d+ acknowledged, \d+ rejected, \d+ released", said.out)
 
 
 def test_the_later_point_is_the_end_where_none_is_given(light: Command):
@@ -89,7 +123,8 @@ def test_share_partitions_are_in_the_order_of_show():
         for key in reversed(keys)
     ]  # fmt: skip
     states, in_flight = pa.Table.from_pylist(rows, schema), table_schema("in_flight").empty_table()
-    changed = compare_states((states.slice(0, 0), in_flight), (states, in_flight))["changed"]
+    none = table_schema("share_partition_history").empty_table()
+    changed = compare_states((states.slice(0, 0), in_flight, none), (states, in_flight, none))["changed"]
     assert [(row["group_id"], row["topic"], row["topic_id"], row["partition"]) for row in changed] == keys
 
 

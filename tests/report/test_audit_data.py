@@ -439,6 +439,24 @@ def test_a_mild_verdict_needs_attention_and_fails_only_where_it_is_asked_for(mad
     assert _read(made, fail_on_verdict=mild).failing_verdicts == 1
 
 
+def test_whatever_else_is_wrong_comes_before_a_group_without_members(made: MadeWarehouse):
+    rows = [share_partition(name, verdict="NO_MEMBERS", reason="9 records wait") for name in ("empty", "warned", "bad")]
+    rows.append(share_partition("only-warned"))
+    found = [
+        finding("LONG_CHAIN", "warning", "500 updates follow", rows[1]),
+        finding("BASE_LOST", "error", "the log starts at 7", rows[2]),
+        finding("LONG_CHAIN", "warning", "501 updates follow", rows[3]),
+    ]
+    made.audit(rows, found)
+    report = _read(made)
+    assert [(one.status, one.now["group_id"], one.why) for one in report.flagged] == [
+        ("error", "bad", "the log starts at 7"),
+        ("warning", "only-warned", "501 updates follow"),
+        ("warning", "warned", "500 updates follow"),
+        ("NO_MEMBERS", "empty", "9 records wait"),
+    ]
+
+
 def test_deliveries_are_summed_by_group_those_that_gave_up_most_first(made: MadeWarehouse):
     counts = {"acknowledged_records": 40, "given_up_records": 2, "rejected_records": 1, "released_records": 5}
     rows = [

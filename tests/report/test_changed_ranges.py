@@ -96,6 +96,34 @@ def test_the_print_merges_neighbours_that_differ_in_counts_only_and_prints_one_o
     lines = capsys.readouterr().out.splitlines()
     assert lines[4:6] == [
         "  finished  10-20: AVAILABLE (1 to 2) -> ACKNOWLEDGED (1 to 3)",
-        "  finished  21: gap -> ARCHIVED (5)",
+        "  given up  21: gap -> ARCHIVED (5)",
     ]
+    assert lines[1].endswith("11 finished, 1 given up")
     assert lines[-1] == "1 of 1 share-partition differs"
+
+
+def test_what_became_of_deliveries_stands_in_words_where_it_is_known(capsys: pytest.CaptureFixture[str]):
+    deliveries = {"acknowledged": 41_200, "given_up": 50, "rejected": 0, "released": 300, "dead_lettered": 0}
+    ranges = [
+        {
+            "first_offset": 0,
+            "last_offset": 41_249,
+            "change": "passed",
+            "before": "ACKNOWLEDGED (1)",
+            "after": "below SPSO",
+        },
+        {
+            "first_offset": 41_250,
+            "last_offset": 41_251,
+            "change": "new",
+            "before": "beyond SPEO",
+            "after": "AVAILABLE (1)",
+        },
+    ]
+    ranges = [one | {"record_count": one["last_offset"] - one["first_offset"] + 1} for one in ranges]
+    row = {"group_id": "g", "topic": "t", "partition": 0, "change": "changed", "scalars": {}, "ranges": ranges}
+    changed = {"share_partitions": 1, "differing": 1, "without_beginning": []}
+    print_differences(changed | {"changed": [row | {"deliveries": deliveries}]})
+    assert capsys.readouterr().out.splitlines()[1].endswith("41,200 acknowledged, 50 given up, 300 released, 2 new")
+    print_differences(changed | {"changed": [row | {"deliveries": None}]})
+    assert capsys.readouterr().out.splitlines()[1].endswith("2 new, 41,250 passed")
