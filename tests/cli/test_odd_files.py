@@ -212,6 +212,8 @@ CHECKPOINT_FILES = {
 @given(st.sampled_from([*CHECKPOINT_FILES]), numbers, patches)
 @example("log-start-offset-checkpoint", [(3, "9" * 5000)], [])
 @example("__share_group_state-0/leader-epoch-checkpoint", [(3, str(2**63))], [])
+@example("replication-offset-checkpoint", [(2, str(2**31 - 1))], [])
+@example("replication-offset-checkpoint", [(3, "9" * 5000)], [])
 def test_a_checkpoint_file_of_a_broker_with_odd_values_is_read_or_refused(
     capfd: pytest.CaptureFixture[str],
     place: Path,
