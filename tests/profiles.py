@@ -33,6 +33,10 @@ def by_profile(fast: Value, nightly: Value) -> Value:
     return nightly if PROFILE == NIGHTLY else fast
 
 
+SLOW = settings(max_examples=by_profile(10, 1000))
+"""For property tests whose example takes 0.1 to 0.5 CPU s, such as a whole audit: a third of the examples."""
+
+
 def nightly(reason: str) -> pytest.MarkDecorator:
     """Marks a test that only the second depth has."""
     return pytest.mark.skipif(PROFILE != NIGHTLY, reason=f"nightly: {reason}")

@@ -57,7 +57,7 @@ from share_state.sources.as_of import Window
 from share_state.sources.dead_letters import DeadLetterSource
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.partition_count import state_partition_coverage
+from share_state.sources.partition_count import missing_numbers, state_partition_coverage
 from share_state.sources.resume_point import READ_FROM_START
 
 if TYPE_CHECKING:
@@ -640,7 +640,8 @@ def _absent_notes(plan: FoldPlan) -> list[str]:
     }
     for topic, recorded in sorted(recorded_by_topic.items()):
         numbers = {log.partition for log in logs if log.topic == topic}
-        absent = sorted({*range(max(filter(None, numbers), default=0)), *recorded} - numbers)
+        below = missing_numbers(max(filter(None, numbers), default=0), numbers)
+        absent = sorted({*below, *recorded} - numbers)
         if absent:
             names = listed([f"{topic}-{number}" for number in absent], _NAMES_NOTED)
             notes.append(f"{ABSENT_NOTE}{topic}: {names} are not in the input, so their states are not in the tables")

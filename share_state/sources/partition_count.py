@@ -4,8 +4,9 @@ The number is stated, or read from a cluster; else it is inferred from the folde
 inferred number is too small, since each hashes to its state partition: `PartitionCount`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from share_state.kafka.primitives import partition_for
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
@@ -14,6 +15,7 @@ from share_state.sources.kafka_client import KAFKA_FORM
 _KEYS_THAT_CONTRADICT = 8
 """The numbers of 8 keys have a common divisor above 1 by chance in 0.4 % of all logs."""
 
+_MOST_MISSING = 1000
 _KEYS_THAT_SHOW = 20
 """The numbers of 20 keys have a common divisor above 1 by chance in one of a million inputs."""
 
@@ -63,7 +65,7 @@ class StatePartitionCoverage:
     """Which partitions of the state topic are not in the input.
 
     Attributes:
-        missing: their numbers.
+        missing: their numbers, at most 1,000.
         ground: how it is known that they exist.
     """
 
@@ -97,7 +99,12 @@ def state_partition_coverage(
         number, ground = count.least, f"partition {count.least - 1} is there"
         if count.recorded - numbers:
             ground = "replication-offset-checkpoint lists it" if number - 1 not in numbers else ground
-    return StatePartitionCoverage(tuple(sorted(set(range(number)) - numbers)), ground)
+    return StatePartitionCoverage(tuple(missing_numbers(number, numbers)), ground)
+
+
+def missing_numbers(end: int, present: Collection[int | None]) -> list[int]:
+    """The first 1,000 numbers below `end` that are not present; a damaged file may name partition 2^31 - 1."""
+    return list(islice((number for number in range(end) if number not in present), _MOST_MISSING))
 
 
 def count_partitions(logs: Sequence[LogPartition], stated: int | None = None) -> PartitionCount:

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from share_state.kafka.primitives import parse_digits
 from share_state.kafka.record_batches import HEADER_SIZE
 from share_state.sources.discovery import HIGH_WATERMARK_CHECKPOINT
 from share_state.sources.object_stores import InputPath, StorePath, read_errors
+
+_LARGEST_INT32 = 2**31 - 1
 
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d{1,10})", re.ASCII)
 _SEGMENT = re.compile(r"(\d{20})\.log")
@@ -62,13 +65,15 @@ def read_extents(data_folder: InputPath) -> list[TopicExtent]:
             read_checkpoint(data_folder / name) for name in (LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
         )
         node = _NODE_ID.search(_text(data_folder / "meta.properties"))
-        node_id = int(node[1]) if node else None
+        node_id = parse_digits(node[1], _LARGEST_INT32) if node else None
         folders = [] if isinstance(data_folder, StorePath) else sorted(data_folder.iterdir())
         extents = dict[tuple[str, int], TopicExtent]()
         for folder in folders:
             if (name := _FOLDER.fullmatch(folder.name)) is None or not folder.is_dir():
                 continue
-            key = name["topic"], int(name["partition"])
+            if (number := parse_digits(name["partition"], _LARGEST_INT32)) is None:
+                continue
+            key = name["topic"], number
             extent = _read_extent(folder, *key, starts.get(key), marks.get(key), node_id)
             if extent is not None:
                 extents[key] = extent
@@ -81,7 +86,9 @@ def _read_extent(
     folder: InputPath, topic: str, partition: int, noted_start: int | None, mark: int | None, node_id: int | None
 ) -> TopicExtent | None:
     segments = sorted(
-        (int(name[1]), file) for file in folder.iterdir() if (name := _SEGMENT.fullmatch(file.name)) is not None
+        (offset, file)
+        for file in folder.iterdir()
+        if (name := _SEGMENT.fullmatch(file.name)) is not None and (offset := parse_digits(name[1])) is not None
     )
     if not segments:
         return None
@@ -142,8 +149,10 @@ def read_checkpoint(file: InputPath) -> dict[tuple[str, int], int]:
     offsets = dict[tuple[str, int], int]()
     for line in _text(file).splitlines()[2:]:
         words = line.split()
-        if len(words) == 3 and words[1].isdecimal() and words[2].isdecimal():
-            offsets[words[0], int(words[1])] = int(words[2])
+        if len(words) == 3:
+            number, offset = parse_digits(words[1], _LARGEST_INT32), parse_digits(words[2])
+            if number is not None and offset is not None:
+                offsets[words[0], number] = offset
     return offsets
 
 

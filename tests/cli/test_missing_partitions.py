@@ -1,6 +1,7 @@
 """State partitions and ends of logs that are not in the input: a finding or a note, never exit code 0 in silence."""
 
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,18 @@ def test_a_copy_that_ends_before_its_recorded_end_is_noted(light: Command, tmp_p
         assert found.startswith(note)
     _with_checkpoint(folder, p0=546)
     assert "tail of" not in light("cutoff", folder).err
+
+
+def test_a_partition_number_of_a_damaged_file_takes_no_memory(light: Command, tmp_path: Path):
+    # A set of all numbers below it took 17 GB.
+    folder = _with_checkpoint(_copy(tmp_path / "logs", 0), p2147483647=9)
+    tracemalloc.start()
+    try:
+        said = light("cutoff", folder, "--json", "-q")
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()
+    assert said.code == 1
+    assert [one["count"] for one in said.json["findings"] if one["rule"] == MISSING] == [1000]
+    (_copy(tmp_path / "named", 0) / LOG.format(0)).rename(tmp_path / "named" / LOG.format(2**31 - 1))
+    assert light("cutoff", tmp_path / "named", "-q").code == 1

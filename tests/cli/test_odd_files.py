@@ -25,6 +25,7 @@ from tests.fold.control_records.logs import checkpoint, control, delta
 from tests.kafka.batches import Batch, in_bytes
 from tests.log_writer import snapshot, update
 from tests.pipeline.test_dead_letter_topics import ARCHIVED, ARCHIVING, KEY, STEP, letter
+from tests.profiles import SLOW
 from tests.sources.formats.printed import console_text, dump_text
 from tests.truth import DATA
 
@@ -211,6 +212,8 @@ CHECKPOINT_FILES = {
 @given(st.sampled_from([*CHECKPOINT_FILES]), numbers, patches)
 @example("log-start-offset-checkpoint", [(3, "9" * 5000)], [])
 @example("__share_group_state-0/leader-epoch-checkpoint", [(3, str(2**63))], [])
+@example("replication-offset-checkpoint", [(2, str(2**31 - 1))], [])
+@example("replication-offset-checkpoint", [(3, "9" * 5000)], [])
 def test_a_checkpoint_file_of_a_broker_with_odd_values_is_read_or_refused(
     capfd: pytest.CaptureFixture[str],
     place: Path,
@@ -268,6 +271,7 @@ def _dead_letter_run(capfd: pytest.CaptureFixture[str], place: Path, letters: Pa
     return is_read_or_refused(capfd, "reconstruct", export, "--out", place / "out", "--dead-letters", letters)
 
 
+@SLOW
 @given(patches, numbers, st.booleans())
 def test_a_segment_of_dead_letters_that_changed_is_read_or_refused(
     capfd: pytest.CaptureFixture[str],
@@ -295,6 +299,7 @@ int64s = st.sampled_from([0, 1, -1, 2**31, -(2**31), 2**63 - 1, -(2**63)]) | st.
 letter_rows = st.tuples(st.none() | st.sampled_from(["dlq.app", ""]), int64s | st.none(), int64s | st.none(), int64s)
 
 
+@SLOW
 @given(st.lists(st.tuples(letter_rows, header_lists), max_size=4), st.booleans(), st.sampled_from(["us", "ms", "ns"]))
 def test_a_table_of_dead_letters_with_odd_values_is_read_or_refused(
     capfd: pytest.CaptureFixture[str], place: Path, drawn: list, is_int32: bool, unit: str

@@ -27,7 +27,7 @@ from tests.damage.exports import DRAFT, HISTORIES, dialect_of, whole_export
 from tests.damage.test_damaged_exports import truth_of
 from tests.fold.test_fuzz import TABLE_ROWS
 from tests.pipeline.test_stream_tables import Stream
-from tests.profiles import by_profile, nightly
+from tests.profiles import SLOW, by_profile, nightly
 from tests.simulator.test_requests import LOG as REQUESTS
 from tests.sources.formats.tables import write
 
@@ -75,6 +75,7 @@ def _emptied(folder: Path) -> None:
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
+@SLOW
 @given(
     command=st.sampled_from(sorted(CALLS)),
     kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3),

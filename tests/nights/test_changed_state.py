@@ -20,6 +20,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
 from share_state.sources.segments import frame_segments
 from tests.nights.test_healing import audit, once, rules_found, tables
+from tests.profiles import SLOW
 from tests.truth import DATA
 
 WHOLE = DATA / "4.3.1/happy"
@@ -208,6 +209,7 @@ def _changes(draw: st.DrawFn) -> tuple[str, Callable[[list[Row]], None]]:
     return table, change
 
 
+@SLOW
 @given(change=_changes())
 @example(change=(LOGS, lambda rows: rows[1].update(carried="[" * 100_000)))
 @example(change=(LOGS, lambda rows: rows[1].update(carried=None)))
@@ -226,6 +228,7 @@ def test_no_change_of_a_row_leads_to_another_state(
     shutil.rmtree(lake)
 
 
+@SLOW
 @given(place=st.integers(0, 10**6), text=_TEXTS)
 def test_no_damage_to_a_row_without_digest_is_an_unexpected_failure(
     night: tuple[Path, Any], tmp_path_factory: pytest.TempPathFactory, place: int, text: str
