@@ -157,7 +157,7 @@ def test_before_the_first_record_the_groups_have_no_state(light: Command, tmp_pa
     for cut in (["--as-of-time", "2001-01-01"], [f"--as-of-offset={number}=0" for number in range(3)]):
         said = light("reconstruct", CHAOS, "--out", tmp_path / "w", *cut, "--json")
         assert (said.code, said.json["records"], said.json["share_partitions"]) == (0, 0, 0)
-        assert light("show", tmp_path / "w").out == "no share-partitions\n"
+        assert light("show", tmp_path / "w").out.startswith("no share-partitions\n")
 
 
 @pytest.mark.parametrize("command", ["reconstruct", "audit"])

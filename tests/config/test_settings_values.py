@@ -70,7 +70,8 @@ def test_json_with_escapes_is_read_as_it_is_meant(write):
 
 def test_the_defaults_are_those_of_the_fold_and_of_kafka():
     settings = settings_for(["/a"], "/b", (), {})
-    assert settings.limits.to_limits() == Limits()
+    # Only an audit judges the age of an export.
+    assert settings.limits.to_limits() == Limits(export_age=36)
     rest = settings.model_dump(exclude={"sources", "warehouse", "limits"})
     assert rest == {
         "cluster": "",
@@ -117,6 +118,9 @@ def test_every_limit_reaches_the_fold():
         "archiving_seconds": 7.5,
         "groups": {"orders.app": {"delivery_count": 10}, "slow": {"record_locks": 8, "delivery_count": 2}},
         "batch_bytes": 7,
+        "giving_up_minutes": 8.5,
+        "poison_ratio": 0.5,
+        "export_age": 9.5,
     }
     assert settings_for(["/a"], "/b", [f"limits={in_yaml(chosen)}"], {}).limits.to_limits() == Limits(**chosen)
 

@@ -250,12 +250,12 @@ def test_an_assignment_that_is_due_is_told_with_its_age(tmp_path):
     records = [*share_group("G1", {"m1": {T: [0, 1]}}, epoch=4, ready={T: [0, 1]}), group_metadata("G1", 5)]
     (row,) = found(folded(tmp_path, records), now_ms=NOW + 5000)
     assert (row["rule"], row["severity"]) == ("ASSIGNMENT_PENDING", "info")
-    assert row["message"] == "the assignment has epoch 4, but the group has been at 5 for 5000 ms"
+    assert row["message"] == "the assignment has epoch 4, but the group has been at 5 for 5.0 s"
 
 
 def test_a_group_that_waits_for_its_first_assignment_is_told(tmp_path):
     (row,) = found(folded(tmp_path, [group_metadata("G1", 1), member_metadata("G1", "m1")]), states())
-    assert row["message"] == "the assignment has no epoch yet, but the group has been at 1 for 0 ms"
+    assert row["message"] == "the assignment has no epoch yet, but the group has been at 1 for 0 s"
 
 
 def test_a_group_without_members_waits_for_nothing(tmp_path):
