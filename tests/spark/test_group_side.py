@@ -23,7 +23,7 @@ from share_state.pipeline.result import RunResult
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, find_group_logs, find_logs
 from share_state.sources.partition_count import PartitionCount, infer_partition_count
-from share_state.sources.topics import read_topics
+from share_state.sources.topics import Topics, read_topics
 from tests.fold.groups.described import scenarios
 from tests.fold.groups.group_writer import (
     Assigned,
@@ -55,7 +55,8 @@ def work_of(source: Path, **options: object) -> FoldPlan:
     claims = options.pop("claims", HISTORY)
     groups = GroupInput(beside, partitions, claims) if beside else None
     count = PartitionCount(options.pop("state_partitions", infer_partition_count(logs, STATE_TOPIC)))
-    return FoldPlan(logs, groups=groups, options=FoldOptions(partition_count=count), names_logs=True, **options)
+    fold_options = FoldOptions(topics=options.pop("topics", Topics()), partition_count=count)
+    return FoldPlan(logs, groups=groups, options=fold_options, names_logs=True, **options)
 
 
 @pytest.fixture
