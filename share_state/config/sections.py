@@ -270,7 +270,9 @@ class InputSettings(Section):
     )
     groups: GroupSettings | None = Field(default_factory=GroupSettings)
     dead_letters: Annotated[list[PathText], Option(metavar="PATH", without=_ONE_TABLE)] = Field(
-        default=[], description="exports of the dead-letter topics, or kafka://HOST:PORT; none by default"
+        default=[],
+        description="exports of the dead-letter topics, or kafka://HOST:PORT; by default those that a broker's data "
+        "folder names and holds",
     )
     dead_letters_copied_last: Annotated[bool, Option(without=_ONE_TABLE)] = Field(
         default=False, description="the dead-letter topics were copied after the state logs"
