@@ -15,7 +15,7 @@ from share_state.fold.states import RANGE_COLUMNS, batch_lists, read_batch_lists
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import column_bytes
 from share_state.kafka.share_partition_keys import KeyTable
-from share_state.kafka.state_records import STATE_BATCH
+from share_state.kafka.state_records import STATE_BATCH, Layout
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume_point import ResumePoint
 
@@ -217,13 +217,13 @@ def _parsed(carried: str) -> _CarriedLog | None:
         extent.runs = np.array([tuple(run) for run in log["runs"]], extent.runs.dtype)
         extent.cells = np.array([tuple(cell) for cell in log["cells"]], extent.cells.dtype)
         counts = LogCounts(
-            layouts=dict(log["layouts"]),
-            transactional=tuple(log["transactional"]),
-            unknown_types={kind: tuple(seen) for kind, seen in log["unknown_types"]},
-            unknown_tags=tuple(log["unknown_tags"]),
-            records=log.get("records", 0),
-            other_records=log.get("other_records", 0),
-            foreign=tuple(log.get("foreign", (NO_OFFSET, 0))),
+            layouts={_layout(number): int(offset) for number, offset in log["layouts"]},
+            transactional=_pair(log["transactional"]),
+            unknown_types={int(kind): _pair(seen) for kind, seen in log["unknown_types"]},
+            unknown_tags=_pair(log["unknown_tags"]),
+            records=int(log.get("records", 0)),
+            other_records=int(log.get("other_records", 0)),
+            foreign=_pair(log.get("foreign", (NO_OFFSET, 0))),
             deliveries={str(group): int(count) for group, count in log.get("deliveries", ())},
         )
         log.setdefault("break_at", NO_OFFSET)
@@ -233,6 +233,17 @@ def _parsed(carried: str) -> _CarriedLog | None:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedCheckpointError from error
     return _CarriedLog(mark, extent, counts, *numbers)
+
+
+def _layout(number: Any) -> int:
+    if number not in (Layout.EARLY, Layout.CURRENT):
+        raise ValueError(number)
+    return int(number)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    first, count = value
+    return int(first), int(count)
 
 
 def checkpoint_share_partitions(name: str, checkpoint: FoldCheckpoint) -> Iterator[pa.Table]:

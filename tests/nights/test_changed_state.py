@@ -117,6 +117,23 @@ def test_a_changed_state_is_found_and_not_believed(
     assert ("error", "RESUME_STATE_CHANGED") not in audit(WHOLE, tmp_path / "w").findings
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("layouts", [[7, 0], [2, 5]]), ("foreign", [0]), ("transactional", [1, 2, 3]), ("records", "x")]
+)
+def test_counts_that_no_run_writes_are_a_damaged_row(
+    night: tuple[Path, Any], named: Any, tmp_path: Path, name: str, value: Any, capfd: pytest.CaptureFixture[str]
+):
+    def change(rows: list[Row]) -> None:
+        without_digests(rows)
+        rows[0]["carried"] = json.dumps(json.loads(rows[0]["carried"]) | {name: value})
+
+    shutil.copytree(night[0], tmp_path / "w")
+    rewrite(tmp_path / "w", LOGS, change)
+    assert run(["audit", str(WHOLE), "--out", str(tmp_path / "w")]) == 0
+    assert capfd.readouterr().err.count(DAMAGED) == 1
+    assert tables(tmp_path / "w") == named
+
+
 @pytest.mark.parametrize("afresh", [[], ["--afresh"]])
 def test_a_damaged_row_is_a_note(
     night: tuple[Path, Any], named: Any, tmp_path: Path, afresh: list[str], capfd: pytest.CaptureFixture[str]
