@@ -217,14 +217,14 @@ def _parsed(carried: str) -> _CarriedLog | None:
         extent.runs = np.array([tuple(run) for run in log["runs"]], extent.runs.dtype)
         extent.cells = np.array([tuple(cell) for cell in log["cells"]], extent.cells.dtype)
         counts = LogCounts(
-            layouts={_layout(number): int(offset) for number, offset in log["layouts"]},
+            layouts={_layout(number): _int64(offset) for number, offset in log["layouts"]},
             transactional=_pair(log["transactional"]),
-            unknown_types={int(kind): _pair(seen) for kind, seen in log["unknown_types"]},
+            unknown_types={_int64(kind): _pair(seen) for kind, seen in log["unknown_types"]},
             unknown_tags=_pair(log["unknown_tags"]),
-            records=int(log.get("records", 0)),
-            other_records=int(log.get("other_records", 0)),
+            records=_int64(log.get("records", 0)),
+            other_records=_int64(log.get("other_records", 0)),
             foreign=_pair(log.get("foreign", (NO_OFFSET, 0))),
-            deliveries={str(group): int(count) for group, count in log.get("deliveries", ())},
+            deliveries={str(group): _int64(count) for group, count in log.get("deliveries", ())},
         )
         log.setdefault("break_at", NO_OFFSET)
         names = ("lost_at", "break_at", "archiving_since", "archiving_time", "last_snapshot_record")
@@ -243,7 +243,11 @@ def _layout(number: Any) -> int:
 
 def _pair(value: Any) -> tuple[int, int]:
     first, count = value
-    return int(first), int(count)
+    return _int64(first), _int64(count)
+
+
+def _int64(value: Any) -> int:
+    return int(np.int64(int(value)))
 
 
 def checkpoint_share_partitions(name: str, checkpoint: FoldCheckpoint) -> Iterator[pa.Table]:

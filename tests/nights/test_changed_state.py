@@ -118,7 +118,14 @@ def test_a_changed_state_is_found_and_not_believed(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("layouts", [[7, 0], [2, 5]]), ("foreign", [0]), ("transactional", [1, 2, 3]), ("records", "x")]
+    ("name", "value"),
+    [
+        ("layouts", [[7, 0], [2, 5]]),
+        ("foreign", [0]),
+        ("transactional", [1, 2, 3]),
+        ("records", "x"),
+        ("foreign", [2**64, 1]),
+    ],
 )
 def test_counts_that_no_run_writes_are_a_damaged_row(
     night: tuple[Path, Any], named: Any, tmp_path: Path, name: str, value: Any, capfd: pytest.CaptureFixture[str]
