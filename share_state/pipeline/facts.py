@@ -6,7 +6,7 @@ finding, CLUSTER_FACTS_DISAGREE.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -61,16 +61,15 @@ def settle_facts(
         state_partitions: the number of state partitions by the other sources.
         explicit_state_partitions: the number that the call sets; None if it does not.
     """
-    own = {name: value for name, value in facts.limits.items() if name not in explicit_limits}
-    group_names = facts.group_limits.keys() | limits.groups.keys()
-    groups = {
-        group: {**facts.group_limits.get(group, {}), **limits.groups.get(group, {})} for group in sorted(group_names)
-    }
-    settled = replace(limits, **own, groups=groups)
+    settled, own = _settle_limits(facts.limits, facts.group_limits, limits, explicit_limits)
     merged = merge_topics(topics, facts.topics)
+    origins = {name: facts.origins.get(name, BROKER_LIMITS[name]) for name in facts.limits}
     conflicts = chain(
-        (FactConflict(f"brokers disagree: {text}; the first is used") for text in facts.conflicts),
-        _limit_conflicts(facts, limits, explicit_limits),
+        _broker_conflicts(facts.conflicts),
+        _limit_conflicts(
+            facts.limits, limits, explicit_limits, {name: (f"by {one}", one) for name, one in origins.items()}
+        ),
+        _group_limit_conflicts(facts, limits),
         _topic_conflicts(topics, facts),
         _partition_conflicts(facts, explicit_state_partitions),
     )
@@ -109,23 +108,52 @@ def settle_live_limits(asked: "ClusterLimits | None", limits: Limits, explicit: 
     """
     if asked is None:
         return SettledLimits(limits)
-    own = {name: value for name, value in asked.of_brokers.items() if name not in explicit}
-    configured = {
-        group: {**asked.of_groups.get(group, {}), **set_by_call} for group, set_by_call in limits.groups.items()
-    }
-    conflicts = [FactConflict(f"brokers disagree: {text}; the first is used") for text in asked.conflicts]
-    for name, value in asked.of_brokers.items():
-        if name in explicit and (given := getattr(limits, name)) != value:
-            text = f"limits.{name} is {given} in the call or its configuration, but {value} on the brokers"
-            values = {"configured": str(given), BROKER_LIMITS[name]: str(value)}
-            conflicts.append(FactConflict(f"{text}; {given} is used", values))
+    settled, own = _settle_limits(asked.of_brokers, asked.of_groups, limits, explicit)
+    on_brokers = {name: ("on the brokers", key) for name, key in BROKER_LIMITS.items()}
+    differing = _limit_conflicts(asked.of_brokers, limits, explicit, on_brokers)
     origins = {f"{_OPTION}.{name}": f"{value} ({BROKER_LIMITS[name]} of the brokers)" for name, value in own.items()}
     return SettledLimits(
-        replace(limits, **own, groups={**asked.of_groups, **configured}),
+        settled,
         frozenset(asked.of_brokers),
         origins | {f"limits.of_cluster.{name}": str(value) for name, value in own.items()},
-        tuple(conflicts),
+        (*_broker_conflicts(asked.conflicts), *differing),
     )
+
+
+def _settle_limits(
+    of_brokers: Mapping[str, int],
+    of_groups: Mapping[str, Mapping[str, int]],
+    limits: Limits,
+    explicit: frozenset[str],
+) -> tuple[Limits, dict[str, int]]:
+    """The limits of a cluster where the call does not set them; and those of the brokers that are used."""
+    own = {name: value for name, value in of_brokers.items() if name not in explicit}
+    names = sorted(of_groups.keys() | limits.groups.keys())
+    groups = {group: {**of_groups.get(group, {}), **limits.groups.get(group, {})} for group in names}
+    return replace(limits, **own, groups=groups), own
+
+
+def _broker_conflicts(texts: Iterable[str]) -> Iterator[FactConflict]:
+    return (FactConflict(f"brokers disagree: {text}; the first is used") for text in texts)
+
+
+def _limit_conflicts(
+    of_brokers: Mapping[str, int],
+    limits: Limits,
+    explicit: frozenset[str],
+    origins: Mapping[str, tuple[str, str]],
+) -> Iterator[FactConflict]:
+    """Limits that the call sets to other values than the brokers have.
+
+    Args:
+        origins: name of a limit -> where the value of the brokers comes from, as the end of a clause, and as a name.
+    """
+    for name, value in of_brokers.items():
+        given = getattr(limits, name)
+        if name in explicit and given != value:
+            clause, origin = origins[name]
+            text = f"limits.{name} is {given} in the call or its configuration, but {value} {clause}; {given} is used"
+            yield FactConflict(text, {"configured": str(given), origin: str(value)})
 
 
 def merge_topics(first: Topics, second: Topics) -> Topics:
@@ -162,15 +190,7 @@ def _origins(facts: ClusterFacts, limits: Mapping[str, int]) -> dict[str, str]:
     return options | {f"limits.of_cluster.{name}": str(value) for name, value in limits.items()}
 
 
-def _limit_conflicts(facts: ClusterFacts, limits: Limits, explicit: frozenset[str]) -> Iterator[FactConflict]:
-    for name, value in facts.limits.items():
-        given = getattr(limits, name)
-        if name in explicit and given != value:
-            origin = facts.origins.get(name, BROKER_LIMITS[name])
-            text = (
-                f"limits.{name} is {given} in the call or its configuration, but {value} by {origin}; {given} is used"
-            )
-            yield FactConflict(text, {"configured": str(given), origin: str(value)})
+def _group_limit_conflicts(facts: ClusterFacts, limits: Limits) -> Iterator[FactConflict]:
     for group, own in facts.group_limits.items():
         for name, value in own.items():
             given = limits.groups.get(group, {}).get(name, value)

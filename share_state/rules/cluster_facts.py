@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from share_state.kafka.primitives import parse_digits
 from share_state.rules.registry import ERROR, WARNING, GroupBreach, Scope, listed, rule
-from share_state.sources.cluster_facts import ClusterSettings
+from share_state.sources.cluster_facts import ClusterSettings, used_value
 from share_state.sources.discovery import STATE_TOPIC
 
 _SHARE_VERSION, _METADATA_VERSION = "share.version", "metadata.version"
@@ -93,16 +94,16 @@ def state_topic_under_min_isr(cluster: AuditedCluster) -> Iterator[GroupBreach]:
     without a leader are not judged, because brokers that were stopped for a copy leave them so.
     """
     settings = cluster.settings
-    least = settings.topic_configs.get(STATE_TOPIC, {}).get("min.insync.replicas", "") if settings else ""
-    if settings is None or not least.isdecimal():
+    configs = settings.topic_configs.get(STATE_TOPIC, {}) if settings else {}
+    least = parse_digits(configs.get("min.insync.replicas", ""))
+    if settings is None or least is None:
         return
-    short = sorted(number for number, count in settings.state_in_sync.items() if count < int(least))
+    short = sorted(number for number, count in settings.state_in_sync.items() if count < least)
     if short:
         names = listed([f"{STATE_TOPIC}-{number}" for number in short], 3)
         text = f"{names}: fewer in-sync replicas than min.insync.replicas, {least}, so no state is written"
-        yield GroupBreach(
-            text, topic=STATE_TOPIC, evidence={"partitions": str(len(short)), "min.insync.replicas": least}
-        )
+        evidence = {"partitions": str(len(short)), "min.insync.replicas": str(least)}
+        yield GroupBreach(text, topic=STATE_TOPIC, evidence=evidence)
 
 
 @rule("GROUP_CONFIG_OUT_OF_BOUNDS", Scope.CLUSTER_FACTS, WARNING, "Kafka GroupConfig.evaluate (KIP-1240)")
@@ -116,7 +117,7 @@ def group_config_out_of_bounds(cluster: AuditedCluster) -> Iterator[GroupBreach]
     for group, configs in sorted(cluster.settings.group_configs.items()):
         for key, (least, most) in cluster.settings.bounds.items():
             value = configs.get(key, "")
-            if value.isdecimal() and not least <= int(value) <= most:
-                used = min(max(int(value), least), most)
+            used = used_value(value, (least, most))
+            if used is not None and used != parse_digits(value):
                 text = f"{key} is {value}, but brokers allow {least} to {most} and use {used}"
                 yield GroupBreach(text, group, evidence={key: value, "used": str(used)})

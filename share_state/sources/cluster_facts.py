@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from share_state.errors import InputError
 from share_state.kafka.metadata_records import ResourceType
+from share_state.kafka.primitives import parse_digits
 from share_state.sources import dead_letter_settings
 from share_state.sources.dead_letter_settings import DeadLetterSettings
 from share_state.sources.discovery import GROUP_TOPIC, HIGH_WATERMARK_CHECKPOINT, METADATA_FOLDER, STATE_TOPIC
@@ -37,11 +38,17 @@ BROKER_LIMITS = {
 }
 """Name in fold.limits.Limits -> broker config."""
 
-_GROUP_CONFIGS = {
-    "delivery_count": ("share.delivery.count.limit", "delivery.count.limit", 2, 10),
-    "record_locks": ("share.partition.max.record.locks", "partition.max.record.locks", 100, 4000),
+GROUP_LIMIT_CONFIGS = {
+    "delivery_count": "share.delivery.count.limit",
+    "record_locks": "share.partition.max.record.locks",
 }
-"""Name of a limit -> group config; the end of the names of the broker configs that bound it, and Kafka's bounds.
+"""Name of a limit -> group config that sets it."""
+
+_BOUNDS = {
+    "share.delivery.count.limit": ("delivery.count.limit", 2, 10),
+    "share.partition.max.record.locks": ("partition.max.record.locks", 100, 4000),
+}
+"""Group config -> the end of the names of the broker configs that bound it, and Kafka's bounds.
 Source: Kafka GroupConfig.evaluate (KIP-1240), ShareGroupConfig."""
 
 
@@ -74,6 +81,16 @@ class ClusterSettings:
     delivery_limits: Mapping[str, Sequence[tuple[int | None, int | None]]] = field(default_factory=dict)
 
     @property
+    def group_limits(self) -> dict[str, dict[str, int]]:
+        """Share group -> name of a limit that it sets for itself -> the value that brokers use."""
+        limits = dict[str, dict[str, int]]()
+        for group, configs in self.group_configs.items():
+            for limit, key in GROUP_LIMIT_CONFIGS.items():
+                if (used := used_value(configs.get(key), self.bounds[key])) is not None:
+                    limits.setdefault(group, {})[limit] = used
+        return limits
+
+    @property
     def dead_letter_topics(self) -> dict[str, str]:
         """Share group -> its dead-letter topic, for the groups that have one."""
         topics = {group: configs.get(dead_letter_settings.TOPIC, "") for group, configs in self.group_configs.items()}
@@ -97,7 +114,6 @@ class ClusterFacts:
         topics: topics that exist: names, partition counts, log starts and ends.
         removed_topics: id -> name of topics that were deleted.
         limits: name in fold.limits.Limits -> value, for the limits that brokers set.
-        group_limits: share group -> name of a limit -> the value that applies to it.
         settings: what decides whether share groups work; None without the metadata log.
         state_partitions, group_partitions: partitions of the state topic and of `__consumer_offsets`; None if unknown.
         origins: name of a fact -> where it comes from, in words.
@@ -110,13 +126,28 @@ class ClusterFacts:
     topics: Topics = field(default_factory=Topics)
     removed_topics: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
-    group_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     settings: ClusterSettings | None = None
     state_partitions: int | None = None
     group_partitions: int | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+
+    @property
+    def group_limits(self) -> Mapping[str, Mapping[str, int]]:
+        """As in ClusterSettings."""
+        return self.settings.group_limits if self.settings else {}
+
+
+def used_value(value: str | None, bounds: tuple[int, int]) -> int | None:
+    """The value that brokers use of a group config; None if it is not set, or is no number.
+
+    Args:
+        value: as the group sets it.
+        bounds: the least and the greatest value that brokers use.
+    """
+    number = parse_digits(value or "")
+    return None if number is None else min(max(number, bounds[0]), bounds[1])
 
 
 def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None = None) -> ClusterFacts:
@@ -144,7 +175,6 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
         topics=topics,
         removed_topics=_removed(metadata),
         limits=limits,
-        group_limits=settings.group_limits(cluster.group_configs) if cluster else {},
         settings=cluster,
         state_partitions=_partition_count(STATE_TOPIC, topics, settings, "state_partitions", origins),
         group_partitions=_partition_count(GROUP_TOPIC, topics, settings, "group_partitions", origins),
@@ -156,6 +186,7 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
 
 def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") -> ClusterSettings:
     group_configs = metadata.configs_of(ResourceType.GROUP)
+    bounds = {key: settings.bounds(end, least, most) for key, (end, least, most) in _BOUNDS.items()}
     live = metadata.live_topics
     wanted = {STATE_TOPIC, *(configs.get(dead_letter_settings.TOPIC, "") for configs in group_configs.values())}
     existing = live.filter(pc.is_in(live["topic"], pa.array([*wanted], pa.string())))
@@ -169,7 +200,7 @@ def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") ->
         is_complete=metadata.is_complete,
         features=metadata.features,
         group_configs=group_configs,
-        bounds={key: settings.bounds(end, least, most) for key, end, least, most in _GROUP_CONFIGS.values()},
+        bounds=bounds,
         topic_configs={name: configs.get(name, {}) for name in names},
         state_in_sync=dict(zip(of_state["partition"].tolist(), of_state["in_sync"].tolist(), strict=True)),
         dead_letters=DeadLetterSettings(
@@ -179,25 +210,22 @@ def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") ->
             topic_prefix=settings.text(dead_letter_settings.TOPIC_PREFIX, dead_letter_settings.DEFAULT_TOPIC_PREFIX),
             creates_topics=settings.text(dead_letter_settings.CREATES_TOPICS, "") == "true",
         ),
-        delivery_limits=_delivery_limits(metadata, settings),
+        delivery_limits=_delivery_limits(metadata, bounds),
     )
 
 
 def _delivery_limits(
-    metadata: ClusterMetadata, settings: "_BrokerSettings"
+    metadata: ClusterMetadata, bounds: Mapping[str, tuple[int, int]]
 ) -> dict[str, list[tuple[int | None, int | None]]]:
     """The changes of the delivery limits of groups, within the bounds that the brokers have now."""
-    config, end, least, most = _GROUP_CONFIGS["delivery_count"]
-    least, most = settings.bounds(end, least, most)
+    config = GROUP_LIMIT_CONFIGS["delivery_count"]
     changes = metadata.config_changes.filter(
         (pc.field("resource_type") == int(ResourceType.GROUP)) & (pc.field("key") == KEPT_CONFIGS.index(config))
     )
     limits = dict[str, list[tuple[int | None, int | None]]]()
-    for group, value, time in zip(
-        *(changes[name].to_pylist() for name in ("resource", "value", "timestamp")), strict=True
-    ):
-        limit = min(max(int(value), least), most) if value is not None and value.isdecimal() else None
-        limits.setdefault(group, []).append((time, limit))
+    columns = (changes[name].to_pylist() for name in ("resource", "value", "timestamp"))
+    for group, value, time in zip(*columns, strict=True):
+        limits.setdefault(group, []).append((time, used_value(value, bounds[config])))
     return limits
 
 
@@ -318,7 +346,8 @@ class _BrokerSettings:
     def number(self, key: str, name: str = "") -> int | None:
         """The value of a config, if it is a number; its origin is noted under the name of the fact."""
         for level in self._levels:
-            values = {origin: configs[key] for origin, configs in level if configs.get(key, "").lstrip("-").isdecimal()}
+            found = {origin: _integer(configs.get(key, "")) for origin, configs in level}
+            values = {origin: value for origin, value in found.items() if value is not None}
             if not values:
                 continue
             if len(set(values.values())) > 1:
@@ -328,19 +357,13 @@ class _BrokerSettings:
             origin, value = next(iter(values.items()))
             if name:
                 self.origins[name] = f"{key} in {origin}"
-            return int(value)
+            return value
         return None
 
-    def group_limits(self, configs: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, int]]:
-        """The limits that groups set for themselves, within the bounds of the brokers."""
-        bounds = {limit: self.bounds(end, least, most) for limit, (_, end, least, most) in _GROUP_CONFIGS.items()}
-        limits = dict[str, dict[str, int]]()
-        for group, config in configs.items():
-            for limit, (key, *_) in _GROUP_CONFIGS.items():
-                if config.get(key, "").isdecimal():
-                    least, most = bounds[limit]
-                    limits.setdefault(group, {})[limit] = min(max(int(config[key]), least), most)
-        return limits
+
+def _integer(text: str) -> int | None:
+    number = parse_digits(text.removeprefix("-"))
+    return -number if number is not None and text.startswith("-") else number
 
 
 def read_properties(file: InputPath) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from share_state.errors import InputError, missing_module
 from share_state.sources import dead_letter_settings, jars
-from share_state.sources.cluster_facts import BROKER_LIMITS
+from share_state.sources.cluster_facts import BROKER_LIMITS, GROUP_LIMIT_CONFIGS
 from share_state.sources.dead_letter_settings import DeadLetterSettings
 from share_state.sources.kafka_client import ClientProperties, bootstrap_servers, read_client_properties
 from share_state.sources.kafka_cluster import Cluster, ClusterOffsets
@@ -127,7 +127,10 @@ def fetch_limits(address: str, properties: str | None) -> ClusterLimits:
         SetupError: if Java or the jars of Kafka's client are missing.
     Source: Kafka Admin.describeConfigs, ConfigResource.Type.BROKER and GROUP; ShareGroupConfig, GroupConfig.
     """
-    limits, of_brokers, conflicts, notes = dict[str, dict[str, int]](), dict[str, int](), list[str](), list[str]()
+    limits = dict[str, dict[str, int]]()
+    of_brokers = dict[str, int]()
+    conflicts = list[str]()
+    notes = list[str]()
     client_properties = read_client_properties(properties)
     with _connected(address, client_properties) as (jvm, admin):
         try:
@@ -144,7 +147,7 @@ def fetch_limits(address: str, properties: str | None) -> ClusterLimits:
                 if of_brokers.setdefault(limit, int(value)) != int(value):
                     conflicts.append(f"{key} is {of_brokers[limit]}, but {value} on broker {node}")
         for group, answer in _configs(jvm, admin, "GROUP", _share_groups(jvm, admin)).items():
-            entries = {limit: answer.get(key) for limit, key in _GROUP_CONFIGS.items()}
+            entries = {limit: answer.get(key) for limit, key in GROUP_LIMIT_CONFIGS.items()}
             group_limits = {
                 limit: int(entry.value())
                 for limit, entry in entries.items()
@@ -153,12 +156,6 @@ def fetch_limits(address: str, properties: str | None) -> ClusterLimits:
             if group_limits:
                 limits[group] = group_limits
     return ClusterLimits(of_brokers, limits, tuple(conflicts), tuple(notes))
-
-
-_GROUP_CONFIGS = {
-    "delivery_count": "share.delivery.count.limit",
-    "record_locks": "share.partition.max.record.locks",
-}
 
 
 @dataclass(frozen=True, slots=True)

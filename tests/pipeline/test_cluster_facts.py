@@ -24,6 +24,7 @@ from tests.truth import DATA
 
 FOLDER = Path(__file__).parents[1] / "sources" / "cluster_facts" / "whole-broker"
 TRUTH = FOLDER / "truth"
+LIMIT = "share.delivery.count.limit"
 
 
 def plan_of(folder: Path, **values: object) -> FoldPlan:
@@ -197,3 +198,25 @@ def test_explain_says_which_delivery_limits_a_group_had(tmp_path, from_snapshot)
         f"The group's delivery limit was {begins} until 2023-11-14 22:14:20 UTC, then 9"
         " until 2023-11-14 22:15:20 UTC, then 5."
     )
+
+
+def test_brokers_with_different_bounds_are_one_finding(small):
+    bound = "group.share.max.delivery.count.limit"
+    records = [config(4, "1", bound, "6"), config(4, "2", bound, "8"), config(32, "high", LIMIT, "9")]
+    write_metadata_log(small, [records])
+    plan = plan_of(small)
+    (conflict,) = plan.fact_conflicts
+    assert f"{bound} is 6" in conflict.message
+    assert plan.options.limits.groups == {"high": {"delivery_count": 6}}
+
+
+def test_configs_of_thousands_of_digits_are_no_limits(small):
+    digits = "9" * 5000
+    records = [config(4, "1", f"group.{LIMIT}", digits), config(4, "", f"group.{LIMIT}", f"--{digits}")]
+    state_topic = [topic(9, "__share_group_state"), partition(9, 0)]
+    state_topic += [config(2, "__share_group_state", "min.insync.replicas", digits)]
+    write_metadata_log(small, [records, [config(32, "own", LIMIT, digits)], state_topic])
+    plan = plan_of(small)
+    assert (plan.options.limits.delivery_count, plan.options.limits.groups) == (5, {})
+    rules = share_state.reconstruct(str(small)).findings["rule"].to_pylist()
+    assert not {"GROUP_CONFIG_OUT_OF_BOUNDS", "STATE_TOPIC_UNDER_MIN_ISR"} & set(rules)
