@@ -83,7 +83,10 @@ def count_replaced(buffer, size, incoming_end, outcome):
     """
     row = np.int64(0)
     for new in range(len(buffer) // 3, incoming_end):
-        first, last, count, state = buffer[new].first, buffer[new].last, buffer[new].count, buffer[new].state
+        first = buffer[new].first
+        last = buffer[new].last
+        count = buffer[new].count
+        state = buffer[new].state
         while row < size and buffer[row].last < first:
             row += 1
         at = row

@@ -217,8 +217,8 @@ def _read_registration(data, at, end, row):
     at += 24 + (row.version >= 2)
     if at > end:
         return -1
+    at = _after_texts(data, at, end, 2, 4)
     at = _after_texts(data, at, end, 1, 4)
-    at = _after_texts(data, at, end, 0, 4)
     size, at = _uvarint_after(data, at, end)
     at += max(size - 1, 0)
     if at < 0 or size > _MAX_TEXT or end - at < 1 + (row.version >= 1):
@@ -312,15 +312,14 @@ def _after_array(data, at, end, width):
 
 
 @kernel
-def _after_texts(data, at, end, more_texts, width):
-    """The position after an array of structures of one or two texts, then `width` bytes, then tagged fields; or -1."""
+def _after_texts(data, at, end, texts, width):
+    """The position after an array of structures of some texts, then `width` bytes, then tagged fields; or -1."""
     count, at = _uvarint_after(data, at, end)
     # Each element takes more than a byte.
     if at < 0 or count < 1 or count - 1 > end - at:
         return np.int64(-1)
     for _ in range(count - 1):
-        at = _text(data, at, end)[2]
-        if more_texts:
+        for _ in range(texts):
             at = _text(data, at, end)[2]
         if at < 0 or width > end - at:
             return np.int64(-1)
