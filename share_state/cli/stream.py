@@ -24,10 +24,10 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, ShareStateError, WarehouseError, require
 from share_state.fold.limits import Limits
-from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LOCAL_MASTER, Progress
 from share_state.pipeline.facts import settle_live_limits
 from share_state.pipeline.inputs import find_cluster_address, find_dead_letters
+from share_state.pipeline.letters import StreamLetters
 from share_state.pipeline.plan import ask_limits
 from share_state.pipeline.resume import INITIAL, discard_unused, open_stream
 from share_state.pipeline.stream import StreamFold

@@ -1,11 +1,10 @@
-"""Rules that need several logs, judged by the driver: groups and dead letters against state, keys split across logs."""
+"""Rules that need several logs, judged by the driver: groups against state, keys split across logs, the cluster."""
 
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import gcd, inf
+from math import gcd
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -15,9 +14,9 @@ from share_state.config.inputs import JUDGE_NONE
 from share_state.config.sections import HISTORY
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
-from share_state.errors import InputError, pluralize
+from share_state.errors import InputError
 from share_state.fold.archiving import RANGES, merge_ranges
-from share_state.fold.dead_letters import LETTERS, LOST, NEVER, MatchedLetters, ReadLetters, match_letters, read_letters
+from share_state.fold.dead_letters import LETTERS, LOST, ReadLetters, read_letters
 from share_state.fold.groups import (
     FoldedGroups,
     add_topic_names,
@@ -29,20 +28,10 @@ from share_state.fold.states import KEY, key_texts, split_keys
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
+from share_state.pipeline.extents import extent_notes
+from share_state.pipeline.letters import judge_letters, known_times
 from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
-from share_state.pipeline.result import (
-    ABSENT_NOTE,
-    DEAD_LETTERS_NOTE,
-    GROUPS_NOTE,
-    START_NOTE,
-    TAIL_NOTE,
-    TIME_NOTE,
-    RunResult,
-    keep_proven,
-    logs_of_other_records,
-    mark_unsafe,
-    summarize,
-)
+from share_state.pipeline.result import RunResult, keep_proven, logs_of_other_records, mark_unsafe, summarize
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
 from share_state.rules.cluster_facts import AuditedCluster
@@ -53,12 +42,9 @@ from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
-from share_state.sources.as_of import Window
-from share_state.sources.dead_letters import DeadLetterSource
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
+from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.partition_count import missing_numbers, state_partition_coverage
-from share_state.sources.resume_point import READ_FROM_START
+from share_state.sources.partition_count import state_partition_coverage
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_cluster import KafkaSource
@@ -72,9 +58,6 @@ EXTENDED = (
 """Note on logs that were read beyond the planned end."""
 
 _EXTENDED_AS_OF = "; the state as of the given point lacks share-partitions of which only later records are left"
-
-_NAMES_NOTED = 10
-"""Log partitions that a note names; their number stands for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +131,7 @@ def settle_tables(
     tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
     cutoffs = mark_unsafe(tables[CUTOFF], logs_of_other_records(rows))
     tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
-    if plan.shows_cluster:
-        found = [*found, judge_cluster(plan)]
+    found = [*found, judge_cluster(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
@@ -345,9 +327,10 @@ def judge_across_logs(
         is_as_of = any((window.until_offset, window.until_time_ms) != (None, None) for window in windows)
         note = EXTENDED.format(listed(extended, 3)) + (_EXTENDED_AS_OF if is_as_of else "")
         result = replace(result, notes=(*result.notes, note))
-    if plan.shows_cluster:
-        found = [*found, judge_cluster(plan)]
-        result = result.with_driver_rows(found[-1:], {})
+    of_cluster = judge_cluster(plan)
+    if len(of_cluster):
+        found = [*found, of_cluster]
+        result = result.with_driver_rows([of_cluster], {})
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
         return result, DriverRows(found, tables)
@@ -374,8 +357,8 @@ def judge_across_logs(
 
 
 def judge_cluster(plan: FoldPlan) -> pa.Table:
-    """The findings of the rules over what is known of the cluster."""
-    if plan.judging == JUDGE_NONE:
+    """The findings of the rules over what is known of the cluster; the empty table if nothing is."""
+    if plan.judging == JUDGE_NONE or (plan.cluster is None and not plan.fact_conflicts):
         return table_schema("findings").empty_table()
     has_state = any(log.topic == STATE_TOPIC for log in plan.logs)
     cluster = AuditedCluster(plan.fact_conflicts, plan.cluster, has_state)
@@ -397,119 +380,6 @@ def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> 
     if plan.judging == JUDGE_NONE or not newest_ms or forms == {KAFKA_FORM}:
         return table_schema("findings").empty_table()
     return findings(Scope.EXPORT, ExportAge(newest_ms, audited_ms, plan.options.limits.export_age), plan.severities)
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedLetters:
-    """Dead letters that are matched with the state logs, and judged.
-
-    Attributes:
-        tables: LETTERS, LOST, and RANGES of the groups with dead letters or ARCHIVING.
-        findings: findings of the rules over dead letters.
-        notes: what cannot be known, one line each.
-    """
-
-    tables: dict[str, pa.Table]
-    findings: pa.Table
-    notes: tuple[str, ...]
-
-
-def judge_letters(
-    letters: ReadLetters,
-    ranges: pa.Table,
-    names: pa.Table,
-    known: Mapping[int | None, tuple[int, int]],
-    severities: Mapping[str, str],
-    *,
-    copied_last: bool,
-    partitions: Mapping[str, int] | None = None,
-    topic_of: Mapping[str, str] | None = None,
-) -> JudgedLetters:
-    """Match dead letters with the state logs, and apply the rules over them; arguments as for `match_letters`."""
-    matched = match_letters(
-        letters, ranges, names, known, copied_last=copied_last, partitions=partitions, topic_of=topic_of
-    )
-    rows = AuditedDeadLetters(matched.letters, matched.lost, letters.read.unusable)
-    tables = {LETTERS: matched.letters, LOST: matched.lost, RANGES: ranges_of_groups(ranges, matched.letters)}
-    return JudgedLetters(tables, findings(Scope.DEAD_LETTERS, rows, severities), _notes(letters, matched))
-
-
-def ranges_of_groups(ranges: pa.Table, letters: pa.Table) -> pa.Table:
-    """Rows of `archiving_ranges` of groups with dead letters or ARCHIVING."""
-    archiving = ranges.filter(pc.field("archiving_offset").is_valid())["group_id"]
-    kept = pc.unique(pa.concat_arrays([*letters["group_id"].chunks, *archiving.chunks]))
-    return ranges.filter(pc.is_in(ranges["group_id"], kept))
-
-
-class StreamLetters:
-    """The dead letters of a stream: read and matched again from time to time, while both sides grow.
-
-    Attributes:
-        tables: LETTERS, LOST and RANGES as of the last match; RANGES with what was noted since then, of all groups.
-        notes: the notes of the last match.
-    """
-
-    def __init__(
-        self,
-        find: Callable[[], DeadLetterSource],
-        *,
-        severities: Mapping[str, str] | None = None,
-        state_partitions: int | None = None,
-        copied_last: bool = False,
-        seconds: float = 60.0,
-    ) -> None:
-        """Begin without any dead letter.
-
-        Args:
-            find: finds the dead-letter topics as they are now.
-            severities, state_partitions: as in FoldPlan.
-            copied_last: as `dead_letters_copied_last` of FoldPlan; a live cluster is read after the state logs.
-            seconds: between two matches.
-        """
-        self._find, self._severities, self._state_partitions = find, severities or {}, state_partitions
-        self._copied_last, self._seconds, self._due = copied_last, seconds, time.monotonic() if seconds < inf else inf
-        self.tables = {name: table_schema(name).empty_table() for name in (LETTERS, LOST, RANGES)}
-        self.notes: tuple[str, ...] = ()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the dead letters are to be read again."""
-        return time.monotonic() >= self._due
-
-    def note(self, ranges: Sequence[pa.Table]) -> bool:
-        """Add the rows of `archiving_ranges` of a micro-batch; returns whether they are to be written."""
-        before = self.noted
-        self.tables[RANGES] = merge_ranges([self.tables[RANGES], *ranges])
-        return not self.noted.equals(before)
-
-    @property
-    def noted(self) -> pa.Table:
-        """RANGES of the groups with dead letters or ARCHIVING."""
-        return ranges_of_groups(self.tables[RANGES], self.tables[LETTERS])
-
-    def match(self, names: pa.Table, complete: Mapping[int | None, tuple[int | None, int]]) -> pa.Table:
-        """Read what is new, match it with what was noted, and set `tables`.
-
-        Args:
-            names: columns `topic_id` and `topic` of known topics.
-            complete: as for `known_times`.
-        Returns:
-            The findings about dead letters.
-        Raises:
-            ShareStateError: if they cannot be read; the next try is due later.
-        """
-        self._due = time.monotonic() + self._seconds
-        letters = read_letters(self._find(), self.tables[LETTERS])
-        judged = judge_letters(
-            letters,
-            self.tables[RANGES],
-            names,
-            known_times(complete, self._state_partitions),
-            self._severities,
-            copied_last=self._copied_last or letters.read.is_live,
-        )
-        self.tables, self.notes = judged.tables, judged.notes
-        return judged.findings
 
 
 def _settle_across_logs(
@@ -592,77 +462,6 @@ def judge_input(plan: FoldPlan, result: RunResult) -> RunResult:
     return replace(result, cutoff=settle_cutoffs(plan, result.cutoff, result.key_modulus), notes=notes)
 
 
-_WITHOUT_GROUPS = (
-    f"no logs of {GROUP_TOPIC} are in the input or beside its logs, so members, epochs, deleted groups and the"
-    " initialization of share-partitions are not known"
-)
-
-
-def extent_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
-    """What is not in the input, as far as it shows that: beginnings and ends of logs, partitions of ordinary topics.
-
-    Args:
-        progress: as in RunResult.
-    """
-    outside = [] if plan.outside is None else [f"{TIME_NOTE}{plan.outside}"]
-    outside += [f"{GROUPS_NOTE}{_WITHOUT_GROUPS}"] if plan.lacks_groups else []
-    return [*outside, *_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
-
-
-def _start_notes(plan: FoldPlan) -> list[str]:
-    unseen = [log for log in plan.logs if log.has_offsets and not log.shows_its_start and not _was_read(plan, log)]
-    if not unseen:
-        return []
-    names = listed([log.name for log in unseen], _NAMES_NOTED)
-    least = min(log.log_start_offset for log in unseen)
-    where = f"offset {least}" + (" or later" if unseen[1:] else "")
-    return [
-        f"{START_NOTE}{names}: the log's beginning is not in the input, which begins at {where}, and nothing in it"
-        " shows that the broker's log does: share-partitions whose records are all earlier are not in the tables"
-    ]
-
-
-def _was_read(plan: FoldPlan, log: LogPartition) -> bool:
-    """Whether an earlier audit read what precedes the input."""
-    resumed = (plan.resumed or {}).get(log.name)
-    return resumed is not None and resumed.checkpoint is not None and resumed.status not in READ_FROM_START
-
-
-def _absent_notes(plan: FoldPlan) -> list[str]:
-    """A note on each topic with control records, or beside them, of which the input lacks partitions that it shows."""
-    logs = [log for log in plan.logs if log.topic != STATE_TOPIC and log.partition is not None and log.source is None]
-    if plan.names_logs or not logs:
-        return []
-    notes = list[str]()
-    recorded_by_topic = {log.topic: set[int]() for log in logs}
-    recorded_by_topic |= {
-        topic: recorded for topic, recorded in recorded_partitions(logs).items() if not topic.startswith("__")
-    }
-    for topic, recorded in sorted(recorded_by_topic.items()):
-        numbers = {log.partition for log in logs if log.topic == topic}
-        below = missing_numbers(max(filter(None, numbers), default=0), numbers)
-        absent = sorted({*below, *recorded} - numbers)
-        if absent:
-            names = listed([f"{topic}-{number}" for number in absent], _NAMES_NOTED)
-            notes.append(f"{ABSENT_NOTE}{topic}: {names} are not in the input, so their states are not in the tables")
-    return notes
-
-
-def _tail_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
-    """A note on each copy that ends before the high watermark that is recorded beside it."""
-    notes = list[str]()
-    for log in plan.logs:
-        end = progress.get(log.name)
-        if end is None or plan.window_of(log) != Window() or (log.high_watermark or 0) <= end:
-            continue
-        records = pluralize((log.high_watermark or 0) - end, "record")
-        notes.append(
-            f"{TAIL_NOTE}{log.name}: the copy ends at offset {end}, {records} before the high watermark recorded beside"
-            " it: it was copied while the broker ran, or its newest segment is missing or truncated"
-        )
-    return notes
-
-
 MIXED = "the keys of the logs fit no number of state partitions, so one holds records of another"
 """Reason why no cutoff is safe."""
 
@@ -681,37 +480,3 @@ def settle_cutoffs(plan: FoldPlan, cutoffs: pa.Table, modulus: int) -> pa.Table:
     if not fits_no_count(plan, modulus):
         return cutoffs
     return mark_unsafe(cutoffs, {log.name: MIXED for log in plan.logs if log.topic == STATE_TOPIC})
-
-
-def known_times(
-    complete: Mapping[int | None, tuple[int | None, int]], state_partitions: int | None
-) -> dict[int | None, tuple[int, int]]:
-    """State partition -> the times (ms) between which its log shows every record; None for a log of unknown number.
-
-    A dead letter of an unknown share-partition is judged where every log is complete.
-
-    Args:
-        complete: state partition -> since when every record is folded, None if some may be missing; time of the newest.
-        state_partitions: number of partitions of the topic; None if unknown.
-    """
-    known = {number: (NEVER, 0) if since is None else (since, newest) for number, (since, newest) in complete.items()}
-    if state_partitions is not None and len(known) == state_partitions:
-        known[None] = max(one for one, _ in known.values()), min(one for _, one in known.values())
-    return known
-
-
-def _notes(letters: ReadLetters, matched: MatchedLetters) -> tuple[str, ...]:
-    notes, unnamed = list[str](), matched.letters.filter(pc.field("topic_id").is_null())
-    if len(unnamed):
-        names = listed(sorted(pc.unique(unnamed["topic"]).to_pylist()), 3)
-        dead = pluralize(len(unnamed), "dead letter")
-        notes.append(f"no match for {dead}: the ids of {names} are unknown; give topics")
-    if letters.read.others:
-        notes.append(f"skipped {pluralize(letters.read.others, 'record')} without the headers of dead letters")
-    for why, count in matched.unknown.items():
-        offsets = pluralize(count, "archived offset")
-        notes.append(f"it cannot be known whether dead letters were written for {offsets}: {why}")
-    if open_count := pc.sum(matched.letters["archived"].is_null()).as_py():
-        dead, why = pluralize(open_count, "dead letter"), "the state log begins too late, has a loss, or ends too early"
-        notes.append(f"it cannot be known whether the offsets of {dead} were archived: {why}")
-    return tuple(f"{DEAD_LETTERS_NOTE}: {note}" for note in notes)

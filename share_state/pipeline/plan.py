@@ -203,11 +203,6 @@ class FoldPlan:
     cluster: ClusterSettings | None = None
 
     @property
-    def shows_cluster(self) -> bool:
-        """Whether anything is known of the cluster that rules judge."""
-        return self.cluster is not None or bool(self.fact_conflicts)
-
-    @property
     def state_partition_numbers(self) -> list[int]:
         """The numbers of the state partitions in the input, as far as they are known."""
         return [log.partition for log in self.logs if log.topic == STATE_TOPIC and log.partition is not None]

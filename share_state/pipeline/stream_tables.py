@@ -27,7 +27,7 @@ from share_state.errors import NothingCommittedError, ShareStateError, Warehouse
 from share_state.fold.archiving import RANGES
 from share_state.fold.history import HISTORY_TABLE, LOG_TIME, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
-from share_state.pipeline.across_logs import StreamLetters
+from share_state.pipeline.letters import StreamLetters
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
 from share_state.pipeline.stream import COMPLETE, KEYS, LogChanges, StreamFold
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE

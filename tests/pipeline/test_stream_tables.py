@@ -19,9 +19,9 @@ from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
 from share_state.errors import WarehouseError
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline import stream_tables
-from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import find_dead_letters
+from share_state.pipeline.letters import StreamLetters
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.resume import INITIAL, open_stream

@@ -1,0 +1,86 @@
+"""Notes on what is not in an input, as far as it shows that: beginnings and ends of logs, partitions, groups."""
+
+from collections.abc import Mapping
+
+from share_state.errors import pluralize
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.result import ABSENT_NOTE, GROUPS_NOTE, START_NOTE, TAIL_NOTE, TIME_NOTE
+from share_state.rules.registry import listed
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
+from share_state.sources.partition_count import missing_numbers
+from share_state.sources.resume_point import READ_FROM_START
+
+_NAMES_NOTED = 10
+"""Log partitions that a note names; their number stands for the others."""
+
+
+_WITHOUT_GROUPS = (
+    f"no logs of {GROUP_TOPIC} are in the input or beside its logs, so members, epochs, deleted groups and the"
+    " initialization of share-partitions are not known"
+)
+
+
+def extent_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
+    """What is not in the input, as far as it shows that: beginnings and ends of logs, partitions of ordinary topics.
+
+    Args:
+        progress: as in RunResult.
+    """
+    outside = [] if plan.outside is None else [f"{TIME_NOTE}{plan.outside}"]
+    outside += [f"{GROUPS_NOTE}{_WITHOUT_GROUPS}"] if plan.lacks_groups else []
+    return [*outside, *_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
+
+
+def _start_notes(plan: FoldPlan) -> list[str]:
+    unseen = [log for log in plan.logs if log.has_offsets and not log.shows_its_start and not _was_read(plan, log)]
+    if not unseen:
+        return []
+    names = listed([log.name for log in unseen], _NAMES_NOTED)
+    least = min(log.log_start_offset for log in unseen)
+    where = f"offset {least}" + (" or later" if unseen[1:] else "")
+    return [
+        f"{START_NOTE}{names}: the log's beginning is not in the input, which begins at {where}, and nothing in it"
+        " shows that the broker's log does: share-partitions whose records are all earlier are not in the tables"
+    ]
+
+
+def _was_read(plan: FoldPlan, log: LogPartition) -> bool:
+    """Whether an earlier audit read what precedes the input."""
+    resumed = (plan.resumed or {}).get(log.name)
+    return resumed is not None and resumed.checkpoint is not None and resumed.status not in READ_FROM_START
+
+
+def _absent_notes(plan: FoldPlan) -> list[str]:
+    """A note on each topic with control records, or beside them, of which the input lacks partitions that it shows."""
+    logs = [log for log in plan.logs if log.topic != STATE_TOPIC and log.partition is not None and log.source is None]
+    if plan.names_logs or not logs:
+        return []
+    notes = list[str]()
+    recorded_by_topic = {log.topic: set[int]() for log in logs}
+    recorded_by_topic |= {
+        topic: recorded for topic, recorded in recorded_partitions(logs).items() if not topic.startswith("__")
+    }
+    for topic, recorded in sorted(recorded_by_topic.items()):
+        numbers = {log.partition for log in logs if log.topic == topic}
+        below = missing_numbers(max(filter(None, numbers), default=0), numbers)
+        absent = sorted({*below, *recorded} - numbers)
+        if absent:
+            names = listed([f"{topic}-{number}" for number in absent], _NAMES_NOTED)
+            notes.append(f"{ABSENT_NOTE}{topic}: {names} are not in the input, so their states are not in the tables")
+    return notes
+
+
+def _tail_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
+    """A note on each copy that ends before the high watermark that is recorded beside it."""
+    notes = list[str]()
+    for log in plan.logs:
+        end = progress.get(log.name)
+        if end is None or plan.window_of(log) != Window() or (log.high_watermark or 0) <= end:
+            continue
+        records = pluralize((log.high_watermark or 0) - end, "record")
+        notes.append(
+            f"{TAIL_NOTE}{log.name}: the copy ends at offset {end}, {records} before the high watermark recorded beside"
+            " it: it was copied while the broker ran, or its newest segment is missing or truncated"
+        )
+    return notes
