@@ -22,7 +22,7 @@ from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
 from share_state.sources.tables import CONSUMED, rows_of_batches, rows_to_chunk
-from share_state.sources.topics import Topics
+from share_state.sources.topics import Topics, topics_of
 
 try:
     import confluent_kafka
@@ -225,24 +225,22 @@ class Cluster:
             raise client_error(self.address, error, self._errors) from None
 
     def topics(self) -> Topics:
-        """Names and end offsets of all topics that this user may see and that are not internal."""
+        """Names, partitions, log starts and ends of all topics that this user may see and that are not internal."""
         names = sorted(name for name, topic in self._list_topics().items() if topic.error is None)
         described = {name: topic for name, topic in self._described(names).items() if not topic.is_internal}
         partitions = [(name, partition.id) for name, topic in described.items() for partition in topic.partitions
                       if partition.leader is not None]  # fmt: skip
+        # A log start that moves meanwhile must not be after the end.
+        starts = self._offsets(partitions, _admin.OffsetSpec.earliest())
         ends = self._offsets(partitions, _admin.OffsetSpec.latest())
         ids = {name: topic_id_text(topic.topic_id) for name, topic in described.items()}
-        return Topics(
-            pa.table({"topic_id": pa.array(ids.values(), pa.string()), "topic": pa.array(ids.keys(), pa.string())}),
-            pa.table(
-                {
-                    "topic_id": pa.array([ids[name] for name, _ in ends], pa.string()),
-                    "partition": pa.array([partition for _, partition in ends], pa.int32()),
-                    "end_offset": pa.array(ends.values(), pa.int64()),
-                }
-            ),
-            are_live=True,
+        topics = topics_of(
+            {topic_id: name for name, topic_id in ids.items()},
+            ends={(ids[name], partition): end for (name, partition), end in ends.items()},
+            starts={(ids[name], partition): start for (name, partition), start in starts.items()},
+            partition_counts={ids[name]: len(topic.partitions) for name, topic in described.items()},
         )
+        return replace(topics, are_live=True)
 
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
         futures = self._admin.describe_topics(
