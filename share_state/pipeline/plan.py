@@ -176,6 +176,7 @@ class FoldPlan:
         facts: facts about the cluster that its data folder holds, and where from, for the options of a run.
         fact_conflicts: facts about the cluster for which two sources disagree.
         cluster: settings of the cluster by its metadata log; None without one.
+        data_folders: data folders of the brokers that hold the logs.
     """
 
     logs: Sequence[LogPartition]
@@ -201,6 +202,7 @@ class FoldPlan:
     facts: Mapping[str, str] = field(default_factory=dict)
     fact_conflicts: tuple[FactConflict, ...] = ()
     cluster: ClusterSettings | None = None
+    data_folders: tuple[str, ...] = ()
 
     @property
     def state_partition_numbers(self) -> list[int]:
@@ -424,6 +426,7 @@ def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPla
         facts=settled.origins,
         fact_conflicts=settled.conflicts,
         cluster=facts.settings,
+        data_folders=facts.folders,
     )
 
 

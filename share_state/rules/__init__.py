@@ -5,7 +5,8 @@ and `chains` over records with their context; `operations` over the folded state
 lacks; `topics` compares the state with topics. `control_chains` and `control_records` have the rules for control
 records of the KIP-932 draft. `groups` and `group_members` have the rules over share groups, with the input that
 `group_context` defines; `sticky` the rules over classic consumer groups, and `dead_letters` those over dead-letter
-topics. `cluster_facts` has those over what is known of the cluster.
+topics. `cluster_facts` has those over what is known of the cluster, `retention` that over the age of unfinished
+records.
 """
 
 from share_state.rules import (  # noqa: F401  importing them registers their rules
@@ -21,6 +22,7 @@ from share_state.rules import (  # noqa: F401  importing them registers their ru
     operations,
     record_batches,
     records,
+    retention,
     state_batches,
     sticky,
     topics,

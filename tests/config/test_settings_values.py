@@ -120,6 +120,7 @@ def test_every_limit_reaches_the_fold():
         "batch_bytes": 7,
         "giving_up_minutes": 8.5,
         "poison_ratio": 0.5,
+        "retention_ratio": 0.5,
         "export_age": 9.5,
     }
     assert settings_for(["/a"], "/b", [f"limits={in_yaml(chosen)}"], {}).limits.to_limits() == Limits(**chosen)
