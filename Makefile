@@ -51,7 +51,7 @@ demo: $(VENV)/.runtime ## reconstruct the shipped broker log and show the tables
 	$(BIN)/share-state cutoff $(DEMO_INPUT) --topics $(DEMO_INPUT)/topics.json --verify
 
 test: setup ## run every test
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 lint: setup ## run ruff, the type checker and the import contracts
 	@$(BIN)/ruff check .

@@ -39,7 +39,7 @@ from tests.truth import DATA
 
 TABLES = ("share_partition_state", "in_flight", "findings", "cutoff")
 SCENARIOS = by_profile(
-    ["4.3.1/happy", "4.3.1/prune", "4.4.0/chaos", "4.4.0/dlq", "4.3.1/fuzz"],
+    ["4.3.1/prune", "4.4.0/dlq", "4.3.1/fuzz"],  # tests below take chaos
     sorted(f"{path.parent.name}/{path.name}" for path in DATA.glob("4.*/*") if path.is_dir()),
 )
 
