@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse
 from share_state.errors import WarehouseError, pluralize
-from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
+from share_state.fold.dead_letters.archiving import RANGES
 from share_state.fold.history import HISTORY_TABLE, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age, read_driver_side
