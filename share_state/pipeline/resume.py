@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileSystem
 
-from share_state.config.inputs import JUDGE_ALL
+from share_state.config.input_spec import JUDGE_ALL
 from share_state.delta.reader import CommittedTables, delete_folder, open_filesystem, warehouse_errors
 from share_state.errors import InputError, NothingCommittedError, ShareStateError, WarehouseError
 from share_state.fold.checkpoint import (
@@ -27,7 +27,7 @@ from share_state.fold.checkpoint import (
 from share_state.fold.state_log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.pipeline.plan import FoldPlan, ResumedLog, read_checkpoint
-from share_state.pipeline.stream import state_bytes
+from share_state.pipeline.stream_fold import state_bytes
 from share_state.pipeline.stream_tables import StreamRun, last_stream_run
 from share_state.pipeline.task import CUTOFF, FINDINGS, STATE
 from share_state.sources.as_of import Window

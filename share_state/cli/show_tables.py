@@ -7,9 +7,9 @@ import typer
 from share_state.cli.completion import complete_group
 from share_state.cli.main import command
 from share_state.cli.options import Group, Json, Partition, Topic, Warehouse
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.report import console
-from share_state.report.cluster import print_cluster
+from share_state.report.cluster_use import print_cluster
 from share_state.report.show import describe_groups, print_groups, print_state, print_state_json
 
 
