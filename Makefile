@@ -39,7 +39,7 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@command -v promtool >/dev/null || test -x $(BIN)/promtool || { $(call TIMED,get promtool,$(PROMTOOL)); }
 	@touch $@
 
-$(VENV)/.ready: $(VENV)/.dev $(foreach package,fold jit kafka rules sources,$(wildcard share_state/$(package)/*.py)) share_state/cli/setup.py
+$(VENV)/.ready: $(VENV)/.dev $(foreach package,fold fold/* jit kafka rules sources,$(wildcard share_state/$(package)/*.py)) share_state/cli/setup.py
 	@$(BIN)/share-state setup --with-test-jars
 	@touch $@
 
@@ -51,7 +51,7 @@ demo: $(VENV)/.runtime ## reconstruct the shipped broker log and show the tables
 	$(BIN)/share-state cutoff $(DEMO_INPUT) --verify
 
 test: setup ## run every test
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 lint: setup ## run ruff, the type checker and the import contracts
 	@$(BIN)/ruff check .

@@ -19,7 +19,7 @@ os.environ["SHARE_STATE_LIMITS__EXPORT_AGE"] = "0"
 os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
 
 
-LONGEST = ("spark", "test_nights.py", "test_healing.py")
+LONGEST = ("spark", "broker", "test_nights.py", "test_healing.py")
 """The groups of tests that take longest begin first, so that no process has one of them left at its end."""
 _ORDER = {name: place for place, name in enumerate(LONGEST)}
 
@@ -31,7 +31,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Of several processes one has the Spark session and the broker, and a file stays with one for its fixtures."""
+    """Of several processes one has the Spark session, one the broker, and a file stays with one for its fixtures.
+
+    Tests with both are with the broker, in a Spark session of their own: it starts sooner than a second broker.
+    """
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     yield
@@ -39,8 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
 
 def _group(item: pytest.Item) -> str:
-    shares = _asks_for_spark(item) or {"broker", "can_run_broker"} <= {*getattr(item, "fixturenames", ())}
-    return "spark" if shares else item.nodeid.partition("::")[0]
+    if {"broker", "can_run_broker"} <= {*getattr(item, "fixturenames", ())}:
+        return "broker"
+    return "spark" if _asks_for_spark(item) else item.nodeid.partition("::")[0]
 
 
 def _asks_for_spark(item: pytest.Item) -> bool:
@@ -86,6 +90,6 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
 def tasks(request: pytest.FixtureRequest) -> "Executor":
     """Threads of this process, and Spark's tasks. A test of the first needs no session."""
     from share_state.pipeline.executor import LocalExecutor  # noqa: PLC0415  numba reads the environment that is set above
-    from share_state.spark.executor import SparkExecutor  # noqa: PLC0415
+    from share_state.spark.spark_executor import SparkExecutor  # noqa: PLC0415
 
     return LocalExecutor() if request.param == HERE else SparkExecutor(request.getfixturevalue("spark"))

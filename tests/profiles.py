@@ -2,7 +2,7 @@
 
 `fast`, the default, is what `make test` runs. `nightly` draws 300 times as many examples and takes hours:
 
-    HYPOTHESIS_PROFILE=nightly .venv/bin/python -m pytest -n 2 --dist loadgroup
+    HYPOTHESIS_PROFILE=nightly .venv/bin/python -m pytest -n 3 --dist loadgroup
 
 A test that repeats the same check over many inputs takes a few of them by default and all of them in `nightly`, by
 `by_profile`. A failing example that was drawn becomes an `@example`, which both profiles run.

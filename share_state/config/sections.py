@@ -170,6 +170,13 @@ class LimitSettings(Section):
         allow_inf_nan=False,
         description="share of the records finished since the last audit that may be given up without a finding",
     )
+    retention_ratio: float = Field(
+        default=_KAFKA.retention_ratio,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="share of `retention.ms` of its topic that the first unfinished record may be old",
+    )
     export_age: float = Field(
         default=36,
         ge=0,

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 CORE_TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
 """The tables of every run; `runs` is committed last."""
 
-AUDIT_TABLES = ("share_partition_history", "carried_share_partitions", "carried_logs")
+AUDIT_TABLES = ("share_partition_history", "carried_share_partitions", "carried_logs", "group_outcomes")
 """The further tables of an audit."""
 
 OPTIONAL_TABLES = ("timeline",)

@@ -12,7 +12,15 @@ from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, piece_bounds
 from share_state.fold.outcomes import NO_TIME
 from share_state.fold.state_chains import Chains
-from share_state.fold.states import KEY, declared_table, key_texts, slice_chains, to_timestamps, window_tiles
+from share_state.fold.states import (
+    KEY,
+    declared_table,
+    key_texts,
+    row_texts,
+    slice_chains,
+    to_timestamps,
+    window_tiles,
+)
 from share_state.kafka.delivery_states import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, TERMINAL, is_poison
 from share_state.sources.resume_point import KEPT_STATE
 
@@ -25,6 +33,19 @@ OK, NO_MEMBERS, GIVING_UP, STALL, STOP, REWIND = "OK", "NO_MEMBERS", "GIVING_UP"
 VERDICTS = (REWIND, STOP, STALL, GIVING_UP, NO_MEMBERS, OK)
 """The worst first; readers count any other verdict as worse than OK."""
 
+RECORD_TIMES = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("effective_start_offset", pa.int64()),
+        ("time_ms", pa.int64()),
+    ]
+)
+"""When the first record of a topic-partition at or after an offset was written."""
+
+FROM_RECORD, FROM_DELIVERY = "record", "delivery"
+"""What `oldest_unfinished_time` is the time of."""
+
 OUTCOME_COLUMNS = {
     "acknowledged_records": "acknowledged",
     "given_up_records": "given_up",
@@ -33,6 +54,9 @@ OUTCOME_COLUMNS = {
     "dead_lettered_records": "dead_lettered",
 }
 """Column -> field of OUTCOMES: what became of deliveries since the last audit."""
+
+GROUP_OUTCOMES = "group_outcomes"
+"""A table of audits: the sums of OUTCOME_COLUMNS by group over all of them."""
 
 _MS_PER_MINUTE = 60_000
 
@@ -121,6 +145,7 @@ def add_verdicts(
     limits: Limits,
     misplaced: Sequence[str] = (),
     empty_groups: Sequence[str] = (),
+    record_times: pa.Table | None = None,
 ) -> pa.Table:
     """Add time, run and verdict to rows of `history_pieces`; the verdicts follow Burrow.
 
@@ -139,15 +164,14 @@ def add_verdicts(
         limits: limits of the cluster.
         misplaced: rows to drop, as `key_texts` with the state partition.
         empty_groups: the groups that have no members, as far as the group side is known.
+        record_times: when records of topics were written, as RECORD_TIMES; None if no topic's log is in the export.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """
-    if misplaced:
-        rows = rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), pa.array(misplaced))))
-    names = ("start_offset", PREVIOUS_START, "lag", "waiting_records", "archiving_records")
-    start, before, lag, waiting, archiving = (rows[name].fill_null(-1).to_numpy() for name in names)
+    rows = without_misplaced(rows, misplaced)
+    start, before = (rows[name].fill_null(-1).to_numpy() for name in ("start_offset", PREVIOUS_START))
     effective = rows["effective_start_offset"].fill_null(-1).to_numpy()
-    unfinished = np.where(lag >= 0, lag, waiting + archiving)
+    unfinished = unfinished_records(rows)
     own_time = np.minimum(rows[LOG_TIME].fill_null(-1).to_numpy(), time)
     until = np.where(rows[IS_KEPT].fill_null(False).to_numpy(), own_time, time)
     idle = _milliseconds_since(rows["active_time"], until)
@@ -178,6 +202,7 @@ def add_verdicts(
         ),
         NO_MEMBERS: (*wait, ", and the group has no members"),
     }
+    oldest, origin = _oldest_times(rows, is_active, record_times)
     kept = rows.drop_columns([PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME, IS_KEPT, ONLY_FAILING])
     columns: dict[str, Any] = dict(zip(kept.column_names, kept.columns, strict=True))
     columns |= {
@@ -185,8 +210,57 @@ def add_verdicts(
         "time": to_timestamps(np.full(len(rows), max(time, 0))),
         "verdict": pa.DictionaryArray.from_arrays(pa.array(verdict), list(VERDICTS)),
         "reason": _reason(verdict, reasons),
+        "oldest_unfinished_time": oldest,
+        "oldest_unfinished_from": origin,
     }
     return declared_table(HISTORY_TABLE, columns)
+
+
+def without_misplaced(rows: pa.Table, misplaced: Sequence[str]) -> pa.Table:
+    """Rows with KEY and state_partition, without those of some share-partitions (`key_texts` with that partition)."""
+    if not misplaced:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), pa.array(misplaced))))
+
+
+def add_group_outcomes(before: pa.Table, rows: pa.Table) -> pa.Table:
+    """The table `group_outcomes` after an audit.
+
+    Args:
+        before: the table after the audit before; empty before the first.
+        rows: group_id and OUTCOME_COLUMNS of the rows of the audit; null where the log does not show it.
+    """
+    columns = ["group_id", *OUTCOME_COLUMNS]
+    both = pa.concat_tables([before.select(columns), rows.select(columns).cast(before.schema)])
+    sums = both.group_by("group_id", use_threads=False).aggregate([(name, "sum") for name in OUTCOME_COLUMNS])
+    totals = {name: sums[f"{name}_sum"].fill_null(0) for name in OUTCOME_COLUMNS}
+    return declared_table(GROUP_OUTCOMES, {"group_id": sums["group_id"]} | totals).sort_by("group_id")
+
+
+def unfinished_records(rows: pa.Table) -> np.ndarray:
+    """Records of each share-partition that are not finished, int64: its lag; those in flight if that is unknown."""
+    names = ("lag", "waiting_records", "archiving_records")
+    lag, waiting, archiving = (rows[name].fill_null(-1).to_numpy() for name in names)
+    return np.where(lag >= 0, lag, waiting + archiving)
+
+
+def _oldest_times(
+    rows: pa.Table, is_unfinished: np.ndarray, record_times: pa.Table | None
+) -> tuple[pa.Array | pa.ChunkedArray, pa.Array]:
+    """The columns oldest_unfinished_time and oldest_unfinished_from."""
+    # A delivery shows that the first unfinished record existed only if no finished record lies before it.
+    is_first = pc.equal(rows["effective_start_offset"], rows["start_offset"])
+    shown = pc.if_else(is_first, rows[FIRST_DELIVERY_AT].cast(pa.int64()), pa.scalar(None, pa.int64()))
+    if record_times is None:
+        written = pa.nulls(len(rows), pa.int64())
+    else:
+        places, known = (row_texts([table[name] for name in RECORD_TIMES.names[:-1]]) for table in (rows, record_times))
+        written = record_times["time_ms"].combine_chunks().take(pc.index_in(places, known))
+    written = pc.multiply(written, 1000)
+    nothing = pa.scalar(None, pa.int64())
+    times = pc.if_else(pa.array(is_unfinished), pc.coalesce(written, shown), nothing)
+    origin = pc.if_else(pc.is_valid(written), FROM_RECORD, FROM_DELIVERY)
+    return times.cast(pa.timestamp("us", "UTC")), pc.if_else(pc.is_valid(times), origin, pa.scalar(None, pa.string()))
 
 
 def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray | pa.Array, ...]]) -> pa.Array:

@@ -29,6 +29,7 @@ class Limits:
         archiving_seconds: seconds that an offset may stay in ARCHIVING; most dead-letter writes take less than one.
         giving_up_minutes: minutes for which a share-partition may only give up records and acknowledge none.
         poison_ratio: share of the records finished since the last audit that may be given up without a finding.
+        retention_ratio: share of retention.ms that the first unfinished record may be old without a finding.
         export_age: hours that the newest record of an audited export may be old; 0 for any age (audits set 36).
         groups: share group -> limits that it sets for itself (name in GROUP_LIMITS -> value).
         batch_bytes: bytes that a decompressed record batch may have.
@@ -44,6 +45,7 @@ class Limits:
     archiving_seconds: float = 60
     giving_up_minutes: float = 10
     poison_ratio: float = 0.01
+    retention_ratio: float = 0.8
     export_age: float = 0
     groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     batch_bytes: int = MAX_BODY_SIZE

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,20 +14,30 @@ import pyarrow.compute as pc
 
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse
 from share_state.errors import WarehouseError, pluralize
-from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
-from share_state.fold.history import HISTORY_TABLE, add_verdicts
-from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.fold.dead_letters.archiving import RANGES
+from share_state.fold.history import (
+    GROUP_OUTCOMES,
+    HISTORY_TABLE,
+    OUTCOME_COLUMNS,
+    add_group_outcomes,
+    add_verdicts,
+    without_misplaced,
+)
+from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
+from share_state.pipeline.oldest_records import judge_oldest_records
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.reconstruct import carried_logs, finish_findings, replace_tables
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan, without_changed
+from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.coverage import EXPORT_STALE
 from share_state.rules.registry import OFF
+from share_state.schema.declarations import table_schema
 from share_state.sources.resume_point import READ_FROM_START, digest_of_logs
 
 _LOG = logging.getLogger("share_state")
@@ -134,9 +144,14 @@ def run_audit(
         pruning = judge_pruning(
             executor, plan, result, last_audit=last and last.tables, now_ms=clock if by_wall_clock else None
         )
-        added = [table for table in (judge_export_age(plan, result.log_time, clock), pruning) if len(table)]
+        with progress("read the times of the oldest unfinished records"):
+            oldest = judge_oldest_records(plan, sink, now)
+        result = replace(result, notes=(*result.notes, *oldest.notes))
+        judged = (judge_export_age(plan, result.log_time, clock), pruning, oldest.findings)
+        added = [table for table in judged if len(table)]
         result = result.with_driver_rows(added) if added else result
         _LOG.info("read %s of %s", pluralize(result.records, "new record"), pluralize(len(plan.logs), "log partition"))
+        outcomes = add_group_outcomes(_outcomes_before(last), _read_outcomes(sink, result))
         with progress("write findings and history"):
             finish_findings(sink, result, [*rows.findings, *added])
             sink.add(FINDINGS, _settled(plan, last, kept))
@@ -147,10 +162,16 @@ def run_audit(
                 limits=plan.options.limits,
                 misplaced=result.misplaced,
                 empty_groups=side.empty_groups(extended_logs(plan, result.progress)),
+                record_times=oldest.times,
             )
             sink.finish(HISTORY_TABLE, finish)
         with progress("commit"):
-            made = {"cutoff": result.cutoff, "carried_logs": carried_logs(result, plan), **rows.tables}
+            made = {
+                "cutoff": result.cutoff,
+                "carried_logs": carried_logs(result, plan),
+                GROUP_OUTCOMES: outcomes,
+                **rows.tables,
+            }
             replace_tables(sink, (FINDINGS, *_WRITTEN), made)
             sink.append(HISTORY_TABLE, tables.run_ids(HISTORY_TABLE) - kept | {result.run_id})
             sink.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
@@ -163,6 +184,27 @@ def _is_as_old(plan: FoldPlan, last: LastRun, clock: int) -> bool:
     """Whether unchanged input is older than `limits.export_age` only if the last audit has found that."""
     found = last.tables.read(FINDINGS, pc.field("rule") == EXPORT_STALE, ["rule"])
     return len(found) == len(judge_export_age(plan, last.tables.log_time, clock))
+
+
+def _read_outcomes(sink: Sink, result: RunResult) -> pa.Table:
+    """The columns of the history that `add_group_outcomes` sums up."""
+    identity = (*KEY, "state_partition") if result.misplaced else ("group_id",)
+    rows = sink.read(HISTORY_TABLE, [*identity, *OUTCOME_COLUMNS])
+    return without_misplaced(rows, result.misplaced)
+
+
+def _outcomes_before(last: LastRun | None) -> pa.Table:
+    """The table `group_outcomes` of the last audit; if it is lost or from before the table, the sums of its history."""
+    totals = table_schema(GROUP_OUTCOMES).empty_table()
+    if last is None:
+        return totals
+    if last.tables.holds(GROUP_OUTCOMES):
+        with suppress(WarehouseError):
+            return last.tables.read(GROUP_OUTCOMES)
+    with suppress(WarehouseError):
+        for rows in last.tables.batches(HISTORY_TABLE, ("group_id", *OUTCOME_COLUMNS)):
+            totals = add_group_outcomes(totals, rows)
+    return totals
 
 
 def _noted_from(plan: FoldPlan, last: LastRun | None) -> int:

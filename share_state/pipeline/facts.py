@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from share_state.config.sections import LimitSettings
 from share_state.errors import InputError
 from share_state.fold.limits import GROUP_LIMITS, Limits
-from share_state.rules.cluster_facts import FactConflict
+from share_state.rules.cluster_settings import FactConflict
 from share_state.sources.cluster_facts import BROKER_LIMITS, ClusterFacts
 from share_state.sources.discovery import LogPartition
 from share_state.sources.group_configs import GroupConfigs

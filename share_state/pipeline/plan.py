@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.config.inputs import JUDGE_ALL, JUDGE_NONE, JUDGE_STATE, FieldNames, InputSpec
+from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE, JUDGE_STATE, FieldNames, InputSpec
 from share_state.config.sections import HISTORY, GroupSettings, Source
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.errors import InputError, SetupError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint, restore_checkpoint
 from share_state.fold.continuity import fold_after
 from share_state.fold.dialect import CutoffVerification, dialect_of, verify_cutoff
-from share_state.fold.explain import share_partitions
+from share_state.fold.fold_options import ControlOptions, FoldOptions, SharePartitionFilter
 from share_state.fold.limits import GroupLimits
 from share_state.fold.log_stats import Folded
-from share_state.fold.options import ControlOptions, FoldOptions, SharePartitionFilter
+from share_state.fold.offset_history import share_partitions
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
@@ -45,7 +45,7 @@ from share_state.pipeline.inputs import (
     read_frame,
     read_group_export,
 )
-from share_state.rules.cluster_facts import FactConflict
+from share_state.rules.cluster_settings import FactConflict
 from share_state.rules.findings import RecordRules, judge
 from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
@@ -63,13 +63,13 @@ from share_state.sources.group_configs import GroupConfigs
 from share_state.sources.log_times import time_span
 from share_state.sources.partition_count import count_partitions, infer_partition_count
 from share_state.sources.pruned_logs import copy_log, read_pieces, read_whole
+from share_state.sources.record_tables import Columns
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
-from share_state.sources.tables import Columns
 from share_state.sources.topics import Topics, read_subscriptions, read_topics
 
 if TYPE_CHECKING:
-    from share_state.sources.dead_letters import DeadLetterSource
+    from share_state.sources.dead_letter_topics import DeadLetterSource
     from share_state.sources.kafka_admin import ClusterLimits
     from share_state.sources.kafka_cluster import KafkaSource
 
@@ -183,6 +183,7 @@ class FoldPlan:
         facts: facts about the cluster that its data folder holds, and where from, for the options of a run.
         fact_conflicts: facts about the cluster for which two sources disagree.
         cluster: settings of the cluster by its metadata log; None without one.
+        data_folders: data folders of the brokers that hold the logs.
         group_configs: what is known of the configs of share groups.
     """
 
@@ -209,6 +210,7 @@ class FoldPlan:
     facts: Mapping[str, str] = field(default_factory=dict)
     fact_conflicts: tuple[FactConflict, ...] = ()
     cluster: ClusterSettings | None = None
+    data_folders: tuple[str, ...] = ()
     group_configs: GroupConfigs = field(default_factory=GroupConfigs)
 
     @property
@@ -457,6 +459,7 @@ def _with_facts(
         facts={**plan.facts, **settled.origins},
         fact_conflicts=(*plan.fact_conflicts, *settled.conflicts),
         cluster=facts.settings,
+        data_folders=facts.folders,
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state import __version__
 from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError, pluralize
 from share_state.fold.state_chains import NO_OFFSET
@@ -22,6 +21,7 @@ from share_state.pipeline.task import CUTOFF, SUMMARY, Digest, returned_table
 from share_state.rules.findings import complete_durations, count_findings, drop_unproven
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.share_snapshots import ShareSnapshotEntry
+from share_state.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +222,13 @@ TIME_NOTE = "time of the state: "
 GROUPS_NOTE = "groups are not checked: "
 """Begins the note on an input without logs of groups."""
 
+AGES_NOTE = "ages of records: "
+"""How the note begins that says why the oldest unfinished records could not be read."""
+
 EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE, TIME_NOTE, GROUPS_NOTE)
 """How notes begin that say what is not in the input."""
 
-KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, *EXTENT_NOTES)
+KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, AGES_NOTE, *EXTENT_NOTES)
 """Notes that stay while nothing is new."""
 
 

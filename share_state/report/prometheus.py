@@ -7,7 +7,6 @@ kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is `share_state_gr
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from share_state.errors import WarehouseError, printable
-from share_state.fold.history import HISTORY_TABLE, OK
+from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, OK, OUTCOME_COLUMNS
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY
 from share_state.report.audit_data import AuditReport, read_report
@@ -43,7 +42,7 @@ from share_state.report.share_partitions import (
 )
 
 if TYPE_CHECKING:
-    from share_state.pipeline.stream_tables import StreamTables
+    from share_state.pipeline.stream_tables import StreamProgress, StreamTables
 
 Labels = dict[str, str]
 
@@ -54,6 +53,8 @@ _SHARE_PARTITION_METRICS = {
     "poison_records": "Offsets at or one below the delivery limit, or archived by it.",
     "start_offset_unmoved_seconds": "Time from when the start offset reached its value to the newest record; "
     "absent if unknown.",
+    "oldest_unfinished_seconds": "Age of the first unfinished record at the newest record; at least that, if only its "
+    "delivery is known; absent if unknown.",
 }
 _LOG_PARTITION_METRICS = {
     "cutoff_offset": "Records of the log partition before this offset are redundant; absent if none are.",
@@ -91,7 +92,7 @@ class Metrics(Collector):
         self._latest = latest_audit_filter(report.tables)
         self._worst: pa.Table | None = None
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """All metrics of the report."""
         yield from self._groups()
         yield from self._share_partitions()
@@ -99,8 +100,8 @@ class Metrics(Collector):
         yield from self._run()
         yield from self._dead_letters()
 
-    def _groups(self) -> Iterator[GaugeMetricFamily]:
-        sums = {"share_partitions": "sum", "lag": "sum", "poison_records": "sum"}
+    def _groups(self) -> Iterator[Metric]:
+        sums = {"share_partitions": "sum", "lag": "sum", "poison_records": "sum", "oldest_unfinished_seconds": "max"}
         topics = group_pieces(self._survey(), ["group_id", "name", "verdict"], sums)
         if topics is None:
             return
@@ -115,6 +116,9 @@ class Metrics(Collector):
         poison = group_rows(topics, ["group_id"], {"poison_records": "sum"})
         help_text = _SHARE_PARTITION_METRICS["poison_records"]
         yield self._column("group_poison_records", help_text, poison, "poison_records")
+        oldest = group_rows(topics, ["group_id"], {"oldest_unfinished_seconds": "max"})
+        help_text = "Age of the group's oldest unfinished record, as far as it is known."
+        yield self._column("group_oldest_unfinished_seconds", help_text, oldest, "oldest_unfinished_seconds")
         states = {state.lower(): "sum" for state in DELIVERY_STATES}
         yield self._in_flight("group", group_pieces(records_by_state(self._tables), ["group_id"], states))
         counts = (
@@ -124,13 +128,31 @@ class Metrics(Collector):
         )
         text = "What became of records, or of deliveries (released), since the audit before; absent if not known."
         yield self._family("group_outcome_records", text, counts)
+        yield from self._outcome_totals()
         if self._tables.holds("share_groups"):
             members = self._tables.read("share_groups", columns=["group_id", "members"])
             yield self._column("group_members", "Members of the group.", members, "members")
 
+    def _outcome_totals(self) -> Iterator[CounterMetricFamily]:
+        """Counters of what became of deliveries."""
+        if not self._tables.holds(GROUP_OUTCOMES):
+            return
+        text = "What became of records, or of deliveries (released), since the first audit of the warehouse."
+        family = CounterMetricFamily("share_state_group_outcomes", text)
+        family.samples = [
+            Sample(
+                "share_state_group_outcomes_total",
+                {**self._cluster, "group_id": row["group_id"], "outcome": outcome},
+                row[column],
+            )
+            for row in self._tables.read(GROUP_OUTCOMES).to_pylist()
+            for column, outcome in OUTCOME_COLUMNS.items()
+        ]
+        yield family
+
     def _survey(self) -> Iterator[pa.Table]:
         """All live share-partitions in pieces: group_id, name, verdict, lag, ...; collects the worst."""
-        columns = (*KEY, "verdict", "poison_records", "waiting_records", "lag")
+        columns = (*KEY, "verdict", "poison_records", "waiting_records", "lag", "time", "oldest_unfinished_time")
         by = [*ascending("rank"), *descending("poison_records", "waiting_records", "lag"), *ascending(*KEY)]
         worst = list[pa.Table]()
         for piece in in_large_pieces(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
@@ -139,6 +161,7 @@ class Metrics(Collector):
             worst = [ranked.sort_by(by).slice(0, self._most).combine_chunks()]
             self._worst = worst[0]
             rows = rows.append_column("name", pc.coalesce(rows["topic"], rows["topic_key"]))
+            rows = rows.append_column("oldest_unfinished_seconds", _seconds_since(rows, "oldest_unfinished_time"))
             yield rows.append_column("share_partitions", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
 
     def _with_open_verdicts(self, rows: pa.Table) -> pa.Table:
@@ -160,8 +183,8 @@ class Metrics(Collector):
         rows = latest_share_partitions(self._tables, self._latest, self._worst).sort_by("place")
         rows = self._with_open_verdicts(rows)
         rows = rows.append_column("name", _topic_names(rows))
-        unmoved = pc.divide(pc.cast(pc.subtract(rows["time"], rows["moved_time"]), pa.int64()), 1e6)
-        rows = rows.append_column("start_offset_unmoved_seconds", unmoved)
+        rows = rows.append_column("start_offset_unmoved_seconds", _seconds_since(rows, "moved_time"))
+        rows = rows.append_column("oldest_unfinished_seconds", _seconds_since(rows, "oldest_unfinished_time"))
         for name, help_text in _SHARE_PARTITION_METRICS.items():
             yield self._column(f"group_topic_partition_{name}", help_text, rows, name)
         yield self._in_flight("group_topic_partition", rows)
@@ -243,6 +266,11 @@ class Metrics(Collector):
         return family
 
 
+def _seconds_since(rows: pa.Table, column: str) -> pa.ChunkedArray:
+    """Seconds from the times of a column to the time of each row; null if unknown."""
+    return pc.divide(pc.cast(pc.subtract(rows["time"], rows[column]), pa.int64()), 1e6)
+
+
 def _labels(rows: pa.Table) -> list[Labels]:
     """The labels of each row, from the columns of _LABELS that the rows have."""
     columns = [name for name in _LABELS if name in rows.column_names]
@@ -266,26 +294,13 @@ def _topic_names(rows: pa.Table) -> pa.ChunkedArray:
     return pc.if_else(is_ambiguous, rows["topic_key"], named["name"])
 
 
-@dataclass(frozen=True, slots=True)
-class StreamProgress:
-    """Progress of the latest micro-batch, according to Spark.
-
-    Attributes:
-        seconds: how long it took.
-        behind: records that the source holds beyond it; None if unknown.
-    """
-
-    seconds: float
-    behind: int | None
-
-
 class StreamMetrics(Collector):
     """Reads the tables when Prometheus scrapes, once per micro-batch."""
 
     def __init__(
         self,
         tables: "StreamTables",
-        progress: Callable[[], StreamProgress | None],
+        progress: "Callable[[], StreamProgress | None]",
         *,
         warehouse: str,
         limits: Limits,

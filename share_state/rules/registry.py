@@ -61,6 +61,7 @@ class Scope(StrEnum):
     TOPICS = "topics"  # the share-partitions of a state log, and what is known of their topics
     INPUT = "input"  # the state partitions that are in the input
     EXPORT = "export"  # the newest record of an export, and the time of the audit
+    RETENTION = "retention"  # the first unfinished records of share-partitions, and the retention of their topics
     STATES = "states"  # rows of share_partition_state of several state partitions
     PRUNING = "pruning"  # log starts of state partitions, and their cutoffs some time ago
     GROUPS = "groups"  # share groups and the state of their share-partitions

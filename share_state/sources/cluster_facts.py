@@ -29,6 +29,12 @@ from share_state.sources.topic_extents import (
 from share_state.sources.topics import BEFORE_THE_LOG, Topics, topics_of
 
 SERVER_PROPERTIES = "server.properties"
+_UNLIMITED = -1
+_RETENTION = (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))
+"""Broker configs of the retention by time, the one that counts first, and their units in ms.
+Source: Kafka KafkaConfig.logRetentionTimeMillis."""
+
+_DEFAULT_RETENTION_HOURS = 168
 _CLUSTER_DEFAULT = ""
 """Name of the resource with the dynamic configs of all brokers."""
 
@@ -68,6 +74,8 @@ class ClusterSettings:
         state_in_sync: partition of the state topic -> number of its in-sync replicas; without partitions that have no
             leader, as after brokers were stopped for a copy.
         dead_letters: what decides whether dead letters can be written.
+        retention_ms: topic -> ms for which brokers keep records, of the topics that set it; -1 for no limit of time.
+        default_retention_ms: that of other topics; None if the brokers' settings are not known.
         delivery_limits: share group -> each change of its delivery limit: when (ms; None if it was before the metadata
             log shows), and the limit (None if the group's config was removed).
     """
@@ -80,6 +88,8 @@ class ClusterSettings:
     topic_configs: Mapping[str, Mapping[str, str]]
     state_in_sync: Mapping[int, int]
     dead_letters: DeadLetterSettings
+    retention_ms: Mapping[str, int] = field(default_factory=dict)
+    default_retention_ms: int | None = None
     delivery_limits: Mapping[str, Sequence[tuple[int | None, int | None]]] = field(default_factory=dict)
 
     @property
@@ -159,7 +169,7 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
     metadata = _newest_metadata(folders, until_time_ms, {*led, STATE_TOPIC}, notes)
     topics = _topics(metadata, extents, origins)
     static = [(folder / SERVER_PROPERTIES, read_properties(folder / SERVER_PROPERTIES)) for folder in folders]
-    settings = _BrokerSettings(metadata, [(str(file), properties) for file, properties in static if properties])
+    settings = _BrokerSettings(metadata, [(str(file), properties) for file, properties in static if file.is_file()])
     limits = {name: value for name, key in BROKER_LIMITS.items() if (value := settings.number(key, name)) is not None}
     cluster = _cluster_settings(metadata, settings) if metadata else None
     if metadata is not None:
@@ -211,8 +221,21 @@ def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") ->
             topic_prefix=settings.text(dead_letter_settings.TOPIC_PREFIX, dead_letter_settings.DEFAULT_TOPIC_PREFIX),
             creates_topics=settings.text(dead_letter_settings.CREATES_TOPICS, "") == "true",
         ),
+        retention_ms=_topic_retention(metadata),
+        default_retention_ms=settings.retention_ms,
         delivery_limits=_delivery_limits(metadata, bounds),
     )
+
+
+def _topic_retention(metadata: ClusterMetadata) -> dict[str, int]:
+    """The retention.ms of the topics that set it or a cleanup.policy."""
+    retention = dict[str, int]()
+    for topic, configs in metadata.configs_of(ResourceType.TOPIC).items():
+        if "delete" not in configs.get("cleanup.policy", "delete"):
+            retention[topic] = _UNLIMITED
+        elif (own := _integer(configs.get("retention.ms", ""))) is not None:
+            retention[topic] = own
+    return retention
 
 
 def _delivery_limits(
@@ -357,6 +380,18 @@ class _BrokerSettings:
             least, most: Kafka's defaults.
         """
         return self.number(f"group.share.min.{end}") or least, self.number(f"group.share.max.{end}") or most
+
+    @property
+    def retention_ms(self) -> int | None:
+        """How long brokers keep records of topics without retention.ms; None without their `server.properties`."""
+        if not self._levels[-1]:
+            return None
+        if "delete" not in self.text("log.cleanup.policy", "delete"):
+            return _UNLIMITED
+        for key, unit in _RETENTION:
+            if (value := self.number(key)) is not None:
+                return value * unit if value >= 0 else _UNLIMITED
+        return _DEFAULT_RETENTION_HOURS * 3_600_000
 
     def number(self, key: str, name: str = "") -> int | None:
         """The value of a config, if it is a number; its origin is noted under the name of the fact."""

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from share_state.kafka.codec import uuid_text
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
-from share_state.sources.tables import CONSUMED, rows_of_batches, rows_to_chunk
+from share_state.sources.record_tables import CONSUMED, rows_of_batches, rows_to_chunk
 from share_state.sources.topics import Topics, topics_of
 
 try:
@@ -242,6 +243,20 @@ class Cluster:
         )
         return replace(topics, are_live=True)
 
+    def fetch_retention(self, names: Sequence[str]) -> dict[str, int]:
+        """Topic -> ms for which brokers keep its records, -1 for no limit of time; without topics that deny it.
+
+        Source: Kafka TopicConfig, retention.ms and cleanup.policy, with the brokers' defaults.
+        """
+        resources = [_admin.ConfigResource(_admin.ConfigResource.Type.TOPIC, name) for name in names]
+        futures = self._admin.describe_configs(resources, request_timeout=TIMEOUT) if resources else {}
+        answers = self._results({resource.name: (resource.name, future) for resource, future in futures.items()})
+        retention = dict[str, int]()
+        for name, configs in answers.items():
+            is_deleted = "delete" in configs["cleanup.policy"].value.split(",")
+            retention[name] = int(configs["retention.ms"].value) if is_deleted else -1
+        return retention
+
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
         futures = self._admin.describe_topics(
             _kafka.TopicCollection(list(names)), include_authorized_operations=True, request_timeout=TIMEOUT
@@ -322,6 +337,37 @@ _READER = {
 }
 
 
+@contextmanager
+def open_consumer(
+    address: str,
+    properties: ClientProperties,
+    errors: ClientErrors,
+    where: str,
+    settings: Mapping[str, Any] | None = None,
+) -> Iterator[Any]:
+    """A consumer of confluent-kafka that joins no group and commits nothing.
+
+    Args:
+        address, properties: as for `Cluster`.
+        errors: collects the errors of the client.
+        where: the cluster and the request, for messages.
+        settings: further settings of the client.
+    Raises:
+        InputError: if a setting is invalid, or for what the client raises meanwhile.
+    """
+    configured = _client_settings(address, properties) | _READER | dict(settings or {}) | {"error_cb": errors}
+    try:
+        consumer = _kafka.Consumer(configured)
+    except KafkaException as error:
+        raise _unusable_setting(properties, error) from None
+    try:
+        yield consumer
+    except KafkaException as error:
+        raise client_error(where, error, errors) from None
+    finally:
+        consumer.close()
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
     """Reads a log partition from a running cluster; a `RecordSource`.
@@ -369,11 +415,7 @@ class KafkaSource:
         if log.log_start_offset >= self.end_offset:
             return
         where, errors = f"{self.address}: {log.name}", ClientErrors()
-        try:
-            consumer = _kafka.Consumer(_client_settings(self.address, self.properties) | _READER | {"error_cb": errors})
-        except KafkaException as error:
-            raise _unusable_setting(self.properties, error) from None
-        try:
+        with open_consumer(self.address, self.properties, errors, where) as consumer:
             consumer.assign([_kafka.TopicPartition(log.topic, log.partition, log.log_start_offset)])
             next_offset, deadline = log.log_start_offset, time.monotonic() + READ_TIMEOUT
             while True:
@@ -396,10 +438,6 @@ class KafkaSource:
                     deadline = time.monotonic() + READ_TIMEOUT
                 elif errors.are_permanent or time.monotonic() > deadline:
                     raise client_error(where, KafkaError(KafkaError._TIMED_OUT), errors)
-        except KafkaException as error:
-            raise client_error(where, error, errors) from None
-        finally:
-            consumer.close()
 
     def _remaining(self, log: LogPartition, consumer: Any) -> LogPartition:
         """The log from its current start up to an end that is fetched after that start (see `pruned_logs`)."""

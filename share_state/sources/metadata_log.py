@@ -62,6 +62,10 @@ KEPT_CONFIGS = (
     "share.coordinator.snapshot.update.records.per.snapshot",
     "share.coordinator.state.topic.num.partitions",
     "share.coordinator.state.topic.prune.interval.ms",
+    "log.cleanup.policy",
+    "log.retention.hours",
+    "log.retention.minutes",
+    "log.retention.ms",
     "offsets.topic.num.partitions",
 )
 """Keys of the configs that are read; no other config, and no password, leaves the bytes of the log."""

@@ -5,24 +5,19 @@ ends after its last complete batch; its offset index leads close to it, so that 
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from share_state.kafka.primitives import parse_digits
-from share_state.kafka.record_batches import HEADER_SIZE
+from share_state.sources.batch_headers import SegmentHeaders, find_segments
 from share_state.sources.discovery import HIGH_WATERMARK_CHECKPOINT
 from share_state.sources.object_stores import InputPath, StorePath, read_errors
 
 _LARGEST_INT32 = 2**31 - 1
 
 _FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d{1,10})", re.ASCII)
-_SEGMENT = re.compile(r"(\d{20})\.log")
 _TOPIC_ID = re.compile(r"^topic_id: *(\S+)", re.MULTILINE)
 _NODE_ID = re.compile(r"^node\.id *= *(\d+)", re.MULTILINE)
-_LOG_OVERHEAD = 12
-_INDEX_ENTRY = 8
 
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 
@@ -69,11 +64,9 @@ def read_extents(data_folder: InputPath) -> list[TopicExtent]:
         folders = [] if isinstance(data_folder, StorePath) else sorted(data_folder.iterdir())
         extents = dict[tuple[str, int], TopicExtent]()
         for folder in folders:
-            if (name := _FOLDER.fullmatch(folder.name)) is None or not folder.is_dir():
+            key = _topic_partition(folder.name)
+            if key is None or not folder.is_dir():
                 continue
-            if (number := parse_digits(name["partition"], _LARGEST_INT32)) is None:
-                continue
-            key = name["topic"], number
             extent = _read_extent(folder, *key, starts.get(key), marks.get(key), node_id)
             if extent is not None:
                 extents[key] = extent
@@ -82,14 +75,30 @@ def read_extents(data_folder: InputPath) -> list[TopicExtent]:
     return [extents[key] for key in sorted(extents)]
 
 
+def topic_folders(data_folders: Iterable[InputPath]) -> list[tuple[str, int]]:
+    """Topic and partition of each folder with a log in brokers' data folders.
+
+    Raises:
+        InputError: if a data folder cannot be read.
+    """
+    found = set[tuple[str, int]]()
+    for data_folder in data_folders:
+        with read_errors(data_folder):
+            found |= {key for folder in data_folder.iterdir() if (key := _topic_partition(folder.name)) is not None}
+    return sorted(found)
+
+
+def _topic_partition(folder_name: str) -> tuple[str, int] | None:
+    """Topic and partition of a folder by its name; None if it is not that of a topic partition."""
+    name = _FOLDER.fullmatch(folder_name)
+    number = parse_digits(name["partition"], _LARGEST_INT32) if name is not None else None
+    return None if name is None or number is None else (name["topic"], number)
+
+
 def _read_extent(
     folder: InputPath, topic: str, partition: int, noted_start: int | None, mark: int | None, node_id: int | None
 ) -> TopicExtent | None:
-    segments = sorted(
-        (offset, file)
-        for file in folder.iterdir()
-        if (name := _SEGMENT.fullmatch(file.name)) is not None and (offset := parse_digits(name[1])) is not None
-    )
+    segments = find_segments(folder)
     if not segments:
         return None
     topic_id = _TOPIC_ID.search(_text(folder / "partition.metadata"))
@@ -103,42 +112,12 @@ def _read_extent(
 
 def _end_of(segment: InputPath, base_offset: int) -> tuple[int, int]:
     """The offset after the last complete batch of a segment, and its leader epoch; -1 if there is no batch."""
-    end, epoch, size = base_offset, -1, segment.stat().st_size
-    with segment.open("rb", buffering=0) as file:
-        at = _near_end(segment.parent / segment.name.replace(".log", ".index"), file, size, base_offset)
-        while at + HEADER_SIZE <= size:
-            file.seek(at)
-            header = file.read(HEADER_SIZE)
-            first, length, last_delta = (int.from_bytes(header[i:j], "big") for i, j in ((0, 8), (8, 12), (23, 27)))
-            # A preallocated file ends in zeros.
-            is_batch = header[16] == 2 and length >= HEADER_SIZE - _LOG_OVERHEAD and first >= end
-            if not is_batch or at + _LOG_OVERHEAD + length > size:
-                break
-            end, epoch = first + last_delta + 1, int.from_bytes(header[12:16], "big", signed=True)
-            at += _LOG_OVERHEAD + length
+    end, epoch = base_offset, -1
+    with SegmentHeaders(segment, base_offset) as headers:
+        for header in headers.walk(headers.position_near()):
+            end = header.last_offset + 1
+            epoch = header.leader_epoch
     return end, epoch
-
-
-def _near_end(index: InputPath, file: Any, size: int, base_offset: int) -> int:
-    """A position in a segment at which a batch begins, close to its end, from its offset index; 0 if unknown.
-
-    Source: Kafka OffsetIndex: entries of an offset relative to the base offset, and the position of its batch.
-    """
-    data = index.read_bytes() if index.is_file() else b""
-    count = len(data) // _INDEX_ENTRY
-
-    def position(entry: int) -> int:
-        return int.from_bytes(data[entry * _INDEX_ENTRY + 4 : (entry + 1) * _INDEX_ENTRY], "big")
-
-    # Unused entries of a preallocated index are zero.
-    used = bisect_left(range(count), True, key=lambda entry: position(entry) == 0)
-    if used == 0 or not 0 < (at := position(used - 1)) <= size - HEADER_SIZE:
-        return 0
-    offset = base_offset + int.from_bytes(data[(used - 1) * _INDEX_ENTRY : (used - 1) * _INDEX_ENTRY + 4], "big")
-    file.seek(at)
-    header = file.read(HEADER_SIZE)
-    first, last_delta = int.from_bytes(header[:8], "big"), int.from_bytes(header[23:27], "big")
-    return at if header[16] == 2 and first <= offset <= first + last_delta else 0
 
 
 def read_checkpoint(file: InputPath) -> dict[tuple[str, int], int]:

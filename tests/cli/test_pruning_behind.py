@@ -112,7 +112,7 @@ def test_an_audit_that_resumes_knows_the_cutoff_of_an_earlier_one(light: Command
 
 def test_simulated_brokers_are_reported_once_they_stop_pruning(light: Command, tmp_path: Path):
     folder = tmp_path / "simulated"
-    light("simulate", "--out", folder, "--groups", "2", "--minutes", "90", "--state-partitions", "1")
+    light("simulate", "--out", folder, "--groups", "1", "--minutes", "90", "--state-partitions", "1")
     end = datetime.fromisoformat(light("cutoff", folder, "--json").json["cutoff"][0]["limited_since"])
     cutoffs = [
         light("cutoff", folder, "--as-of-time", (end - timedelta(minutes=minutes)).isoformat(), "--json").json["cutoff"]

@@ -16,6 +16,7 @@ from share_state.errors import SetupError
 from share_state.jit import compile as compile_module
 from share_state.pipeline.executor import Progress
 from share_state.sources import jars
+from tests.profiles import nightly
 from tests.truth import DATA
 
 
@@ -24,7 +25,10 @@ def _run(env: Mapping[str, str], *arguments: object) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
 
-def test_the_first_command_says_that_it_compiles_and_for_how_long_and_the_next_does_not(
+@nightly(
+    "compiles for 10 s; test_the_running_phase_tells_that_it_compiles shows the same in a process that has kernels"
+)
+def test_the_first_command_says_for_how_long_it_compiles_and_the_next_nothing(
     no_java: Mapping[str, str], tmp_path: Path
 ):
     env = {**no_java, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -32,9 +32,16 @@ def stopped_runs(folder: Path, number: int, *command: str) -> list[tuple[int, st
 @pytest.mark.parametrize(
     ("command", "number", "more"),
     [
-        ("reconstruct", signal.SIGINT, ""),
         ("audit", signal.SIGTERM, "(, and the next audit reports it| and reported)"),
-        *by_profile([], [("reconstruct", signal.SIGTERM, ""), ("audit", signal.SIGINT, "(, and .*| and reported)")]),
+        # A reconstruct commits by the same function, and both signals raise the same exception.
+        *by_profile(
+            [],
+            [
+                ("reconstruct", signal.SIGINT, ""),
+                ("reconstruct", signal.SIGTERM, ""),
+                ("audit", signal.SIGINT, "(, and .*| and reported)"),
+            ],
+        ),
     ],
 )
 def test_a_signal_around_the_commit_says_whether_the_run_stands(tmp_path: Path, command: str, number: int, more: str):

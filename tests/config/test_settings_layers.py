@@ -49,6 +49,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.archiving_seconds": st.floats(0, 1e9),
     "limits.giving_up_minutes": st.floats(0.001, 1e9),
     "limits.poison_ratio": st.floats(0, 1),
+    "limits.retention_ratio": st.floats(0.01, 1),
     "limits.export_age": st.floats(0, 1e9),
     "limits.groups": st.dictionaries(TEXTS, GROUP_CONFIGS, min_size=1, max_size=3),
     "limits.batch_bytes": COUNTS,

@@ -16,7 +16,7 @@ LINES = "sources: [{path: /exports/one}]\nwarehouse: /lake\n"
 SOURCE = "a map of path, format, dialect, columns, kafka_properties"
 LIMITS = (
     "delivery_count, record_locks, updates_per_snapshot, chain_length, stall_minutes, pinned_records, writer_version, "
-    "archiving_seconds, giving_up_minutes, poison_ratio, export_age, groups, batch_bytes"
+    "archiving_seconds, giving_up_minutes, poison_ratio, retention_ratio, export_age, groups, batch_bytes"
 )
 TOP = ", ".join(AuditSettings.model_fields)
 SEVERITIES = "error, warning, info or off"

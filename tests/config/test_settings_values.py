@@ -16,7 +16,7 @@ from share_state.kafka.releases import RELEASES
 from share_state.pipeline.inputs import AUTO, FORMATS
 from share_state.sources.discovery import DIALECTS
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.tables import Columns
+from share_state.sources.record_tables import Columns
 from tests.config.settings_text import REQUIRED, in_yaml
 
 LINES = "sources: [{path: /exports/one}]\nwarehouse: /lake\n"
@@ -120,6 +120,7 @@ def test_every_limit_reaches_the_fold():
         "batch_bytes": 7,
         "giving_up_minutes": 8.5,
         "poison_ratio": 0.5,
+        "retention_ratio": 0.5,
         "export_age": 9.5,
     }
     assert settings_for(["/a"], "/b", [f"limits={in_yaml(chosen)}"], {}).limits.to_limits() == Limits(**chosen)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from share_state.errors import InputError
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.record_context import ContextChunk
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import FoldedLog, decode_log, fold_log
@@ -23,6 +23,9 @@ from tests.fold.model import Written
 from tests.fold.random_logs import folder_of, logs
 from tests.profiles import by_profile
 from tests.truth import DATA, scenarios
+
+LOGS = by_profile([path for path in scenarios() if path.name not in ("happy", "happy-sharev1", "crash")], scenarios())
+"""The small logs have one chunk, which one thread reads; crash has the records of fuzz, written by other requests."""
 
 
 def folded(log: LogPartition, cores: int, chunk: int = CHUNK_SIZE) -> FoldedLog:
@@ -40,7 +43,7 @@ def check_same(found: FoldedLog, expected: FoldedLog) -> None:
         assert pa.concat_tables(ours).equals(pa.concat_tables(theirs))
 
 
-@pytest.mark.parametrize("scenario", scenarios(), ids=lambda path: str(path.relative_to(DATA)))
+@pytest.mark.parametrize("scenario", LOGS, ids=lambda path: str(path.relative_to(DATA)))
 @pytest.mark.parametrize("cores", by_profile([5], [2, 5]))
 def test_a_real_log_is_the_same_by_one_thread_and_by_several(scenario: Path, cores: int):
     for log in find_logs([str(scenario)]):

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import NothingCommittedError
@@ -398,6 +398,6 @@ def _clock(shift: timedelta) -> Iterator[None]:
 
 
 Nights.TestCase.settings = settings(
-    max_examples=by_profile(3, 1000), stateful_step_count=by_profile(20, 30), print_blob=True
+    max_examples=by_profile(2, 1000), stateful_step_count=by_profile(20, 30), print_blob=True
 )
 TestNights = Nights.TestCase

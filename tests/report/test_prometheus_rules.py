@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from share_state.fold.history import OUTCOME_COLUMNS
 from share_state.report.audit_data import read_report
 from share_state.report.prometheus import write_metrics
-from tests.report.made_warehouse import MadeWarehouse, cutoff, finding, share_partition
+from tests.report.made_warehouse import TONIGHT, MadeWarehouse, cutoff, finding, share_partition
 
 ROOT = Path(__file__).parents[2]
 CONF, DOC = ROOT / "conf", ROOT / "docs/monitoring.md"
@@ -34,7 +35,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The metrics of a warehouse that has every table and every label."""
     made = MadeWarehouse(tmp_path_factory.mktemp("lake") / "w")
     row = share_partition(ranges=[(100, 104, "AVAILABLE")], lag=12, topic_end_offset=115, verdict="STALL")
-    row |= dict.fromkeys(OUTCOME_COLUMNS, 3)
+    row |= dict.fromkeys(OUTCOME_COLUMNS, 3) | {"oldest_unfinished_time": TONIGHT - timedelta(hours=3)}
+    made._write("group_outcomes", [row], "overwrite")
     made._write("share_groups", [{"group_id": "orders-app", "members": 2}], "overwrite")
     made._write("dead_letters", [{**row, "offset": 3, "reason": "rejected"}], "overwrite")
     made._write("lost_dead_letters", [{**row, "record_count": 4}], "overwrite")
@@ -47,22 +49,23 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def families(file: Path) -> dict[str, Metric]:
     """The metrics of this file by name."""
-    return {family.name: family for family in text_string_to_metric_families(file.read_text())}
+    families = text_string_to_metric_families(file.read_text())
+    return {f"{family.name}_total" if family.type == "counter" else family.name: family for family in families}
 
 
 def test_names_types_and_units_follow_prometheus_conventions(families: dict[str, Metric]):
     units = re.compile(
-        r"_(seconds|bytes|ratio|records|offset|lag|findings|members|letters|share_partitions|series|read)$"
+        r"_(seconds|bytes|ratio|records|offset|lag|findings|members|letters|share_partitions|series|read|outcomes)$"
     )
     exact = {"verdict", "safe", "high_water_mark"}
     for name, family in families.items():
         assert family.samples, name
-        assert family.type == "gauge"
+        assert family.type == ("counter" if name.endswith("_total") else "gauge")
         assert re.fullmatch(r"share_state(_[a-z]+)+", name)
         # A gauge named as a counter, a summary or a histogram misleads.
-        assert not re.search(r"_(total|count|sum|bucket|info)$", name)
+        assert not re.search(r"_(count|sum|bucket|info)$", name)
         assert not re.search(r"_(ms|milliseconds|minutes|hours|days|kb|mb|megabytes)(_|$)", name)
-        assert units.search(name) or any(name.endswith(f"_{one}") for one in exact), name
+        assert units.search(name.removesuffix("_total")) or any(name.endswith(f"_{one}") for one in exact), name
         assert family.documentation.endswith(".")
         assert "_gauge" not in name
 

@@ -13,20 +13,21 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor, LocalExecutor
-from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastRun
 from share_state.rules.findings import count_findings
 from share_state.sources.discovery import find_logs
 from share_state.sources.partition_count import PartitionCount
-from share_state.spark.executor import SparkExecutor
-from share_state.spark.sink import APP_ID
+from share_state.spark.spark_executor import SparkExecutor
+from share_state.spark.spark_sink import APP_ID
 from tests.profiles import by_profile, driver_alone
 from tests.truth import DATA
 
@@ -103,9 +104,9 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, write: int) -> None:
     monkeypatch.setattr(Warehouse, "commit", counted(Warehouse.commit))
 
 
-WRITES = 8
-"""Four tables of tasks, cutoff, carried_logs, history and runs."""
-TRIED = (0, 4, 6, 7)
+WRITES = 9
+"""Four tables of tasks, cutoff, carried_logs, group_outcomes, history and runs."""
+TRIED = (0, 4, 7, 8)
 """Before the first, after those of tasks, and before each of the last two."""
 
 
@@ -153,6 +154,7 @@ def test_killed_at_any_write_a_second_try_leaves_what_an_undisturbed_run_leaves(
             assert sorted(left.to_pylist(), key=repr) == sorted(right.to_pylist(), key=repr)
 
 
+BROKER = Path(__file__).parents[1] / "sources" / "cluster_facts" / "whole-broker"
 EXPORTS = sorted(str(logs.relative_to(DATA)) for logs in DATA.glob("*/*") if [*logs.glob("__share_group_state-*")])
 
 
@@ -191,6 +193,17 @@ def test_spark_writes_the_rows_that_delta_rs_writes(
         # The first write to a table has no number; the killed run wrote, too.
         assert table.transaction_version(APP_ID) == ((1 + kills) * night - 1 if night else None)
         assert table.history()[0]["engineInfo"].startswith("Apache-Spark")
+
+
+def test_on_spark_the_driver_reads_the_times_of_unfinished_records(spark: SparkSession, tmp_path: Path):
+    for name in ("__cluster_metadata-0", "__share_group_state-2", "a-0"):
+        shutil.copytree(BROKER / name, tmp_path / "data" / name)
+    for name, tasks in (("spark", SparkExecutor(spark)), ("here", LocalExecutor())):
+        plan = build_plan(input_spec(OPTIONS, sources=[{"path": str(tmp_path / "data")}]), OPTIONS)
+        run_audit(lambda _, tasks=tasks: nullcontext(tasks), plan, str(tmp_path / name))
+    assert rows_of(tmp_path / "spark") == rows_of(tmp_path / "here")
+    history = CommittedTables(str(tmp_path / "spark")).read("share_partition_history")
+    assert "record" in history["oldest_unfinished_from"].to_pylist()
 
 
 @driver_alone

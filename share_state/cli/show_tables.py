@@ -1,0 +1,66 @@
+"""Commands that read tables and print: `show` and `groups`; and `rules`."""
+
+from typing import Annotated
+
+import typer
+
+from share_state.cli.completion import complete_group
+from share_state.cli.main import command
+from share_state.cli.options import Group, Json, Partition, Topic, Warehouse
+from share_state.fold.fold_options import SharePartitionFilter
+from share_state.report import console
+from share_state.report.cluster_use import print_cluster
+from share_state.report.show import describe_groups, print_groups, print_state, print_state_json
+
+
+@command("share-state show /lake/share_state --group orders-app --topic orders")
+def show(
+    warehouse: Warehouse = "share_state",
+    group: Group = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    ranges: Annotated[bool, typer.Option("--ranges", help="Print every in-flight range, one per line.")] = False,
+    as_json: Json = False,
+    epochs: Annotated[bool, typer.Option("--epochs", help="Also print the leader epoch.")] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Print what the run used of the cluster, and the source of each fact.")
+    ] = False,
+) -> None:
+    """Print offsets, lag and records in flight."""
+    selection = SharePartitionFilter(group, topic, partition)
+    if cluster:
+        print_cluster(warehouse, as_json=as_json)
+    elif as_json:
+        print_state_json(warehouse, selection)
+    else:
+        print_state(warehouse, selection, epochs=epochs, ranges=ranges)
+
+
+@command("share-state groups /lake/share_state --group orders-app")
+def groups(
+    warehouse: Warehouse = "share_state",
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="GROUP", help="Print the details of this group.", autocompletion=complete_group),
+    ] = None,
+    members: Annotated[bool, typer.Option("--members", help="Print the members of every group.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print members, assignment and lag of share groups."""
+    found = describe_groups(warehouse, group)
+    console.print_json(found) if as_json else print_groups(found, group=group, members=members)
+
+
+@command("share-state rules --json")
+def rules(as_json: Json = False) -> None:
+    """List the rules: what must hold, severity and source."""
+    from share_state.rules.registry import registered  # noqa: PLC0415  rules import the fold
+
+    listed = [
+        {"rule": rule.code, "severity": rule.severity, "statement": rule.statement, "source": rule.source}
+        for rule in sorted(registered().values(), key=lambda rule: rule.code)
+    ]
+    if as_json:
+        console.print_json(listed)
+    else:
+        console.print_table(["RULE", "SEVERITY", "STATEMENT", "SOURCE"], [list(rule.values()) for rule in listed])

@@ -1,0 +1,479 @@
+"""Reads, decodes and folds the control records of the KIP-932 draft in the log of one topic-partition."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.errors import InputError
+from share_state.fold.cutoff import (
+    CutoffEvidence,
+    EarliestShareOffset,
+    count_uncommitted,
+    earliest_share_offset,
+    unsafe_reasons,
+)
+from share_state.fold.draft.control_chains import (
+    CONTROL_CHAIN,
+    INITIAL_CONTROL_CHAIN,
+    MISMATCH,
+    ControlChains,
+    find_mismatches,
+    fold_control,
+    is_superseded,
+    is_suspect,
+    starts_in_log,
+)
+from share_state.fold.fold_options import MODES, STRICT, ControlOptions, FoldOptions
+from share_state.fold.leader_epochs import LeaderEpochs
+from share_state.fold.limits import Limits
+from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, dictionary_encoded
+from share_state.fold.losses import Losses, LossTracker
+from share_state.fold.state_chains import NO_OFFSET, Chains
+from share_state.fold.states import (
+    CONTROL_RECORDS,
+    control_key_columns,
+    control_state_table,
+    existing_chains,
+    in_flight_in_pieces,
+    table_in_pieces,
+    to_timestamps,
+)
+from share_state.kafka.control_records import (
+    CONTROL_RECORD,
+    UNREADABLE_CONTROL_FAULTS,
+    ControlFault,
+    ControlKind,
+    ControlRecords,
+    GroupTable,
+    concat_control_records,
+    count_unflagged,
+    decode_control_records,
+)
+from share_state.kafka.record_batches import CHUNK_SIZE, CONTROL, BatchStatus, Chunk, locate_records
+from share_state.schema.declarations import table_schema
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition
+from share_state.sources.segments import read_chunks, read_into
+from share_state.sources.share_snapshots import ShareSnapshotEntry
+from share_state.sources.topics import Topics
+
+_PENDING = 1 << 16
+
+LINK = np.dtype(
+    [
+        ("offset", "i8"),
+        ("back_offset", "i8"),  # -1 in a checkpoint
+        ("timestamp", "i8"),
+        ("group", "i4"),
+        ("epoch", "i4"),
+        ("fault", "i2"),
+        ("kind", "i1"),
+    ]
+)
+"""One row per checkpoint or delta whose group is known, in log order; input of the chain rules."""
+
+CHECKPOINTS = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("subscribes", pa.bool_()),  # if so, its checkpoint limits the cutoff
+        ("checkpoint_offset", pa.int64()),  # SCO; null without a checkpoint
+        ("checkpoint_epoch", pa.int32()),
+        ("last_control_offset", pa.int64()),
+        ("record_count", pa.int64()),  # number of its control records in the log
+        ("redundant_retained", pa.int64()),  # number of them at or after the cutoff that its checkpoint supersedes
+    ]
+)
+"""One row per share group of the log."""
+
+_INDEX_COLUMNS = ("group_id", "checkpoint_offset", "checkpoint_epoch", "last_control_offset")
+
+
+@dataclass(slots=True, kw_only=True)
+class FoldedControlLog(Folded):
+    """A folded topic-partition; `numbers` are the groups with a checkpoint, `suspect` has one entry per group.
+
+    Attributes:
+        options: how it was folded.
+        given_limits: the limits that the caller gives; `limits` has a greater delivery limit for groups whose records
+            show more deliveries.
+        groups: ids of all groups of the log, row n for number n.
+        all_chains: their states, row n for number n.
+        records: the control records since the latest checkpoints; `all_chains.notes` has a row for each.
+        links: LINK rows of every checkpoint and delta.
+        faulty: CONTROL_RECORD rows with a fault.
+        mismatches: MISMATCH rows of checkpoints.
+        skipped: type of other control records (such as transaction markers) -> number of records.
+        data_end: offset after the last record of user data, -1 for none.
+        starts: int64, one per row of `chains`: where a leader that loads the state starts.
+        earliest: the cutoff, and the groups that limit it.
+        checkpoints: table CHECKPOINTS.
+    """
+
+    dialect: ClassVar[str] = CONTROL_RECORDS
+
+    options: ControlOptions
+    given_limits: Limits
+    groups: pa.Array
+    all_chains: ControlChains
+    records: ControlRecords
+    links: np.ndarray
+    faulty: np.ndarray
+    mismatches: np.ndarray
+    skipped: Mapping[int, int]
+    data_end: int
+    starts: np.ndarray
+    earliest: EarliestShareOffset
+    checkpoints: pa.Table
+
+    def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
+        """Key columns of groups by number; the topic is the log's."""
+        del topics
+        return control_key_columns(self.groups, numbers, self.log)
+
+    def leader_starts(self) -> np.ndarray:
+        """int64, one per chain: at or after the log start, past terminal offsets there."""
+        return self.starts
+
+    def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
+        """Number of unfinished offsets up to the last record of user data; control records after it do not count."""
+        ends = pc.call_function("max_element_wise", [states["end_offset"], pa.scalar(self.data_end)])
+        waiting = pc.subtract(pc.subtract(ends, states["effective_start_offset"]), finished)
+        lags = pc.call_function("max_element_wise", [waiting, pa.scalar(0)])
+        return pc.if_else(pc.less(states["start_offset"], 0), pa.scalar(None, pa.int64()), lags).combine_chunks()
+
+
+def fold_control_log(
+    log: LogPartition, window: Window | None = None, options: FoldOptions | None = None, *, chunk: int = CHUNK_SIZE
+) -> FoldedControlLog:
+    """Fold the control records of one topic-partition into the state that a new leader would load.
+
+    Args:
+        log: a log partition from `find_topic_logs`.
+        window: selects records; all by default.
+        options: how to fold it; only `control` and `limits` matter.
+        chunk: bytes of segments in memory at a time.
+    Raises:
+        InputError: if a segment cannot be read, or the topic is internal.
+    Source: KIP-932 draft, recovery and log cleaning.
+    """
+    options = options or FoldOptions()
+    if options.control.mode not in MODES:
+        raise InputError(f"mode {options.control.mode!r} is unknown; use one of {', '.join(MODES)}")
+    if log.topic.startswith("__"):
+        raise InputError(
+            f"{log.topic}: control records of Kafka's internal topics are not share-group state; leave it out"
+        )
+    fold = read_into(lambda: _ControlLogFold(log, window or Window()), log, chunk=chunk, only_control=True)
+    return fold.finish(options.control, options.limits)
+
+
+def decode_control_log(
+    log: LogPartition, window: Window, losses: Losses | None = None
+) -> Iterator[tuple[ControlRecords, GroupTable]]:
+    """The decoded control records of a topic-partition, chunk by chunk, with its groups so far.
+
+    Args:
+        losses: collects where control records are missing or differ between copies, before their chunk is yielded.
+    """
+    fold = _ControlLogFold(log, window)
+    if losses is not None:
+        fold.tracker.losses = losses
+    # Yielded records cannot be withdrawn if segments turn out to overlap, so merge from the start.
+    for part in read_chunks(log, merge=True, only_control=True):
+        yield fold.decode(part), fold.groups
+    fold.tracker.note_open_damage()
+
+
+class _ControlLogFold:
+    """The fold of a topic-partition, chunk by chunk."""
+
+    def __init__(self, log: LogPartition, window: Window) -> None:
+        self.log, self.window = log, window
+        self.groups, self.observations = GroupTable(), LogObservations()
+        # User topics may be compacted.
+        self.tracker = LossTracker(log.log_start_offset, window, is_compacted=True)
+        self.leader_epochs = LeaderEpochs(log)
+        self.has_valid_batches = False
+        self.pending: list[ControlRecords] = []
+        self.links, self.faulty = [np.zeros(0, LINK)], [np.zeros(0, CONTROL_RECORD)]
+        self.mismatches, self.times = [np.zeros(0, MISMATCH)], np.zeros(0, CONTROL_CHAIN)
+        self.skipped: dict[int, int] = {}
+        self.deliveries = np.zeros(0, np.int64)
+        self.unflagged, self.newest_time, self.data_end = 0, NO_OFFSET, NO_OFFSET
+        self.pending_rows, self.prune_at = 0, _PENDING
+
+    def prepare(self, part: Chunk) -> Chunk:
+        return part
+
+    def take(self, part: Chunk) -> None:
+        decoded = self.decode(part)
+        self.unflagged += count_unflagged(part.data, part.batches)
+        self._note_records(decoded.rows)
+        if not len(decoded.rows):
+            return
+        self.pending.append(decoded)
+        self.pending_rows += len(decoded.rows)
+        if self.pending_rows > self.prune_at:
+            self._prune()
+            self.prune_at = 2 * self.pending_rows + _PENDING
+
+    def decode(self, part: Chunk) -> ControlRecords:
+        """Decode the control records of a chunk inside the window."""
+        self.observations.repeated_batches += part.repeated
+        self.has_valid_batches |= bool((part.batches["status"] == BatchStatus.VALID).any())
+        records = locate_records(part.data, part.batches, control=True)
+        batches = part.batches
+        is_valid = batches["status"] == BatchStatus.VALID
+        in_window = ~is_valid | (batches["last_offset"] >= self.log.log_start_offset)
+        if self.window.until_offset is not None:
+            in_window &= batches["base_offset"] < self.window.until_offset
+        counted = in_window & is_valid
+        if (until := self.window.until_time_ms) is not None:
+            counted &= batches["base_timestamp"] <= until
+        last_offset = int(batches["last_offset"][counted].max(initial=NO_OFFSET - 1))
+        self.tracker.window_end = max(self.tracker.window_end, last_offset + 1)
+        self.tracker.take(batches[in_window])
+        self.observations.counts.note_foreign(self.leader_epochs.take(batches[in_window]))
+        self._note_bad_batches(part, in_window & ~is_valid)
+        times = batches["max_timestamp"][counted]
+        times = times if until is None else np.minimum(times, until)
+        self.newest_time = max(self.newest_time, int(times.max(initial=NO_OFFSET)))
+        data = counted & (batches["attributes"] & CONTROL == 0)
+        self.data_end = max(self.data_end, int(batches["last_offset"][data].max(initial=NO_OFFSET - 1)) + 1)
+        selected = in_window[records["batch"]] & self.window.mask(records)
+        decoded = decode_control_records(part.data, records[selected], self.groups)
+        # A record without a readable group may be the newest record of any group.
+        lost = decoded.rows["fault"] & (UNREADABLE_CONTROL_FAULTS | ControlFault.KEY_MALFORMED) != 0
+        self.tracker.note(decoded.rows["offset"][lost & (decoded.rows["group"] < 0)].tolist())
+        self.tracker.admit()
+        return decoded
+
+    def _note_bad_batches(self, part: Chunk, is_bad: np.ndarray) -> None:
+        """Keep the invalid batches of a chunk that are inside the window."""
+        rows = np.flatnonzero(is_bad)
+        if len(rows):
+            self.observations.reasons += [part.errors.get(int(row), "") for row in rows]
+            self.observations.batches = np.concatenate((self.observations.batches, part.batches[rows]))
+
+    def _note_records(self, rows: np.ndarray) -> None:
+        skipped = rows[(rows["kind"] == ControlKind.SKIPPED) & (rows["fault"] == 0)]
+        for kind, count in zip(*np.unique(skipped["type"], return_counts=True), strict=True):
+            self.skipped[int(kind)] = self.skipped.get(int(kind), 0) + int(count)
+        if (rows["fault"] != 0).any():
+            self.faulty.append(rows[rows["fault"] != 0])
+        of_group = rows[rows["group"] >= 0]
+        links = np.empty(len(of_group), LINK)
+        for name in LINK.names or ():
+            links[name] = of_group[name]
+        self.links.append(links)
+
+    def _prune(self) -> ControlRecords:
+        """Drop superseded records, so that memory depends on the live chains and not on the length of the log."""
+        records = concat_control_records(self.pending)
+        new = np.full(len(self.groups) - len(self.times), INITIAL_CONTROL_CHAIN, CONTROL_CHAIN)
+        self.times = np.concatenate((self.times, new))
+        self._note_deliveries(records)
+        self.mismatches.append(find_mismatches(records, self.times))
+        records = records.take(np.flatnonzero(~is_superseded(records, len(self.groups))))
+        self.pending, self.pending_rows = [records], len(records.rows)
+        return records
+
+    def _note_deliveries(self, records: ControlRecords) -> None:
+        """Note the greatest delivery count of each group: no broker delivers more often than its limit allows.
+
+        Source: Kafka InFlightState.tryUpdateState.
+        """
+        self.deliveries = np.concatenate((self.deliveries, np.zeros(len(self.groups) - len(self.deliveries), np.int64)))
+        owner = np.repeat(records.rows["group"], records.rows["tuple_count"])
+        of_group = owner >= 0
+        np.maximum.at(self.deliveries, owner[of_group], records.tuples["count"][of_group])
+
+    def finish(self, options: ControlOptions, limits: Limits) -> FoldedControlLog:
+        self.tracker.note_open_damage()
+        last_lost_offset = self.tracker.losses.last
+        records, groups = self._prune(), self.groups.names()
+        links = np.concatenate(self.links)
+        folded = fold_control(records, len(groups), strict=options.mode == STRICT, times=self.times)
+        rows = folded.chains
+        names = groups.to_pylist()
+        counted = np.flatnonzero(self.deliveries)
+        shown_deliveries = {names[at]: int(self.deliveries[at]) for at in counted if names[at] is not None}
+        # A delta names its predecessor, so damage before the newest record of a group shows as a broken link.
+        suspect = is_suspect(rows) | (last_lost_offset > rows["newest_offset"])
+        subscriptions = options.subscriptions
+        earliest = earliest_share_offset(
+            groups,
+            rows,
+            None if subscriptions is None else subscriptions.get(self.log.topic, ()),
+            ignore_uncheckpointed=options.ignore_uncheckpointed,
+        )
+        subscribes = earliest.subscribes
+        # A group without a subscription has no consumers, so it gets no STALL or STOP.
+        for name in ("last_consumed_at", "first_delivery_at"):
+            rows[name][~subscribes] = 0
+        numbers = np.flatnonzero(rows["exists"])
+        first = max(self.log.log_start_offset, self.window.from_offset or 0)
+        next_offset = self.tracker.end(first)
+        # Compaction leaves gaps, but a segment that was not copied may hold the only checkpoint of a group.
+        self.observations.gaps = [(*gap, False) for gap in self.tracker.segment_gaps if gap[0] <= next_offset]
+        starts = starts_in_log(rows, folded.ends, folded.batches, self.log.log_start_offset)[numbers]
+        checkpoints = _checkpoints(groups, subscribes, rows, links, earliest.offset)
+        with_checkpoint = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())
+        chains = existing_chains(Chains(rows, folded.ends, folded.batches))
+        key = control_key_columns(groups, numbers, self.log)
+        row = self._cutoff(earliest, links[links["offset"] >= first]) | {
+            "log_start_offset": first,
+            "log_end_offset": next_offset,
+            "live_share_partitions": len(numbers),
+            "skipped_records": sum(self.skipped.values()),
+            "unflagged_records": self.unflagged,
+            "ignored": _ignored(groups, subscribes, rows, links, earliest.offset),
+        }
+        suspects = int(suspect[subscribes & rows["exists"]].sum())
+        reasons = unsafe_reasons(self._evidence(earliest, suspects, rows))
+        row |= {"safe": not reasons, "reason": "; ".join(reasons) or None}
+        if not reasons and len(groups) and not subscribes.any():
+            row["reason"] = "no group subscribes to the topic, so there is no earliest share offset"
+        previous_starts = np.full(len(numbers), NO_PREVIOUS_START)
+        if options.last_audit is not None:
+            lookup = pc.SetLookupOptions(options.last_audit["group_id"])
+            at = pc.call_function("index_in", [with_checkpoint["group_id"]], lookup)
+            previous_starts = options.last_audit["start_offset"].take(at).fill_null(NO_PREVIOUS_START).to_numpy()
+        retained = with_checkpoint["redundant_retained"].combine_chunks()
+
+        def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
+            ends = pa.array(np.full(len(piece.chains), next_offset))
+            return control_state_table(piece, piece_key, starts[part], suspect[numbers[part]], ends, retained[part])
+
+        return FoldedControlLog(
+            log=self.log,
+            options=options,
+            limits=limits.at_least(shown_deliveries),
+            given_limits=limits,
+            groups=groups,
+            all_chains=folded,
+            chains=chains,
+            starts=starts,
+            previous_starts=previous_starts,
+            newest_time=self.newest_time,
+            judged_at=self.newest_time,
+            numbers=numbers,
+            suspect=suspect,
+            records=records,
+            links=links,
+            faulty=np.concatenate(self.faulty),
+            mismatches=np.concatenate(self.mismatches),
+            skipped=self.skipped,
+            data_end=self.data_end,
+            observations=self.observations,
+            earliest=earliest,
+            checkpoints=checkpoints,
+            index_entries=[
+                *(ShareSnapshotEntry(*(row[name] for name in _INDEX_COLUMNS)) for row in with_checkpoint.to_pylist()),
+                *_contradicted(options.index or (), groups, rows, links),
+            ],
+            record_count=len(links),
+            redundant_records=row["redundant_records"],
+            first_offset=first,
+            next_offset=next_offset,
+            last_lost_offset=last_lost_offset,
+            has_valid_batches=self.has_valid_batches,
+            state_pieces=table_in_pieces("share_partition_state", chains, key, build_states),
+            in_flight_pieces=in_flight_in_pieces(chains, dictionary_encoded(key)),
+            cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
+        )
+
+    def _cutoff(self, earliest: EarliestShareOffset, links: np.ndarray) -> dict[str, Any]:
+        """The columns of `cutoff` that depend on the earliest share offset; `links` belong to the retained log."""
+        offsets, offset, following = links["offset"], earliest.offset, earliest.next_offset
+        limiting = None if earliest.limited_from is None else links["timestamp"][offsets == earliest.limited_from]
+        return {
+            "dialect": CONTROL_RECORDS,
+            "topic": self.log.topic,
+            "partition": self.log.partition,
+            "cutoff_offset": offset,
+            "redundant_records": int((offsets < (offset or 0)).sum()),
+            "limited_by_group": earliest.limited_by,
+            "limited_by_partition": None if earliest.limited_by is None else self.log.partition,
+            "limited_since": None if limiting is None else to_timestamps(limiting[:1])[0].as_py(),
+            "next_cutoff_offset": following,
+            "pinned_records": int(((offsets >= (offset or 0)) & (offsets < (following or 0))).sum()),
+        }
+
+    def _evidence(self, earliest: EarliestShareOffset, suspects: int, chains: np.ndarray) -> CutoffEvidence:
+        missing = [start for start, *_ in self.observations.gaps]
+        return CutoffEvidence(
+            log=self.log,
+            base="checkpoint",
+            start_is_shown=self.log.shows_its_start,
+            suspects=suspects,
+            without_base=0,
+            lost_offset=min([*missing, *self.tracker.losses.offsets], default=NO_OFFSET),
+            foreign_offset=self.observations.counts.foreign[0],
+            uncommitted=count_uncommitted(chains, self.log.committed_end),
+            blocked_by=earliest.blocked_by if earliest.offset is None else (),
+        )
+
+
+def _contradicted(
+    entries: Sequence[ShareSnapshotEntry], groups: pa.Array, rows: np.ndarray, links: np.ndarray
+) -> Iterator[ShareSnapshotEntry]:
+    """The entries of a share snapshot file that this log contradicts; deleted records do not contradict an entry."""
+    if not entries:
+        return
+    numbers = {group: number for number, group in enumerate(groups.to_pylist())}
+    named = links[np.isin(links["offset"], [entry.checkpoint_offset for entry in entries])]
+    is_checkpoint = (named["kind"] == ControlKind.CHECKPOINT) & (named["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
+    epochs = np.where(is_checkpoint, named["epoch"], NO_OFFSET)
+    found = zip(named["group"].tolist(), epochs.tolist(), strict=True)
+    checkpoints = dict(zip(named["offset"].tolist(), found, strict=True))
+    for entry in entries:
+        number = numbers.get(entry.group)
+        expected = number, entry.checkpoint_epoch
+        # A checkpoint before the latest one may be deleted already.
+        if (
+            number is None
+            or entry.checkpoint_offset > rows["snapshot_offset"][number]
+            or not entry.checkpoint_offset <= entry.last_offset <= rows["newest_offset"][number]
+            or checkpoints.get(entry.checkpoint_offset, expected) != expected
+        ):
+            yield replace(entry, is_contradicted=True)
+
+
+def _ignored(
+    groups: pa.Array, subscribes: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
+) -> list[dict[str, Any]]:
+    """The groups without a subscription, and how many records that their states need are below the cutoff."""
+    snapshot_offsets = rows["snapshot_offset"][links["group"]]
+    lost = links["group"][
+        (snapshot_offsets != NO_OFFSET) & (links["offset"] >= snapshot_offsets) & (links["offset"] < (earliest or 0))
+    ]
+    numbers, lost_records = np.flatnonzero(~subscribes), np.bincount(lost, minlength=len(groups))
+    names = groups.take(pa.array(numbers)).to_pylist()
+    counts_by_name = sorted(zip(names, lost_records[numbers].tolist(), strict=True))
+    return [{"group_id": name, "lost_records": count} for name, count in counts_by_name]
+
+
+def _checkpoints(
+    groups: pa.Array, subscribes: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
+) -> pa.Table:
+    snapshot_offsets = rows["snapshot_offset"][links["group"]]
+    retained = (links["offset"] < snapshot_offsets) & (
+        links["offset"] >= (np.iinfo(np.int64).max if earliest is None else earliest)
+    )
+    return pa.table(
+        {
+            "group_id": groups,
+            "subscribes": subscribes,
+            "checkpoint_offset": pa.array(rows["snapshot_offset"].copy(), mask=~rows["exists"]),
+            "checkpoint_epoch": pa.array(rows["epoch"].copy(), mask=~rows["exists"]),
+            "last_control_offset": rows["newest_offset"].copy(),
+            "record_count": np.bincount(links["group"], minlength=len(groups)),
+            "redundant_retained": np.bincount(links["group"][retained], minlength=len(groups)),
+        },
+        schema=CHECKPOINTS,
+    )

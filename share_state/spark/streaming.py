@@ -1,0 +1,349 @@
+"""The stream: Structured Streaming over records of `__share_group_state`, folded by `transformWithState`.
+
+Tasks read the records of a micro-batch and pack those of a log partition into one row. The state operator is keyed by
+log partition: its state is one value per log partition, and one compiled fold takes all records of a micro-batch. The
+driver merges the rows that changed into the tables.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+
+from share_state.errors import InputError, SetupError, ShareStateError, pluralize
+from share_state.kafka.primitives import LARGEST_INT64
+from share_state.pipeline.stream_fold import (
+    EMPTY_ROWS,
+    PACKED,
+    LogChanges,
+    LogFacts,
+    StreamFold,
+    from_ipc,
+    packed_batch,
+)
+from share_state.pipeline.stream_tables import StreamProgress, StreamTables
+from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.kafka_client import SCHEME
+from share_state.sources.object_stores import parquet_source, to_path
+from share_state.sources.record_tables import timestamp_ms
+from share_state.sources.table_plan import list_table_files
+from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
+from share_state.spark.session import reason
+from share_state.spark.sorted_tables import described, local_address
+
+_CHANGES = "state_partition int, changes binary"
+_FILES = "path string, modificationTime timestamp, length long, content binary"
+_STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
+_LARGEST_PARTITION = 2**31 - 1
+_ROWS_A_PART = 1 << 18
+_JUDGED_EVERY_MS = 60_000
+"""How often a log partition is judged by the clock."""
+_PATIENCE = 1
+"""Seconds."""
+
+
+def pack_rows(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition.
+
+    Args:
+        table: key, value, partition, offset, and optionally topic and timestamp.
+    """
+    if "topic" in table.column_names:
+        table = table.filter(pc.field("topic").cast(pa.string()) == STATE_TOPIC)
+    partition, offset = (table[name].cast(pa.int64()) for name in ("partition", "offset"))
+    is_placed = pc.and_(_is_within(partition, _LARGEST_PARTITION), _is_within(offset, LARGEST_INT64 - 1))
+    if unplaced := len(table) - (pc.sum(is_placed).as_py() or 0):
+        yield _problem(f"{unplaced} rows without a partition or an offset that a log can have are left out")
+    if "timestamp" in table.column_names:
+        times = np.concatenate([timestamp_ms(chunk) for chunk in table["timestamp"].chunks] or [np.zeros(0, np.int64)])
+    else:
+        times = np.full(len(table), -1)
+    rows = pa.table({"key": table["key"], "value": table["value"], "offset": offset, "timestamp": times})
+    rows, numbers = rows.filter(is_placed), partition.filter(is_placed).to_numpy()
+    for number in np.unique(numbers).tolist():
+        yield packed_batch(number, LogFacts(), rows.filter(pa.array(numbers == number)))
+
+
+def _is_within(numbers: pa.ChunkedArray, largest: int) -> pa.ChunkedArray:
+    """bool, whether numbers are from 0 to the largest one."""
+    is_within = pc.and_(pc.greater_equal(numbers, 0), pc.less_equal(numbers, largest))
+    return pc.fill_null(is_within, False)
+
+
+def _problem(text: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"state_partition": -1, "problem": text}], schema=PACKED)
+
+
+def _read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read and pack the Parquet files of a micro-batch; a file that cannot be read is a problem, not a failure."""
+    for batch in batches:
+        for address in batch["path"].to_pylist():
+            path = address.removeprefix("file://") if address.startswith("file:///") else address
+            path = "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
+            try:
+                yield from _read_file(path, root)
+            except _READ_ERRORS as error:
+                yield _problem(f"{path}: cannot be read ({_first_line(error)}); its records are left out")
+
+
+_READ_ERRORS = (pa.ArrowException, OSError, KeyError, ValueError, TypeError)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def check_readable(given: str, root: str) -> None:
+    """Refuse a local folder in which no Parquet file can be read; one without files may grow.
+
+    Args:
+        given: the folder as the user wrote it.
+        root: its path from the root of the file system.
+    Raises:
+        InputError: naming the first file.
+    """
+    problem, count = "", 0
+    for path in sorted(map(str, Path(root).rglob("*.parquet"))):
+        try:
+            next(_read_file(path, root), None)
+        except _READ_ERRORS as error:
+            problem, count = problem or f"{path}: {_first_line(error)}", count + 1
+        else:
+            return
+    if problem:
+        raise InputError(
+            f"{given}: none of its {pluralize(count, 'Parquet file')} can be read ({problem}); "
+            "give a folder of Parquet files with Spark's Kafka columns"
+        )
+
+
+def _read_file(path: str, root: str) -> Iterator[pa.RecordBatch]:
+    (found,) = list_table_files([to_path(path)], to_path(root))
+    with pq.ParquetFile(parquet_source(path)) as file:
+        names = [name for name in _COLUMNS if name in file.schema_arrow.names]
+        for batch in file.iter_batches(_ROWS_A_PART, columns=names):
+            table = pa.Table.from_batches([batch])
+            for name in ("topic", "partition"):
+                if name not in names and name in found.constants:
+                    constant = pa.scalar(found.constants[name])
+                    constant = constant.cast(pa.int64()) if name == "partition" else constant
+                    table = table.append_column(name, pa.repeat(constant, len(table)))
+            yield from pack_rows(table)
+
+
+class LogProcessor(StatefulProcessor):
+    """Folds the log partitions of a micro-batch; the state of each is one value."""
+
+    def __init__(self, fold: StreamFold, *, has_timers: bool) -> None:
+        self._fold, self._has_timers = fold, has_timers
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self._handle, self._state = handle, handle.getValueState("log", "state binary")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
+        """Fold what a micro-batch holds of a log partition."""
+        (partition,), given = key, list(rows)
+        if partition < 0:
+            changes = LogChanges("", problems=[row.problem for row in given])
+        else:
+            stored = self._state.get()
+            before = self._fold.initial(partition) if stored is None else bytes(stored[0])
+            state, changes = self._fold.step(before or None, partition, *_unpacked(given))
+            if changes is not None:
+                # An empty value: the log is empty, and an audit left the state of another.
+                self._state.update((state or b"",))
+            if self._has_timers and next(self._handle.listTimers(), None) is None:
+                self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + _JUDGED_EVERY_MS)
+        if changes is not None:
+            yield Row(state_partition=partition, changes=changes.to_bytes())
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
+    ) -> Iterator[Row]:
+        """Judge a log partition by the clock."""
+        del expiredTimerInfo
+        stored, now = self._state.get(), timerValues.getCurrentProcessingTimeInMs()
+        self._handle.registerTimer(now + _JUDGED_EVERY_MS)
+        if stored is not None and stored[0]:
+            changes = self._fold.judge_at(bytes(stored[0]), key[0], now)
+            yield Row(state_partition=key[0], changes=changes.to_bytes())
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _unpacked(rows: Sequence[Row]) -> tuple[pa.Table, LogFacts]:
+    tables = [EMPTY_ROWS, *(from_ipc(bytes(row.rows)) for row in rows if row.rows is not None)]
+    starts = [row.log_start_offset for row in rows if row.log_start_offset is not None]
+    facts = LogFacts(max(starts, default=None), rows[-1].topic_id, rows[-1].state_partitions)
+    return pa.concat_tables(tables, promote_options="permissive"), facts
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """A stream, as the command describes it.
+
+    Attributes:
+        source: a folder, or `kafka://host:port`.
+        checkpoint: folder of Spark's checkpoint.
+        fold: how records are folded.
+        once: end when what is there now is read.
+        trigger: time between the starts of micro-batches, as Spark writes it.
+        kafka_properties: path of a properties file for the cluster.
+        starting: topic id and next offset of each log partition from which a new stream reads a cluster.
+        most_records: maximum number of records of a cluster in a micro-batch; None for no limit.
+        files_per_trigger: maximum number of files in a micro-batch.
+        verbose: let the JVM write to stderr what its Python workers write.
+    """
+
+    source: str
+    checkpoint: str
+    fold: StreamFold
+    once: bool = False
+    trigger: str = "10s"
+    kafka_properties: str | None = None
+    starting: str | None = None
+    most_records: int | None = None
+    files_per_trigger: int = 1000
+    verbose: bool = False
+
+
+def run_stream(
+    spark: SparkSession, spec: StreamSpec, tables: StreamTables, seen: Callable[[StreamProgress], None] | None = None
+) -> None:
+    """Run a stream until it has read what is there (`once`), or until it is interrupted.
+
+    Args:
+        spark: a session.
+        spec: what to read.
+        tables: where changes go.
+        seen: is called with the progress, about once a second.
+    Raises:
+        ShareStateError: if the stream must stop.
+    """
+    failures = list[Exception]()
+    # It logs tracebacks of what `write` raises, which is raised again here.
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+    if not spec.verbose:
+        # The worker that declares the state prints ten lines of notes. Spark's own log keeps the stderr that it opened.
+        jvm: Any = spark.sparkContext._jvm
+        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+    try:
+        query = _start(spark, spec, tables, failures)
+        try:
+            # A signal is handled between two calls.
+            while not query.awaitTermination(_PATIENCE):
+                if seen is not None and (latest := query.lastProgress) is not None:
+                    seen(_progress(latest))
+        finally:
+            query.stop()
+    except (PySparkException, Py4JError) as error:
+        first = failures[0] if failures else error
+        is_of_spark = isinstance(first, PySparkException | Py4JError)
+        raise (_stopped(spark, spec, first) if is_of_spark else first) from None
+
+
+def _progress(latest: Any) -> StreamProgress:
+    (source,), seconds = latest["sources"], latest["durationMs"].get("triggerExecution", 0) / 1000
+    try:
+        # For a cluster; Spark knows no end of a folder.
+        end, newest = (json.loads(source[name])["next"] for name in ("endOffset", "latestOffset"))
+        behind = sum(max(0, offset - end.get(log, 0)) for log, offset in newest.items())
+    except (TypeError, ValueError, KeyError):
+        behind = None
+    return StreamProgress(seconds, behind)
+
+
+def _stopped(spark: SparkSession, spec: StreamSpec, error: PySparkException | Py4JError) -> Exception:
+    """Why Spark ended a query, in one line; an error of our own tasks stays as it is."""
+    text = str(error).strip()
+    if "PythonException" in text or "PYTHON_EXCEPTION" in text:
+        return error
+    why = reason(error)
+    if re.search(
+        r"No FileSystem for scheme|Class org\.apache\.hadoop\.fs.* not found|CANNOT_LOAD_CHECKPOINT_FILE_MANAGER", why
+    ):
+        jvm: Any = spark.sparkContext._jvm
+        client = f"org.apache.hadoop:hadoop-aws:{jvm.org.apache.hadoop.util.VersionInfo.getVersion()}"
+        return SetupError(
+            f"{spec.source}: Spark lacks Hadoop's client for the address of INPUT or --checkpoint ({why}); "
+            f"for S3, write s3a:// and give --spark-conf spark.jars.packages={client}"
+        )
+    return ShareStateError(f"{spec.source}: the stream stopped ({why}); the checkpoint is {spec.checkpoint}")
+
+
+def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]) -> StreamingQuery:
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
+    if "://" not in spec.checkpoint:
+        # By default Hadoop starts 80 processes per micro-batch (`readlink`) to rename local files.
+        spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINT_FILES)
+    # Timers need micro-batches without records, which would never let a query end that reads what is there.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", not spec.once)
+    packed = _cluster_frame(spark, spec) if spec.source.startswith(SCHEME) else _folder_frame(spark, spec)
+    # With `once`, records are judged by the time of the last one, as a reconstruct judges them.
+    processor = LogProcessor(spec.fold, has_timers=not spec.once)
+    changed = packed.groupBy("state_partition").transformWithState(
+        processor, outputStructType=_CHANGES, outputMode="Update", timeMode="ProcessingTime"
+    )
+
+    def write(frame: DataFrame, batch: int) -> None:
+        try:
+            with described(spark, f"share_state: fold micro-batch {batch}"):
+                rows = frame.toArrow()["changes"].to_pylist()
+            tables.write(batch, [LogChanges.of(row) for row in rows])
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    writer = changed.writeStream.foreachBatch(write).outputMode("update")
+    writer = writer.option("checkpointLocation", local_address(spec.checkpoint)).queryName("share_state stream")
+    return (writer.trigger(availableNow=True) if spec.once else writer.trigger(processingTime=spec.trigger)).start()
+
+
+def _cluster_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
+    """The packed records of a running cluster."""
+    spark.dataSource.register(PackedSource)
+    options = {
+        "kafka_properties": spec.kafka_properties,
+        "max_records": spec.most_records,
+        "starting": spec.starting,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return spark.readStream.format(PACKED_FORMAT).options(**given).load(spec.source)
+
+
+def _folder_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
+    """The packed records of a growing folder of Parquet files, which tasks read with Arrow."""
+    files = spark.readStream.format("binaryFile").schema(_FILES).option("recursiveFileLookup", "true")
+    files = files.option("pathGlobFilter", "*.parquet").option("maxFilesPerTrigger", spec.files_per_trigger)
+    root = spec.source
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _read_files(root, batches)
+
+    return files.load(local_address(root)).select("path").mapInArrow(read, from_arrow_schema(PACKED))

@@ -1,0 +1,173 @@
+"""Compares two checkouts over every input in tests/data, so that a restructuring is proven to lose nothing.
+
+    python -m tests.nothing_lost OTHER_CHECKOUT
+
+Both run the same commands: on each folder of logs, text and table in tests/data, on tables made of the logs, and on
+simulated logs with faults of both dialects. Exit codes, output, and the rows of all tables are compared, without run
+ids and the times of runs. It prints each difference with its first rows; the exit code is 1 if there is one.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from deltalake import DeltaTable
+
+from share_state.sources.discovery import find_logs
+from tests.sources.formats.tables import table_of, write
+from tests.truth import DATA
+
+ROOT = Path(__file__).parent.parent
+RUNNER = """
+import json, os, sys
+from share_state.cli.main import run
+for place, arguments in json.load(sys.stdin):
+    os.chdir(place)
+    for stream, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(name, os.O_CREAT | os.O_WRONLY), stream)
+    code = run(arguments)
+    sys.stdout.flush(), sys.stderr.flush()
+    with open("exit code", "w") as file:
+        file.write(str(code))
+"""
+"""Runs the commands of a checkout in one process, each in a folder of its own."""
+
+COMMANDS: Mapping[str, Sequence[str]] = {
+    "reconstruct": ("reconstruct", "--timeline", "--out", "w", "-q"),
+    "audit": ("audit", "--json", "--out", "w", "-q"),
+    "cutoff": ("cutoff", "--json", "--verify", "-q"),
+    "decode": ("decode", "-q"),
+}
+OF_A_RUN = ("run_id", "started", "finished")
+"""Columns that differ between any two runs."""
+
+_OF_A_RUN = re.compile(r'"(run_id|started|finished|run)": ?"[^"]*"|\b\d+(\.\d+)? ?(ms|s)\b|\brun [0-9a-f]{8,}')
+_SHOWN = 3
+_SIMULATED = ("simulate", "--seed=1", "--groups=4", "--minutes=4", "--state-partitions=3", "--fault=all")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command on an input.
+
+    Attributes:
+        name: as it is printed.
+        arguments: of `share-state`.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+Rows = dict[str, list[dict[str, Any]]]
+"""Name of a table, or of an output -> its rows."""
+
+
+def main() -> None:
+    """Compare another checkout with this one."""
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    other = Path(sys.argv[1]).resolve()
+    with TemporaryDirectory() as folder:
+        todo = list(cases(Path(folder) / "inputs"))
+        with ThreadPoolExecutor() as pool:
+            runs = [
+                pool.submit(run_all, todo, root, Path(folder) / name) for root, name in ((other, "old"), (ROOT, "new"))
+            ]
+        before, after = (one.result() for one in runs)
+    differing, rows = 0, 0
+    for case, old, new in zip(todo, before, after, strict=True):
+        rows += sum(map(len, old.values()))
+        lines = list(differences(old, new))
+        differing += bool(lines)
+        print("\n  ".join([case.name, *lines]) if lines else f"{case.name}: same", flush=True)  # noqa: T201
+    print(f"{len(todo)} calls, {rows} rows: {differing} calls differ")  # noqa: T201
+    sys.exit(1 if differing else 0)
+
+
+def cases(folder: Path) -> Iterator[Case]:
+    """Every command on every input; inputs that are made are written to a folder."""
+    logs = sorted({path.parent for path in DATA.rglob("__share_group_state-*") if path.is_dir()})
+    files = [path for pattern in ("*dump*.txt", "console*.txt", "cases/**/*.txt", "cases/**/*.json", "*.parquet")
+             for path in sorted(DATA.rglob(pattern)) if path.name != "topics.json"]  # fmt: skip
+    for place in [*logs, *files]:
+        yield from _calls(str(place.relative_to(DATA)), place)
+    for place in logs:
+        name = str(place.relative_to(DATA))
+        yield from _calls(f"{name} as a table", write(table_of(find_logs([str(place)])), folder / name / "a.parquet"))
+    for dialect in ("share_group_state", "control_records"):
+        out = folder / dialect
+        call = [sys.executable, "-m", "share_state", *_SIMULATED, f"--dialect={dialect}", f"--out={out}"]
+        subprocess.run(call, check=True, capture_output=True, cwd=ROOT)
+        yield from _calls(f"simulated {dialect}", out, f"--dialect={dialect}")
+
+
+def _calls(name: str, place: Path, *options: str) -> Iterator[Case]:
+    topics = place / "topics.json"
+    with_topics = (*options, f"--topics={topics}") if topics.exists() else options
+    for command, (verb, *more) in COMMANDS.items():
+        own = options if command == "cutoff" else with_topics
+        yield Case(f"{command} {name}", (verb, str(place), *more, *own))
+
+
+def run_all(todo: Sequence[Case], root: Path, folder: Path) -> list[Rows]:
+    """Run commands with the code of a checkout, in an empty folder; returns what each leaves behind."""
+    python = root / ".venv/bin/python"
+    places = [folder / str(number) for number in range(len(todo))]
+    for place in places:
+        place.mkdir(parents=True)
+    environment = os.environ | {"PYTHONPATH": str(root), "SHARE_STATE_LIMITS__EXPORT_AGE": "0"}
+    calls = json.dumps([(str(place), case.arguments) for place, case in zip(places, todo, strict=True)])
+    runner = [str(python) if python.exists() else sys.executable, "-c", RUNNER]
+    subprocess.run(runner, input=calls, text=True, env=environment, check=True, cwd=root)
+    return [rows_of(place) for place in places]
+
+
+def rows_of(place: Path) -> Rows:
+    """What a command left in a folder: exit code, output and tables."""
+    rows: Rows = {"exit code": [{"code": (place / "exit code").read_text(encoding="utf-8")}]}
+    for name in ("stdout", "stderr"):
+        lines = (place / name).read_text(encoding="utf-8").splitlines()
+        rows[name] = [{"line": _OF_A_RUN.sub("...", line.replace(str(place), "."))} for line in lines]
+    for log in sorted(place.rglob("_delta_log")):
+        table = DeltaTable(str(log.parent)).to_pyarrow_table()
+        kept = [name for name in table.column_names if name not in OF_A_RUN]
+        rows[log.parent.name] = table.select(kept).to_pylist()
+    return rows
+
+
+def differences(old: Rows, new: Rows) -> Iterator[str]:
+    """What two runs of a call have not in common, a line each."""
+    for name in sorted(old.keys() | new.keys()):
+        if name not in old or name not in new:
+            yield f"{name}: only {'here' if name in new else 'there'}, {len(new.get(name, old.get(name, [])))} rows"
+            continue
+        columns = [{column for row in rows[name] for column in row} for rows in (old, new)]
+        if old[name] and new[name] and columns[0] != columns[1]:
+            yield f"- {name}: columns {sorted(columns[0] - columns[1])}"
+            yield f"+ {name}: columns {sorted(columns[1] - columns[0])}"
+        common = columns[0] & columns[1] if old[name] and new[name] else columns[0] | columns[1]
+        there, here = (Counter(_text(row, common) for row in rows[name]) for rows in (old, new))
+        for sign, lost in (("-", there - here), ("+", here - there)):
+            if lost:
+                yield f"{sign} {name}: {lost.total()} of {len(old[name])} rows"
+                yield from (f"    {sign} {text[:300]}" for text in list(lost)[:_SHOWN])
+
+
+def _text(row: Mapping[str, Any], columns: set[str]) -> str:
+    return json.dumps(
+        {name: row.get(name) for name in sorted(columns)}, default=str, sort_keys=True, ensure_ascii=False
+    )
+
+
+if __name__ == "__main__":
+    main()
