@@ -39,7 +39,7 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@command -v promtool >/dev/null || test -x $(BIN)/promtool || { $(call TIMED,get promtool,$(PROMTOOL)); }
 	@touch $@
 
-$(VENV)/.ready: $(VENV)/.dev $(foreach package,fold jit kafka rules sources,$(wildcard share_state/$(package)/*.py)) share_state/cli/setup.py
+$(VENV)/.ready: $(VENV)/.dev $(foreach package,fold fold/* jit kafka rules sources,$(wildcard share_state/$(package)/*.py)) share_state/cli/setup.py
 	@$(BIN)/share-state setup --with-test-jars
 	@touch $@
 

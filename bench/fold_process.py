@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from share_state.cli.main import keep_freed_memory
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.record_tables import Columns
 from share_state.sources.table_plan import list_table_files, plan_table
-from share_state.sources.tables import Columns
 
 _KEY = ("group_id", "topic_id", "partition")
 _SCALARS = ("start_offset", "delivery_complete_count", "snapshot_epoch", "state_epoch", "leader_epoch")

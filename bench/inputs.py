@@ -23,7 +23,7 @@ from bench.kafka_baseline import DATA, SOURCES, BenchError, java_command, last_e
 from share_state.kafka.delivery_states import DeliveryState
 from share_state.kafka.primitives import crc32c
 from share_state.kafka.record_batches import locate_records
-from share_state.simulator.draft import DraftWriter
+from share_state.simulator.control_record_writer import DraftWriter
 from share_state.simulator.log_writer import LogWriter
 from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch
 from share_state.sources.discovery import LogPartition, find_logs, find_topic_logs

@@ -18,7 +18,7 @@ from bench.fold_process import make_tables
 from bench.inputs import Export, Shape, crcs, generate, parquet_of, user_log
 from bench.report import Bound, Item, Table
 from bench.runner import Pass, Settings
-from share_state.fold.control_log import fold_control_log
+from share_state.fold.draft.control_log import fold_control_log
 from share_state.fold.log_stats import LogCounts, LogExtent
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import fold_log

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from share_state.config.declaration import OTHER_COMMANDS, SURFACES, TOPICS, OptionSpec
-from share_state.config.inputs import input_options
+from share_state.config.input_spec import input_options
 from share_state.config.loading import ConfigError
 from share_state.config.model import Key, keys
 from share_state.config.sections import GroupConfig

@@ -5,8 +5,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from share_state.errors import missing_module
-
-__version__ = "0.1.0"
+from share_state.version import __version__
 
 __all__ = [
     "FOLD_GROUP_SCHEMA",

@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeGuard, TypeVar, cast
 
 from share_state.config.declaration import OptionSpec, python
-from share_state.config.inputs import ARGUMENTS, input_options, spec_of_options, texts_of_options
+from share_state.config.input_spec import ARGUMENTS, input_options, spec_of_options, texts_of_options
 from share_state.errors import InputError, ShareStateError
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.sources.as_of import AsOf
@@ -119,7 +119,7 @@ def plan_of(
     spec = spec_of_options(ARGUMENTS, named, given, reads_groups=reads_groups, **more)
     sorter = None
     if (session := session_of(groups, session_of(paths, spark))) is not None:
-        from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
+        from share_state.spark.sorted_tables import SparkSorter  # noqa: PLC0415  imports Spark
 
         sorter = SparkSorter(session)
     return build_plan(spec, ARGUMENTS, sorter)

@@ -22,9 +22,9 @@ from share_state.api.arguments import (
     texts_of,
 )
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
-from share_state.config.inputs import JUDGE_ALL, JUDGE_NONE
+from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE
 from share_state.errors import ShareStateError
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.across_logs import name_topics, read_groups, settle_timeline
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.task import decoded_batches, timeline_batches
@@ -34,7 +34,7 @@ from share_state.sources.object_stores import normalize_address
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from share_state.report.repair.plan import RepairPlan
+    from share_state.repairs.repair_plan import RepairPlan
 
 
 @takes_options
@@ -167,7 +167,7 @@ def timeline(
     plan.check_time()
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
     if spark is not None:
-        from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark
+        from share_state.spark.spark_executor import SparkExecutor  # noqa: PLC0415  imports Spark
 
         return SparkExecutor(spark).timeline(plan)
     rows = LocalExecutor().map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
@@ -242,8 +242,8 @@ def repair(
         ShareStateError: if an argument cannot be used.
     Source: Kafka SharePartition, ShareCoordinatorShard; KIP-932, KIP-1191.
     """
-    from share_state.report.repair.plan import check_release, make_plan  # noqa: PLC0415  imports the simulator
-    from share_state.report.repair.status import audited, open_warehouse  # noqa: PLC0415
+    from share_state.repairs.repair_plan import check_release, make_plan  # noqa: PLC0415  imports the simulator
+    from share_state.repairs.status import audited, open_warehouse  # noqa: PLC0415
 
     check_release(release)
     if hasattr(input, "columns"):

@@ -105,7 +105,7 @@ def check_writable(session: "SparkSession | None", warehouse: str) -> tuple[str,
         check_warehouse_path(warehouse)
         return warehouse, None
     from share_state.spark.choice import ExecutorChoice, open_place  # noqa: PLC0415  imports Spark
-    from share_state.spark.sink import missing_support  # noqa: PLC0415
+    from share_state.spark.spark_sink import missing_support  # noqa: PLC0415
 
     if "://" not in warehouse and (missing := missing_support(session, warehouse)) is not None:
         raise SetupError(f"{missing}; open it with share_state.session()")
@@ -117,7 +117,7 @@ def executor_of(spark: "SparkSession | None", schema: str | None = None) -> Exec
     """The executor of a session; threads of this process without one."""
     if spark is None:
         return LocalExecutor()
-    from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark
+    from share_state.spark.spark_executor import SparkExecutor  # noqa: PLC0415  imports Spark
 
     return SparkExecutor(spark, schema)
 
@@ -129,6 +129,6 @@ def _committed(spark: "SparkSession | None", warehouse: str) -> Tables:
     names = [one.name for one in fields(Tables) if tables.holds(one.name)]
     if spark is None:
         return Tables(**{name: tables.read(name) for name in names})
-    from share_state.spark.executor import committed_frame  # noqa: PLC0415
+    from share_state.spark.spark_executor import committed_frame  # noqa: PLC0415
 
     return Tables(**{name: committed_frame(spark, tables, name) for name in names})

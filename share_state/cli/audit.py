@@ -11,7 +11,7 @@ import typer
 from share_state.cli.input_options import InputOptions
 from share_state.cli.main import DONE, FOUND, Quiet, Verbose, command
 from share_state.cli.options import FailingSeverity, Json, SparkConf, announce_compiling, pairs
-from share_state.config.inputs import KEYS, input_options
+from share_state.config.input_spec import KEYS, input_options
 from share_state.config.loading import Assignment, load_settings, settings_for
 from share_state.config.model import AuditSettings, ReportSettings, config_fingerprint
 from share_state.delta.warehouse import Warehouse, warehouse_lock

@@ -13,7 +13,7 @@ from share_state.cli.completion import complete_limit, complete_rule
 from share_state.cli.main import Bundle
 from share_state.cli.options import announce_compiling, pairs
 from share_state.config.declaration import OptionSpec, parse_limit
-from share_state.config.inputs import (
+from share_state.config.input_spec import (
     OPTIONS,
     FieldNames,
     InputSpec,

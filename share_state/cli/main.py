@@ -27,11 +27,11 @@ from typer.core import TyperArgument, TyperCommand
 from typer.exceptions import Abort, Exit, TyperException
 from typer.models import ArgumentInfo
 
-from share_state import __version__
 from share_state.cli.completion import words_to_complete
 from share_state.delta import commits
 from share_state.errors import DiskFullError, ShareStateError, SparkEndedError, disk_error, missing_module
 from share_state.terminal import CommandStream, elide, one_line
+from share_state.version import __version__
 
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 """Exit codes: done; done, with findings at or above --fail-on; unusable call or input; unexpected failure."""
@@ -49,15 +49,15 @@ COMMANDS = {
     "stream": "stream",
     "cutoff": "logs",
     "repair": "repair",
-    "show": "tables",
+    "show": "show_tables",
     "explain": "logs",
     "diff": "logs",
-    "groups": "tables",
+    "groups": "show_tables",
     "decode": "logs",
-    "topics": "cluster",
+    "topics": "running_cluster",
     "simulate": "simulate",
-    "compare": "cluster",
-    "rules": "tables",
+    "compare": "running_cluster",
+    "rules": "show_tables",
     "plot": "logs",
     "setup": "setup",
 }

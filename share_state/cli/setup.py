@@ -20,11 +20,11 @@ import typer
 from share_state.cli.main import Quiet, command
 from share_state.errors import SetupError, require
 from share_state.fold.checkpoint import RowDigest, checkpoint_row, checkpoint_share_partitions, restore_checkpoint
-from share_state.fold.control_log import fold_control_log
-from share_state.fold.control_replay import ControlReplay
 from share_state.fold.dialect import verify_cutoff
+from share_state.fold.draft.control_log import fold_control_log
+from share_state.fold.draft.control_replay import ControlReplay
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
-from share_state.fold.options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.fold.timeline import decoded_tables, timeline_tables
 from share_state.jit import compile
@@ -37,12 +37,12 @@ from share_state.rules.findings import judge, judge_records
 from share_state.simulator.simulation import simulate
 from share_state.sources import jars
 from share_state.sources.as_of import Window
-from share_state.sources.dead_letters import SegmentLetters
+from share_state.sources.dead_letter_topics import SegmentLetters
 from share_state.sources.discovery import METADATA_FOLDER, LogPartition, find_logs, find_topic_logs
 from share_state.sources.metadata_log import read_metadata_log
 from share_state.sources.partition_count import PartitionCount
+from share_state.sources.record_tables import Rows, concat_table_rows, rows_to_chunk
 from share_state.sources.segments import read_chunks
-from share_state.sources.tables import Rows, concat_table_rows, rows_to_chunk
 
 _LOG = logging.getLogger("share_state")
 

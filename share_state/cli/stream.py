@@ -24,17 +24,17 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, ShareStateError, WarehouseError, require
 from share_state.fold.limits import Limits
+from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.executor import LOCAL_MASTER, Progress
 from share_state.pipeline.facts import settle_live_limits
 from share_state.pipeline.inputs import find_cluster_address, find_dead_letters
-from share_state.pipeline.letters import StreamLetters
 from share_state.pipeline.plan import ask_limits
 from share_state.pipeline.resume import INITIAL, discard_unused, open_stream
-from share_state.pipeline.stream import StreamFold
-from share_state.pipeline.stream_tables import StreamRun, StreamTables
+from share_state.pipeline.stream_fold import StreamFold
+from share_state.pipeline.stream_tables import StreamProgress, StreamRun, StreamTables
 from share_state.report import console
 from share_state.report.console import print_line
-from share_state.report.prometheus import StreamMetrics, StreamProgress, serve_metrics
+from share_state.report.prometheus import StreamMetrics, serve_metrics
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.object_stores import absolute_address, to_path
@@ -179,7 +179,7 @@ def stream(
         )
     require("pyspark", "pandas", "google.protobuf")
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
-    from share_state.spark.stream import StreamSpec, check_readable, run_stream  # noqa: PLC0415
+    from share_state.spark.streaming import StreamSpec, check_readable, run_stream  # noqa: PLC0415
 
     inputs = (absolute_address(source),)
     announce_compiling()

@@ -1,4 +1,4 @@
-"""The keys of the audit's settings; `inputs` has those of its sections that describe the input and the limits.
+"""The keys of the audit's settings; `input_spec` has those of its sections that describe the input and the limits.
 
 Each key has a type, a range, a default and a meaning, for loading, messages and docs.
 """
@@ -15,7 +15,7 @@ import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
 from share_state.config.declaration import NEST, PREFIX
-from share_state.config.inputs import InputSpec
+from share_state.config.input_spec import InputSpec
 from share_state.config.sections import InputSettings, PathText, RuleCode, Section, Severity, Source
 from share_state.errors import printable
 from share_state.sources.object_stores import to_path

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.checkpoint import FoldCheckpoint
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.log_stats import LogCounts, LogExtent
-from share_state.fold.options import FoldOptions
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.state_log import FoldedLog
 from share_state.kafka.buffers import range_rows

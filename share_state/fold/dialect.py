@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.control_log import FoldedControlLog, fold_control_log
-from share_state.fold.control_replay import open_control_log
+from share_state.fold.draft.control_log import FoldedControlLog, fold_control_log
+from share_state.fold.draft.control_replay import open_control_log
+from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.log_stats import Folded
-from share_state.fold.options import FoldOptions, SharePartitionFilter
 from share_state.fold.state_log import fold_log
 from share_state.fold.state_replay import open_state_log
 from share_state.fold.states import RecordStates, RecordView

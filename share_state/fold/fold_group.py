@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import InputError
-from share_state.fold.control_chains import fold_control, is_suspect
 from share_state.fold.dialect import CONTROL_DIALECT, STATE_DIALECT, Dialect
+from share_state.fold.draft.control_chains import fold_control, is_suspect
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.state_replay import LAYOUTS
 from share_state.fold.states import (

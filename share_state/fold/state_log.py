@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.archiving import ArchivingRanges
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import CutoffEvidence, count_uncommitted, cutoff, unsafe_reasons
+from share_state.fold.dead_letters.archiving import ArchivingRanges
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.interval_merge import effective_starts
 from share_state.fold.leader_epochs import LeaderEpochs
 from share_state.fold.limits import Limits
@@ -23,7 +24,6 @@ from share_state.fold.log_stats import (
     dictionary_encoded,
 )
 from share_state.fold.losses import Losses, LossTracker
-from share_state.fold.options import FoldOptions
 from share_state.fold.outcomes import grown_outcomes
 from share_state.fold.record_context import ContextFold
 from share_state.fold.state_chains import NO_OFFSET, Chains

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.dialect import LogReader, dialect_of
-from share_state.fold.options import FoldOptions, SharePartitionFilter
+from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.states import RecordStates, batch_lists, declared_table, fault_names, to_timestamps
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window

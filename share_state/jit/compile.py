@@ -12,9 +12,10 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def register_cache_locator() -> None:
 def has_cached_kernels() -> bool:
     """Whether an earlier process compiled kernels of these sources."""
     folder = _kernel_folder()
-    return folder is not None and any(folder.glob("*/*.nbi"))
+    return folder is not None and any(folder.rglob("*.nbi"))
 
 
 def remove_stale_kernels() -> None:
@@ -76,14 +77,20 @@ def _kernel_folder() -> Path | None:
     digest = hashlib.blake2b(digest_size=8)
     for package in KERNEL_PACKAGES:
         # A package in an archive of `--py-files` has no path on the disk.
-        folder = resources.files("share_state") / package
-        for source in sorted(folder.iterdir(), key=lambda source: source.name):
-            if not source.name.endswith(".py"):
-                continue
+        for source in _sources(resources.files("share_state") / package):
             text = source.read_bytes()
             if any(marker in text for marker in _KERNEL_MARKERS):
                 digest.update(text)
     return root / "kernels" / digest.hexdigest()
+
+
+def _sources(folder: Traversable) -> Iterator[Traversable]:
+    """The modules of a package and of the packages in it, in a fixed order."""
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _sources(entry)
+        elif entry.name.endswith(".py"):
+            yield entry
 
 
 def _cache_roots() -> list[Path]:
@@ -118,13 +125,14 @@ class KernelCacheLocator:
 
     def __init__(self, kernel: Callable[..., object], source: Path, folder: Path) -> None:
         self._py_file, self._line = str(source), kernel.__code__.co_firstlineno
-        self._folder = folder / source.parent.name
+        self._folder = folder / source.parent.relative_to(_PACKAGE)
 
     @classmethod
     def from_function(cls, py_func: Callable[..., object], py_file: str) -> "KernelCacheLocator | None":
         """The locator of a function; None to use numba's own locators."""
         source, folder = Path(py_file), _kernel_folder()
-        if folder is None or source.parent not in [_PACKAGE / package for package in KERNEL_PACKAGES]:
+        packages = [_PACKAGE / package for package in KERNEL_PACKAGES]
+        if folder is None or not any(source.is_relative_to(package) for package in packages):
             return None
         locator = cls(py_func, source, folder)
         try:

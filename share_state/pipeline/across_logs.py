@@ -10,37 +10,37 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.config.inputs import JUDGE_NONE
+from share_state.config.input_spec import JUDGE_NONE
 from share_state.config.sections import HISTORY
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError
-from share_state.fold.archiving import RANGES, merge_ranges
-from share_state.fold.dead_letters import LETTERS, LOST, ReadLetters, read_letters
-from share_state.fold.groups import (
+from share_state.fold.dead_letters.archiving import RANGES, merge_ranges
+from share_state.fold.dead_letters.matching import LETTERS, LOST, ReadLetters, read_letters
+from share_state.fold.groups.group_tables import (
     FoldedGroups,
     add_topic_names,
     fold_groups,
     partition_counts_by_name,
     read_topic_names,
 )
+from share_state.fold.groups.sticky import FoldedSticky, fold_sticky
 from share_state.fold.states import KEY, key_texts, split_keys
-from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
+from share_state.pipeline.dead_letter_checks import judge_letters, known_times
 from share_state.pipeline.extents import extent_notes
-from share_state.pipeline.letters import judge_letters, known_times
 from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
 from share_state.pipeline.result import RunResult, keep_proven, logs_of_other_records, mark_unsafe, summarize
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
-from share_state.rules.cluster_facts import AuditedCluster
+from share_state.rules.cluster_settings import AuditedCluster
 from share_state.rules.coverage import ExportAge
-from share_state.rules.dead_letters import AuditedDeadLetters
+from share_state.rules.dead_letter_losses import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
-from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import Scope, listed
+from share_state.rules.share_groups import judge_groups, judge_sticky
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import KAFKA_FORM

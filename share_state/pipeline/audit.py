@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse
 from share_state.errors import WarehouseError, pluralize
-from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
+from share_state.fold.dead_letters.archiving import RANGES
 from share_state.fold.history import (
     GROUP_OUTCOMES,
     HISTORY_TABLE,

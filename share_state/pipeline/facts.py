@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from share_state.fold.limits import Limits
-from share_state.rules.cluster_facts import FactConflict
+from share_state.rules.cluster_settings import FactConflict
 from share_state.sources.cluster_facts import BROKER_LIMITS, ClusterFacts
 from share_state.sources.topics import Topics
 

@@ -33,15 +33,15 @@ from share_state.sources.object_stores import (
     regular_path,
     to_path,
 )
+from share_state.sources.record_tables import Columns
 from share_state.sources.segments import check_loose_segments, without_obsolete_copies
 from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, parquet_batches, plan_table
-from share_state.sources.tables import Columns
 from share_state.sources.text_shapes import name_shape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from share_state.sources.dead_letters import DeadLetterSource
+    from share_state.sources.dead_letter_topics import DeadLetterSource
 
 AUTO, SEGMENTS = "auto", "segments"
 
@@ -251,7 +251,7 @@ def find_dead_letters(paths: Sequence[str], properties: str | None) -> "DeadLett
     Raises:
         InputError: if a path cannot be used.
     """
-    from share_state.sources.dead_letters import (  # noqa: PLC0415  compiles a kernel that few commands need
+    from share_state.sources.dead_letter_topics import (  # noqa: PLC0415  compiles a kernel that few commands need
         ClusterLetters,
         SegmentLetters,
         TableLetters,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.config.inputs import JUDGE_NONE
+from share_state.config.input_spec import JUDGE_NONE
 from share_state.fold.history import HISTORY_TABLE, RECORD_TIMES, unfinished_records
 from share_state.fold.states import KEY, row_texts
 from share_state.pipeline.plan import FoldPlan

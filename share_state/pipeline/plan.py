@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.config.inputs import JUDGE_ALL, JUDGE_NONE, JUDGE_STATE, FieldNames, InputSpec
+from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE, JUDGE_STATE, FieldNames, InputSpec
 from share_state.config.sections import HISTORY, GroupSettings, Source
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.errors import InputError, SetupError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint, restore_checkpoint
 from share_state.fold.continuity import fold_after
 from share_state.fold.dialect import CutoffVerification, dialect_of, verify_cutoff
-from share_state.fold.explain import share_partitions
+from share_state.fold.fold_options import ControlOptions, FoldOptions, SharePartitionFilter
 from share_state.fold.limits import GroupLimits
 from share_state.fold.log_stats import Folded
-from share_state.fold.options import ControlOptions, FoldOptions, SharePartitionFilter
+from share_state.fold.offset_history import share_partitions
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
@@ -39,7 +39,7 @@ from share_state.pipeline.inputs import (
     read_frame,
     read_group_export,
 )
-from share_state.rules.cluster_facts import FactConflict
+from share_state.rules.cluster_settings import FactConflict
 from share_state.rules.findings import RecordRules, judge
 from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
@@ -56,13 +56,13 @@ from share_state.sources.discovery import (
 from share_state.sources.log_times import time_span
 from share_state.sources.partition_count import count_partitions, infer_partition_count
 from share_state.sources.pruned_logs import copy_log, read_pieces, read_whole
+from share_state.sources.record_tables import Columns
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
-from share_state.sources.tables import Columns
 from share_state.sources.topics import Topics, read_subscriptions, read_topics
 
 if TYPE_CHECKING:
-    from share_state.sources.dead_letters import DeadLetterSource
+    from share_state.sources.dead_letter_topics import DeadLetterSource
     from share_state.sources.kafka_admin import ClusterLimits
     from share_state.sources.kafka_cluster import KafkaSource
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.config.inputs import JUDGE_NONE
+from share_state.config.input_spec import JUDGE_NONE
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.pipeline.executor import Executor

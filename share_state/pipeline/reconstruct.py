@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.config.inputs import JUDGE_ALL
+from share_state.config.input_spec import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
 from share_state.errors import NothingCommittedError

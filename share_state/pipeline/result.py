@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state import __version__
 from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError, pluralize
 from share_state.fold.state_chains import NO_OFFSET
@@ -22,6 +21,7 @@ from share_state.pipeline.task import CUTOFF, SUMMARY, Digest, returned_table
 from share_state.rules.findings import complete_durations, count_findings, drop_unproven
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.share_snapshots import ShareSnapshotEntry
+from share_state.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileSystem
 
-from share_state.config.inputs import JUDGE_ALL
+from share_state.config.input_spec import JUDGE_ALL
 from share_state.delta.reader import CommittedTables, delete_folder, open_filesystem, warehouse_errors
 from share_state.errors import InputError, NothingCommittedError, ShareStateError, WarehouseError
 from share_state.fold.checkpoint import (
@@ -27,12 +27,12 @@ from share_state.fold.checkpoint import (
 from share_state.fold.state_log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.pipeline.plan import FoldPlan, ResumedLog, read_checkpoint
-from share_state.pipeline.stream import state_bytes
+from share_state.pipeline.stream_fold import state_bytes
 from share_state.pipeline.stream_tables import StreamRun, last_stream_run
 from share_state.pipeline.task import CUTOFF, FINDINGS, STATE
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment, join_copies
-from share_state.sources.object_stores import absolute_address
+from share_state.sources.object_stores import absolute_address, read_errors
 from share_state.sources.partition_count import count_partitions
 from share_state.sources.resume_point import ResumePoint, ResumeStatus, digest_of_logs, resume
 from share_state.sources.segments import without_obsolete_copies
@@ -292,10 +292,11 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
         What it has committed, and the folder of its checkpoint.
     Raises:
         WarehouseError: if the checkpoint belongs to a stream of other inputs, or of another warehouse.
+        InputError: if the checkpoint is no folder, or cannot be written.
     """
     run = last_stream_run(warehouse)
     place = absolute_address(warehouse)
-    with warehouse_errors(checkpoint):
+    with read_errors(checkpoint, "give a folder that can be written"), warehouse_errors(checkpoint):
         filesystem, folder = open_filesystem(checkpoint)
         listed = filesystem.get_file_info(FileSelector(folder, allow_not_found=True))
         known = [info.base_name for info in listed if re.fullmatch(_QUERY_ID, info.base_name)]
@@ -311,14 +312,14 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
             other = _warehouse_of(filesystem, f"{folder}/{name}")
             if other is not None and absolute_address(other) != place:
                 raise WarehouseError(f"{checkpoint}: belongs to the stream that writes {other}; give another folder")
+        query = uuid.uuid4().hex[:16]
+        filesystem.create_dir(f"{folder}/{query}", recursive=True)
         if run is not None:
             _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts over", checkpoint, warehouse)
         elif any(_has_committed(filesystem, f"{folder}/{name}") for name in known):
             _LOG.info("%s: the tables of the stream in %s are gone; it starts over", warehouse, checkpoint)
         for name in known:
             filesystem.delete_dir(f"{folder}/{name}")
-        query = uuid.uuid4().hex[:16]
-        filesystem.create_dir(f"{folder}/{query}", recursive=True)
         with filesystem.open_output_stream(f"{folder}/{query}/{_WAREHOUSE}") as file:
             file.write(place.encode())
     folder = f"{checkpoint.rstrip('/')}/{query}"

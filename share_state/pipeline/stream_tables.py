@@ -24,12 +24,12 @@ from share_state.delta.merge import DELETED, keep_log_for_a_day, restore_version
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
 from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
-from share_state.fold.archiving import RANGES
+from share_state.fold.dead_letters.archiving import RANGES
 from share_state.fold.history import HISTORY_TABLE, LOG_TIME, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
-from share_state.pipeline.letters import StreamLetters
+from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
-from share_state.pipeline.stream import COMPLETE, KEYS, LogChanges, StreamFold
+from share_state.pipeline.stream_fold import COMPLETE, KEYS, LogChanges, StreamFold
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.findings import cap_findings
 from share_state.rules.registry import OFF, Scope, registered
@@ -80,6 +80,19 @@ class StreamRun:
     inputs: tuple[str, ...] = ()
     complete: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
     begun_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """Progress of the latest micro-batch, according to Spark.
+
+    Attributes:
+        seconds: how long it took.
+        behind: records that the source holds beyond it; None if unknown.
+    """
+
+    seconds: float
+    behind: int | None
 
 
 def last_stream_run(warehouse: str) -> StreamRun | None:

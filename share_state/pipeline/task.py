@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.staging import STAGED_SCHEMA, StagedFile, Staging
-from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import (
     CHECKPOINT_TABLE,
     RowDigest,
@@ -23,6 +22,7 @@ from share_state.fold.checkpoint import (
     checkpoint_share_partitions,
     with_digest,
 )
+from share_state.fold.dead_letters.archiving import RANGES
 from share_state.fold.history import (
     FIRST_DELIVERY_AT,
     HISTORY_TABLE,

@@ -22,7 +22,7 @@ from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS, OK, OUTCOME_COLU
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY, row_texts
 from share_state.pipeline.resume import COMMAND
-from share_state.report.cutoff import name_holders
+from share_state.report.cutoff_text import name_holders
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
     JUST_WORSE_THAN_OK,

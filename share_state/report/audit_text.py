@@ -25,7 +25,7 @@ from share_state.report.console import (
     print_line,
     print_table,
 )
-from share_state.report.cutoff import log_name, unknown_cutoffs
+from share_state.report.cutoff_text import log_name, unknown_cutoffs
 from share_state.report.lags import lag_reason
 from share_state.report.share_partitions import RULES_WITHOUT_STATE
 from share_state.rules.registry import ERROR, INFO, WARNING

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError, pluralize
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, OUTCOME_COLUMNS
-from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import KEY
 from share_state.kafka.delivery_states import ARCHIVED, TERMINAL, state_name
 from share_state.pipeline.executor import LocalExecutor

@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.errors import InputError
-from share_state.fold.dead_letters import letters_of_offset
-from share_state.fold.explain import (
+from share_state.fold.dead_letters.matching import letters_of_offset
+from share_state.fold.fold_options import SharePartitionFilter
+from share_state.fold.groups.group_tables import add_topic_names, read_topic_names, topic_names
+from share_state.fold.offset_history import (
     AssignmentHistory,
     Explanation,
     OffsetState,
@@ -18,8 +20,6 @@ from share_state.fold.explain import (
     assignment_history,
     explain,
 )
-from share_state.fold.groups import add_topic_names, read_topic_names, topic_names
-from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import to_datetime
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ACQUIRED, ARCHIVING, state_name
 from share_state.kafka.primitives import partition_for

@@ -7,7 +7,6 @@ kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is `share_state_gr
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -43,7 +42,7 @@ from share_state.report.share_partitions import (
 )
 
 if TYPE_CHECKING:
-    from share_state.pipeline.stream_tables import StreamTables
+    from share_state.pipeline.stream_tables import StreamProgress, StreamTables
 
 Labels = dict[str, str]
 
@@ -295,26 +294,13 @@ def _topic_names(rows: pa.Table) -> pa.ChunkedArray:
     return pc.if_else(is_ambiguous, rows["topic_key"], named["name"])
 
 
-@dataclass(frozen=True, slots=True)
-class StreamProgress:
-    """Progress of the latest micro-batch, according to Spark.
-
-    Attributes:
-        seconds: how long it took.
-        behind: records that the source holds beyond it; None if unknown.
-    """
-
-    seconds: float
-    behind: int | None
-
-
 class StreamMetrics(Collector):
     """Reads the tables when Prometheus scrapes, once per micro-batch."""
 
     def __init__(
         self,
         tables: "StreamTables",
-        progress: Callable[[], StreamProgress | None],
+        progress: "Callable[[], StreamProgress | None]",
         *,
         warehouse: str,
         limits: Limits,

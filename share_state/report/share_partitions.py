@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, VERDICTS
 from share_state.fold.limits import Limits
-from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import KEY
 from share_state.kafka.delivery_states import DeliveryState, is_poison
 from share_state.schema.declarations import table_schema

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import pluralize
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import KEY, SHARE_GROUP_STATE, compute_lags
 from share_state.report.console import print_json, print_line, print_table, row_pieces
 from share_state.report.lags import WITHOUT_STATE, lag_reason, print_lag_reasons

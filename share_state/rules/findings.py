@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.control_log import FoldedControlLog
+from share_state.fold.draft.control_log import FoldedControlLog
 from share_state.fold.durations import duration_texts
 from share_state.fold.log_stats import FINDINGS_KEPT, Folded
 from share_state.fold.record_context import ContextChunk
@@ -36,7 +36,7 @@ from share_state.rules.registry import (
     registered,
 )
 from share_state.rules.state_batches import OVER_LIMIT
-from share_state.rules.topics import StateOfTopics
+from share_state.rules.topic_offsets import StateOfTopics
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume_point import KEPT_STATE
 from share_state.sources.topics import Topics

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.group_replay import ShareGroup, StatePartitions
-from share_state.fold.groups import FoldedGroups, partition_counts_by_id, topic_names
+from share_state.fold.groups.group_replay import ShareGroup, StatePartitions
+from share_state.fold.groups.group_tables import FoldedGroups, partition_counts_by_id, topic_names
 from share_state.fold.limits import GroupLimits
 from share_state.fold.log_stats import dictionary_encoded_column
 from share_state.fold.states import KEY, SHARE_GROUP_STATE

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from share_state.fold.durations import duration_text
-from share_state.fold.group_replay import GroupFault, ShareGroup, to_pairs
-from share_state.fold.groups import expected_assignment_sizes, members_per_partition
+from share_state.fold.groups.group_replay import GroupFault, ShareGroup, to_pairs
+from share_state.fold.groups.group_tables import expected_assignment_sizes, members_per_partition
 from share_state.fold.log_stats import BATCH_FAULTS
-from share_state.rules import record_batches, records  # noqa: F401  their rules apply to group records, too
+from share_state.rules import batches, records  # noqa: F401  their rules apply to group records, too
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope, listed, register, registered, rule
 

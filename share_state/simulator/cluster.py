@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from share_state.kafka.releases import Release
+from share_state.simulator.control_record_writer import ControlState, DraftWriter
 from share_state.simulator.coordinator import CoordinatorEntry, ShareCoordinator
-from share_state.simulator.draft import ControlState, DraftWriter
 from share_state.simulator.events import Ack, Acquire, Event, EventResult, Prune, to_json_line, write_event
 from share_state.simulator.log_writer import LogWriter, StateTopic, StateTopicSettings, flush_logs
 from share_state.simulator.player import EventPlayer
 from share_state.simulator.settings import AckBatch, AckType, PlayerSettings
-from share_state.simulator.state_records import StateKey, StateRecord
+from share_state.simulator.state_values import StateKey, StateRecord
 from share_state.simulator.types import SharePartitionKey
 
 EVENTS, RESULTS, TOPICS = "events.jsonl", "results.jsonl", "topics.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from share_state.kafka.record_batches import locate_records
 from share_state.kafka.releases import LATEST, Release
-from share_state.simulator.state_records import (
+from share_state.simulator.state_values import (
     NO_TIME,
     DurableState,
     StateKey,

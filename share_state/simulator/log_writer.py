@@ -15,7 +15,7 @@ from share_state.kafka.codec import encode_uvarint
 from share_state.kafka.record_batches import CONTROL
 from share_state.kafka.releases import LATEST, Release
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT, CoordinatorEntry, ShareCoordinator
-from share_state.simulator.state_records import StateKey, StateRecord, encode_record, state_partition_for
+from share_state.simulator.state_values import StateKey, StateRecord, encode_record, state_partition_for
 from share_state.simulator.types import SimulationError
 from share_state.sources.discovery import STATE_TOPIC
 

@@ -8,19 +8,19 @@ from itertools import count
 from share_state.kafka.releases import Release
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import Fetch
-from share_state.simulator.coordinator import ShareCoordinator
-from share_state.simulator.draft import (
+from share_state.simulator.control_record_writer import (
     ControlState,
     build_checkpoint,
     build_delta,
     state_after_checkpoint,
     state_after_delta,
 )
+from share_state.simulator.coordinator import ShareCoordinator
 from share_state.simulator.durability import DeadLetter, Operation, PendingWrite, UnloadableStateError
 from share_state.simulator.events import EventError, EventResult
 from share_state.simulator.settings import BrokerConfigs, DraftConfigs, PartitionSettings, PlayerSettings, with_config
 from share_state.simulator.share_partition import SharePartition
-from share_state.simulator.state_records import StateKey
+from share_state.simulator.state_values import StateKey
 from share_state.simulator.types import (
     FENCED,
     NO_DELIVERY_COMPLETE_COUNT,

@@ -10,10 +10,10 @@ from share_state.kafka.control_records import CHECKPOINT_TYPE, DELTA_TYPE, EPOCH
 from share_state.kafka.delivery_states import TERMINAL, DeliveryState
 from share_state.kafka.releases import RELEASES, Release
 from share_state.schema.declarations import layout
+from share_state.simulator.control_record_writer import ControlState, DraftWriter
 from share_state.simulator.coordinator import CoordinatorEntry
-from share_state.simulator.draft import ControlState, DraftWriter
 from share_state.simulator.log_writer import StateTopicSettings
-from share_state.simulator.state_records import (
+from share_state.simulator.state_values import (
     DurableState,
     StateKey,
     StateRecord,

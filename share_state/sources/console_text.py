@@ -20,7 +20,7 @@ from share_state.kafka.text_records import (
 )
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
 from share_state.sources.object_stores import InputPath, read_errors, to_path
-from share_state.sources.tables import NO_TIME
+from share_state.sources.record_tables import NO_TIME
 
 _READ_STEP = 1 << 20
 _MAX_OBJECT = 256 << 20

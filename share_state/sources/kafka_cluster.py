@@ -21,7 +21,7 @@ from share_state.kafka.codec import uuid_text
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
-from share_state.sources.tables import CONSUMED, rows_of_batches, rows_to_chunk
+from share_state.sources.record_tables import CONSUMED, rows_of_batches, rows_to_chunk
 from share_state.sources.topics import Topics
 
 try:

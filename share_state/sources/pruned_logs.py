@@ -16,7 +16,7 @@ from share_state.errors import InputError, PrunedError
 from share_state.kafka.record_batches import Chunk
 from share_state.sources.discovery import LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.tables import CONSUMED, rows_in_chunks, rows_of_batches
+from share_state.sources.record_tables import CONSUMED, rows_in_chunks, rows_of_batches
 from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from share_state.kafka.primitives import parse_digits
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.object_stores import InputPath, parquet_source, read_errors
-from share_state.sources.tables import (
+from share_state.sources.record_tables import (
     Columns,
     RowGroup,
     TableRows,

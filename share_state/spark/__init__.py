@@ -1,4 +1,5 @@
-"""Everything that uses Spark: `choice` decides whether a command uses it, `session` starts it, `executor` runs plans.
+"""Everything that uses Spark: whether a command uses it, its session, and how plans run on it.
 
-`inputs` sorts tables. Only `choice` imports no Spark.
+`choice` decides, `session` starts it, `spark_executor` runs plans, and `sorted_tables` sorts tables. Only `choice`
+imports no Spark.
 """

@@ -72,8 +72,8 @@ def open_executor(
     if not choice.requests_spark and not _is_spark_active() and (not writes_tables or _fits_in_process(plan)):
         yield LocalExecutor()
         return
-    from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark
     from share_state.spark.session import session  # noqa: PLC0415
+    from share_state.spark.spark_executor import SparkExecutor  # noqa: PLC0415  imports Spark
 
     master = choice.master or LOCAL_MASTER
     with session(master, choice.conf, verbose=choice.verbose, progress=progress, delta=writes_tables) as spark:
@@ -97,7 +97,7 @@ def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[Executo
         yield choice, warehouse
         return
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
-    from share_state.spark.sink import schema_location  # noqa: PLC0415
+    from share_state.spark.spark_sink import schema_location  # noqa: PLC0415
 
     with session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, delta=True) as spark:
         yield replace(choice, schema=warehouse), schema_location(spark, warehouse)
@@ -138,8 +138,8 @@ def open_sorter(choice: ExecutorChoice) -> Iterator[RowSorter]:
 
         class LazySorter:
             def __getattr__(self, name: str) -> Any:
-                from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
                 from share_state.spark.session import session  # noqa: PLC0415
+                from share_state.spark.sorted_tables import SparkSorter  # noqa: PLC0415  imports Spark
 
                 master = choice.master or LOCAL_MASTER
                 spark = opened.enter_context(session(master, choice.conf, verbose=choice.verbose, delta=True))

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from share_state.config.declaration import DATA_SOURCE, OptionSpec
-from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_STATE, input_options, spec_of_options
+from share_state.config.input_spec import ARGUMENTS, JUDGE_ALL, JUDGE_STATE, input_options, spec_of_options
 from share_state.errors import ShareStateError
 from share_state.pipeline.across_logs import (
     GroupSide,

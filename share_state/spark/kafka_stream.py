@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from share_state.errors import InputError, PrunedError
 from share_state.fold.timeline import decoded_tables
-from share_state.pipeline.stream import PACKED, LogFacts, MicroBatch, packed_batch
+from share_state.pipeline.stream_fold import PACKED, LogFacts, MicroBatch, packed_batch
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, LogPartition

@@ -12,7 +12,7 @@ import pytest
 from share_state import __version__
 from share_state.cli import completion
 from share_state.cli.main import COMMANDS
-from share_state.config.inputs import Judge
+from share_state.config.input_spec import Judge
 from share_state.config.sections import Dialect, Format, Mode
 from share_state.rules.registry import OFF, SEVERITIES, registered
 from share_state.simulator.faults import FAULTS

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import share_state
-from share_state.config.inputs import OPTIONS, spec_of_options
+from share_state.config.input_spec import OPTIONS, spec_of_options
 from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
 from tests.pipeline.test_stream_tables import Stream

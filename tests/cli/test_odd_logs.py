@@ -17,9 +17,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from share_state.cli.main import COMMANDS
-from share_state.pipeline.stream import LogChanges, LogFacts, from_ipc
+from share_state.pipeline.stream_fold import LogChanges, LogFacts, from_ipc
 from share_state.simulator.simulation import simulate
-from share_state.spark.stream import pack_rows
+from share_state.spark.streaming import pack_rows
 from tests.cli.commands import Said, say
 from tests.cli.test_odd_files import NewBytes, NewNumbers, changed, is_read_or_refused, numbers, patches
 from tests.damage.damage import KINDS, NotApplicableError

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.cli.main import run
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import compute_lags
 from share_state.sources.discovery import find_logs

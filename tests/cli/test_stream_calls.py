@@ -21,6 +21,9 @@ from share_state.pipeline.stream_tables import StreamRun, StreamTables
         (["in", "--out", "cp/lake"], "--out cp/lake: is in --checkpoint cp; give a folder outside of it"),
         (["lake/in"], "INPUT lake/in: is in --out lake; give a folder outside of it"),
         (["in", "--checkpoint", "taken"], "taken: holds something else (x.parquet); give an empty folder"),
+        (["in", "--checkpoint", "/dev/null"], "give a folder that can be written"),
+        (["in", "--checkpoint", "taken/x.parquet"], "give a folder that can be written"),
+        (["in", "--checkpoint", "taken/x.parquet/y"], "give a folder that can be written"),
         (["other"], "belongs to a stream of"),
         (
             ["in", "--out", "catalog.schema"],

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from share_state.delta.reader import CommittedTables
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs

@@ -25,7 +25,7 @@ from share_state.config.declaration import (
     python,
     undeclared_fields,
 )
-from share_state.config.inputs import ARGUMENTS, InputSpec, input_options, spec_of_options
+from share_state.config.input_spec import ARGUMENTS, InputSpec, input_options, spec_of_options
 from share_state.config.loading import load_settings
 from share_state.config.model import AuditSettings, keys
 from share_state.config.sections import InputSettings, LimitSettings

@@ -16,7 +16,7 @@ from share_state.kafka.releases import RELEASES
 from share_state.pipeline.inputs import AUTO, FORMATS
 from share_state.sources.discovery import DIALECTS
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.tables import Columns
+from share_state.sources.record_tables import Columns
 from tests.config.settings_text import REQUIRED, in_yaml
 
 LINES = "sources: [{path: /exports/one}]\nwarehouse: /lake\n"

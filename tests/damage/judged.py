@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.config.inputs import JUDGE_ALL, OPTIONS, input_spec
+from share_state.config.input_spec import JUDGE_ALL, OPTIONS, input_spec
 from share_state.fold.dialect import verify_cutoff
 from share_state.pipeline.across_logs import judge_input, settle_tables
 from share_state.pipeline.executor import LocalExecutor

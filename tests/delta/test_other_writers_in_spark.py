@@ -9,14 +9,14 @@ from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_logs
 from share_state.sources.partition_count import PartitionCount
-from share_state.spark.executor import SparkExecutor
+from share_state.spark.spark_executor import SparkExecutor
 from tests.profiles import nightly
 from tests.spark.test_audit import grown
 from tests.truth import DATA

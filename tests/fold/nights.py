@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions, restore_checkpoint, resume_point_of
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.rules.findings import judge, judge_records

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.archiving import merge_ranges
-from share_state.fold.options import FoldOptions
+from share_state.fold.dead_letters.archiving import merge_ranges
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.sources.discovery import find_logs
 from tests.kafka.batches import NOW

@@ -20,15 +20,15 @@ warm_up_kernels(Path(sys.argv[1]))
 """
 
 FOLD = """
-from share_state.fold.control_log import fold_control_log
+from share_state.fold.draft.control_log import fold_control_log
 from share_state.fold.timeline import timeline_tables
 from share_state.fold.state_log import fold_log
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.dialect import verify_cutoff
 from share_state.fold.timeline import decoded_tables
 from share_state.rules.findings import judge, judge_records
 from share_state.sources.as_of import Window
-from share_state.sources.dead_letters import SegmentLetters
+from share_state.sources.dead_letter_topics import SegmentLetters
 from share_state.sources.discovery import find_logs
 from share_state.sources.discovery import find_topic_logs
 from share_state.sources.partition_count import PartitionCount

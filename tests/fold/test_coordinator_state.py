@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.fold.states import compute_lags
 from share_state.kafka.codec import encode

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from share_state.fold.dialect import NOT_COMPARED, CutoffVerification, verify_cutoff
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.sources.as_of import Window

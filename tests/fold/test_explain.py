@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.fold import state_replay
-from share_state.fold.explain import Explanation, OffsetState, Place, explain
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.fold_options import SharePartitionFilter
+from share_state.fold.offset_history import Explanation, OffsetState, Place, explain
 from share_state.fold.state_log import fold_log
 from share_state.sources.as_of import Window, as_of_window
 from share_state.sources.discovery import LogPartition, find_logs

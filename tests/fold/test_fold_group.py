@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.errors import InputError
-from share_state.fold.control_log import fold_control_log
+from share_state.fold.draft.control_log import fold_control_log
 from share_state.fold.fold_group import FOLD_GROUP_SCHEMA, fold_group
 from share_state.fold.state_log import fold_log
 from share_state.fold.timeline import decoded_tables

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.errors import InputError, ShareStateError
-from share_state.fold.control_log import fold_control_log
+from share_state.fold.draft.control_log import fold_control_log
 from share_state.pipeline.inputs import ExportPaths, read_export
 from share_state.rules.findings import judge
 from share_state.sources.discovery import STATE_TOPIC

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from share_state.errors import InputError
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.record_context import ContextChunk
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import FoldedLog, decode_log, fold_log

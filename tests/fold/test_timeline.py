@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.fold.dialect import STATE_DIALECT
-from share_state.fold.options import FoldOptions, SharePartitionFilter
+from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.state_log import decode_log, fold_log
 from share_state.fold.state_replay import StateReplay
 from share_state.fold.timeline import timeline_tables

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import yaml
 
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
-from share_state.fold.options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.rules import findings as findings_module
 from share_state.rules.findings import judge, judge_records

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from share_state.config.inputs import KEYS, input_spec
-from share_state.fold.options import FoldOptions
+from share_state.config.input_spec import KEYS, input_spec
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.pipeline.plan import build_plan
 from share_state.sources.segments import read_chunks

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables, open_table
 from share_state.delta.warehouse import check_warehouse_path
 from share_state.errors import InputError, WarehouseError

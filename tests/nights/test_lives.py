@@ -14,7 +14,7 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import NothingCommittedError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.kafka.record_batches import BatchStatus
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import build_plan

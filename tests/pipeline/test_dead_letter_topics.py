@@ -15,7 +15,7 @@ import pytest
 from deltalake import write_deltalake
 
 from share_state.cli.main import run
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES
 from share_state.pipeline.executor import LocalExecutor

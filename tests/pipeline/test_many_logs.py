@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.pipeline.inputs import ExportPaths, read_export
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.result import summarize

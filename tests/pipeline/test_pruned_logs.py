@@ -24,9 +24,9 @@ from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.pruned_logs import MOST_PASSES, copy_log, read_pieces, read_whole
-from share_state.sources.tables import arrow_rows, rows_of_batches, rows_to_chunk
+from share_state.sources.record_tables import arrow_rows, rows_of_batches, rows_to_chunk
 from share_state.spark.choice import ExecutorChoice, open_executor
-from share_state.spark.executor import SparkExecutor
+from share_state.spark.spark_executor import SparkExecutor
 from tests.fold.groups.group_tables import rows_of
 from tests.truth import DATA
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
-from share_state.fold.options import FoldOptions, SharePartitionFilter
+from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.across_logs import read_groups, settle_timeline
@@ -22,7 +22,7 @@ from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_group_logs, find_logs
 from share_state.sources.partition_count import PartitionCount
-from share_state.spark.executor import SparkExecutor
+from share_state.spark.spark_executor import SparkExecutor
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, log_of
 from tests.profiles import by_profile
 from tests.rules.histories import AVAILABLE, snapshot, update

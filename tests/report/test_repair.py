@@ -20,10 +20,10 @@ from share_state import repair, timeline
 from share_state.errors import ShareStateError
 from share_state.fold.limits import Limits
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.report.repair.commands import KafkaTools, quote
-from share_state.report.repair.options import HARM, repairs
-from share_state.report.repair.plan import RepairPlan
-from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
+from share_state.repairs.commands import KafkaTools, quote
+from share_state.repairs.remedies import HARM, repairs
+from share_state.repairs.repair_plan import RepairPlan
+from share_state.repairs.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.types import StateBatch
 from tests.cli.commands import Command, flipped, say
 from tests.kafka.batches import Record, consecutive

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
-from share_state.fold.options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.rules.findings import judge, judge_records
 from share_state.rules.registry import ERROR, INFO, WARNING, Scope

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.rules.findings import RecordRules, judge
 from share_state.rules.registry import OFF, SEVERITIES, Scope, registered

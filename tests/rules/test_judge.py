@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.errors import DeclarationError
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.rules.findings import judge

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from share_state.errors import DeclarationError
-from share_state.fold.control_log import FoldedControlLog
-from share_state.fold.options import FoldOptions
+from share_state.fold.draft.control_log import FoldedControlLog
+from share_state.fold.fold_options import FoldOptions
+from share_state.fold.groups.sticky import FoldedSticky, fold_sticky
 from share_state.fold.record_context import ContextChunk
 from share_state.fold.state_log import FoldedLog, fold_log
-from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.rules.findings import RecordRules, judge, judge_records
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import (
     ERROR,
     INFO,
@@ -34,6 +33,7 @@ from share_state.rules.registry import (
     state_batch_rule,
     unregister,
 )
+from share_state.rules.share_groups import judge_groups, judge_sticky
 from tests.fold.control_records.logs import checkpoint
 from tests.fold.control_records.test_control_chain_rules import folded as folded_control
 from tests.fold.groups.group_writer import QUIET

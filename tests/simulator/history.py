@@ -6,12 +6,12 @@ from share_state.kafka.delivery_states import DeliveryState
 from share_state.kafka.releases import RELEASES
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import LogBatch
-from share_state.simulator.draft import ControlState, state_after_checkpoint, state_after_delta
+from share_state.simulator.control_record_writer import ControlState, state_after_checkpoint, state_after_delta
 from share_state.simulator.events import EventResult
 from share_state.simulator.player import EventPlayer
 from share_state.simulator.settings import AckBatch, AckType, Dialect, PartitionSettings, PlayerSettings
 from share_state.simulator.share_partition import SharePartition
-from share_state.simulator.state_records import StateKey
+from share_state.simulator.state_values import StateKey
 from share_state.simulator.types import ErrorCode, SharePartitionKey, StateBatch, StateRead, StateWrite
 from tests.simulator.logs.kept_records import coordinator_of
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.simulator.draft import BatchMap, state_after_checkpoint, state_after_delta
+from share_state.simulator.control_record_writer import BatchMap, state_after_checkpoint, state_after_delta
 from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch
 from tests.simulator.history import batches
 

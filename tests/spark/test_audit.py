@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan, build_plan
@@ -26,8 +26,8 @@ from share_state.pipeline.resume import LastRun
 from share_state.rules.findings import count_findings
 from share_state.sources.discovery import find_logs
 from share_state.sources.partition_count import PartitionCount
-from share_state.spark.executor import SparkExecutor
-from share_state.spark.sink import APP_ID
+from share_state.spark.spark_executor import SparkExecutor
+from share_state.spark.spark_sink import APP_ID
 from tests.profiles import by_profile, driver_alone
 from tests.truth import DATA
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.config.inputs import KEYS
+from share_state.config.input_spec import KEYS
 from share_state.config.loading import settings_for
 from share_state.config.model import config_fingerprint
 from share_state.delta.reader import CommittedTables

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.config.inputs import KEYS, OPTIONS, spec_of_options
+from share_state.config.input_spec import KEYS, OPTIONS, spec_of_options
 from share_state.config.loading import settings_for
 from share_state.config.model import AuditSettings, config_fingerprint
 from share_state.delta.reader import CommittedTables
@@ -19,8 +19,8 @@ from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_group_logs
-from share_state.spark.executor import SparkExecutor
-from share_state.spark.inputs import SparkSorter
+from share_state.spark.sorted_tables import SparkSorter
+from share_state.spark.spark_executor import SparkExecutor
 from tests.fold.groups.group_tables import both_topics, json_lines, rows_of
 from tests.fold.groups.group_writer import group_metadata, share_group, write_group_log
 from tests.profiles import IN_SPARK, by_profile, driver_alone

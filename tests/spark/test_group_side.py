@@ -11,8 +11,8 @@ import pytest
 from share_state.config.sections import HISTORY, LATEST
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
-from share_state.fold.groups import fold_groups
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
+from share_state.fold.groups.group_tables import fold_groups
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor

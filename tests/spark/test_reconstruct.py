@@ -18,7 +18,7 @@ from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CORE_TABLES, Warehouse
 from share_state.errors import InputError, WarehouseError
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
@@ -30,7 +30,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.partition_count import PartitionCount
-from share_state.spark.executor import SparkExecutor
+from share_state.spark.spark_executor import SparkExecutor
 from tests.profiles import by_profile, driver_alone
 from tests.truth import DATA
 

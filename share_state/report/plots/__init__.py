@@ -6,6 +6,6 @@ columns that schemas/tables declares.
 
 from share_state.report.plots.charts import Chart, save
 from share_state.report.plots.overview import cutoffs, deliveries
-from share_state.report.plots.share_partition import offsets, window
+from share_state.report.plots.timelines import offsets, window
 
 __all__ = ["Chart", "cutoffs", "deliveries", "offsets", "save", "window"]

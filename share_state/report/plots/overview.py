@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from matplotlib.patches import Patch
 
 from share_state.errors import pluralize
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE, to_datetime
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import CUTOFF, IN_FLIGHT, STATE, OutputSpec
-from share_state.report.cutoff import name_holders
+from share_state.report.cutoff_text import name_holders
 from share_state.report.plots.charts import (
     GAP,
     INK,
@@ -29,7 +29,7 @@ from share_state.report.plots.charts import (
     styled,
     to_arrow,
 )
-from share_state.report.plots.share_partition import KEY_COLUMNS, offsets, window
+from share_state.report.plots.timelines import KEY_COLUMNS, offsets, window
 from share_state.report.share_partitions import NO_BEGINNING, lacks_beginning
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from share_state.fold.fold_options import ControlOptions, FoldOptions
 from share_state.fold.limits import Limits
-from share_state.fold.options import ControlOptions, FoldOptions
 from share_state.sources.discovery import LogPartition, find_topic_logs
 from tests.kafka.batches import Batch, Range, Record
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.control_chains import fold_control, is_superseded
-from share_state.fold.control_log import FoldedControlLog, decode_control_log, fold_control_log
 from share_state.fold.dialect import verify_cutoff
-from share_state.fold.options import FoldOptions
+from share_state.fold.draft.control_chains import fold_control, is_superseded
+from share_state.fold.draft.control_log import FoldedControlLog, decode_control_log, fold_control_log
+from share_state.fold.fold_options import FoldOptions
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from tests.fold.control_records.logs import checkpoint, control, control_options, delta, log_of, marker, user_data

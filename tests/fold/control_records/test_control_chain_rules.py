@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import DeclarationError, InputError
-from share_state.fold.control_log import FoldedControlLog, fold_control_log
+from share_state.fold.draft.control_log import FoldedControlLog, fold_control_log
 from share_state.rules.findings import judge
 from share_state.rules.registry import ERROR, OFF, Scope, registered, rule
 from share_state.sources.as_of import Window

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.control_log import fold_control_log
-from share_state.fold.explain import Explanation, OffsetState, Place, explain
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.draft.control_log import fold_control_log
+from share_state.fold.fold_options import SharePartitionFilter
+from share_state.fold.offset_history import Explanation, OffsetState, Place, explain
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
 from tests.cli.commands import say

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.control_log import decode_control_log, fold_control_log
+from share_state.fold.draft.control_log import decode_control_log, fold_control_log
 from share_state.kafka.codec import decode, encode
 from share_state.kafka.control_records import ControlFault, ControlKind, ControlRecords, GroupTable
 from share_state.schema.declarations import layout

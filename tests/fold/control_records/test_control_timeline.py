@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import share_state
-from share_state.fold.control_log import decode_control_log, fold_control_log
-from share_state.fold.control_replay import ControlReplay
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.draft.control_log import decode_control_log, fold_control_log
+from share_state.fold.draft.control_replay import ControlReplay
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window

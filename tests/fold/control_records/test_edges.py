@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from share_state.fold.control_log import FoldedControlLog, fold_control_log
 from share_state.fold.dialect import verify_cutoff
-from share_state.fold.explain import explain
+from share_state.fold.draft.control_log import FoldedControlLog, fold_control_log
+from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.limits import Limits
-from share_state.fold.options import FoldOptions, SharePartitionFilter
+from share_state.fold.offset_history import explain
 from share_state.report.explain import DeliveryLimit, summary_sentence
 from share_state.sources.as_of import Window
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshot_file, write_share_snapshots

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from share_state.errors import InputError
-from share_state.fold.control_log import FoldedControlLog, fold_control_log
 from share_state.fold.dialect import verify_cutoff
+from share_state.fold.draft.control_log import FoldedControlLog, fold_control_log
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
-from share_state.fold.options import FoldOptions
 from share_state.sources.as_of import Window
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshot_file, write_share_snapshot_file
 from tests.fold.control_records.logs import at, checkpoint, control_options, delta, log_of, user_data

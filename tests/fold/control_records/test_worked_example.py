@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from share_state.fold.control_log import FoldedControlLog, fold_control_log
+from share_state.fold.draft.control_log import FoldedControlLog, fold_control_log
 from share_state.kafka.control_records import CHECKPOINT_TYPE, DELTA_TYPE
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.rules.findings import judge

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from share_state.fold.groups import FoldedGroups, fold_groups
+from share_state.fold.groups.group_tables import FoldedGroups, fold_groups
 from share_state.kafka.codec import encode
 from share_state.schema.declarations import layout, record
 from share_state.sources.discovery import GROUP_TOPIC, find_group_logs

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.group_replay import ShareGroup, StatePartitions
-from share_state.fold.groups import FoldedGroups
-from share_state.fold.sticky import fold_sticky
+from share_state.fold.groups.group_replay import ShareGroup, StatePartitions
+from share_state.fold.groups.group_tables import FoldedGroups
+from share_state.fold.groups.sticky import fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.across_logs import GroupSide
 from share_state.pipeline.plan import FoldPlan, GroupInput

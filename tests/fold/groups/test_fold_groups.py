@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.group_replay import GroupReplay
-from share_state.fold.groups import fold_groups
+from share_state.fold.groups.group_replay import GroupReplay
+from share_state.fold.groups.group_tables import fold_groups
 from share_state.kafka.group_records import GroupRecord
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_group_logs

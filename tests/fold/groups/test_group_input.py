@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.config.loading import settings_for
 from share_state.errors import InputError
-from share_state.fold.groups import FoldedGroups
+from share_state.fold.groups.group_tables import FoldedGroups
 from share_state.fold.limits import GroupLimits
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.across_logs import name_topics, read_groups

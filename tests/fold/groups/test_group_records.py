@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.groups import fold_groups
-from share_state.fold.sticky import fold_sticky
+from share_state.fold.groups.group_tables import fold_groups
+from share_state.fold.groups.sticky import fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.kafka.codec import encode
 from share_state.kafka.group_records import GroupRecordError, GroupRecordType, read_value
 from share_state.kafka.primitives import partition_for
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.groups import judge_groups, judge_sticky
+from share_state.rules.share_groups import judge_groups, judge_sticky
 from share_state.schema.declarations import declaration_names, layout, record, table_schema
 from share_state.sources.discovery import find_group_logs
 from tests.fold.groups.group_writer import T, folded, group_metadata, told, value, write_group_log

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.fold.groups import (
+from share_state.fold.groups.group_tables import (
     FoldedGroups,
     add_topic_names,
     expected_assignment_sizes,
@@ -15,13 +15,13 @@ from share_state.fold.groups import (
     partition_counts_by_id,
     partition_counts_by_name,
 )
+from share_state.fold.groups.sticky import fold_sticky
 from share_state.fold.state_log import fold_log
-from share_state.fold.sticky import fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import OFF, Scope, registered
+from share_state.rules.share_groups import judge_groups, judge_sticky
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_group_logs, find_logs

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_state.fold.groups import expected_assignment_sizes, members_per_partition
-from share_state.fold.sticky import Claim, kafka_owner
+from share_state.fold.groups.group_tables import expected_assignment_sizes, members_per_partition
+from share_state.fold.groups.sticky import Claim, kafka_owner
 from share_state.kafka.codec import UNKNOWN_TAGS, encode
 from share_state.kafka.group_records import GroupRecordError, read_value
 from share_state.schema.declarations import layout, record

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, read_topic_names
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
+from share_state.fold.groups.group_tables import FoldedGroups, add_topic_names, fold_groups, read_topic_names
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import compute_lags
 from share_state.sources.as_of import Window

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from share_state.fold.group_replay import to_pairs
-from share_state.fold.groups import FoldedGroups
+from share_state.fold.groups.group_replay import to_pairs
+from share_state.fold.groups.group_tables import FoldedGroups
 from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.registry import OFF, Scope, registered

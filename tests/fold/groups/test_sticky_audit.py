@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.groups import FoldedGroups, fold_groups
-from share_state.fold.sticky import FoldedSticky, fold_sticky
+from share_state.fold.groups.group_tables import FoldedGroups, fold_groups
+from share_state.fold.groups.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.rules.findings import findings as judged
 from share_state.rules.registry import Scope, registered

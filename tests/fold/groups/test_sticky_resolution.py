@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.sticky import (
+from share_state.fold.groups.sticky import (
     Claim,
     ResolvedOwner,
     is_order_dependent,

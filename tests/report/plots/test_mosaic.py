@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from share_state.report.plots import share_partition
-from share_state.report.plots.share_partition import History, read_history
+from share_state.report.plots import timelines
+from share_state.report.plots.timelines import History, read_history
 
 Look = tuple[int | None, int]
 
@@ -23,7 +23,7 @@ def _plainly(drawn: History) -> dict[tuple[float, int], Look]:
             for offset in range(max(start, batch["first_offset"]), batch["last_offset"] + 1):
                 looks[time, offset] = (
                     batch["delivery_state"],
-                    min(batch["delivery_count"], share_partition.MAX_COUNT),
+                    min(batch["delivery_count"], timelines.MAX_COUNT),
                 )
     return looks
 
@@ -31,7 +31,7 @@ def _plainly(drawn: History) -> dict[tuple[float, int], Look]:
 def _tiled(drawn: History, origin: int, end: int) -> dict[tuple[float, int], Look]:
     looks: dict[tuple[float, int], Look] = {}
     times = np.unique(drawn.times)
-    for tile in share_partition.tiles(drawn, origin, end):
+    for tile in timelines.tiles(drawn, origin, end):
         for left, right, low, high in tile.bounds.tolist():
             for time in times[(times >= left) & (times < right)].tolist():
                 for offset in range(origin + int(low), origin + int(high)):
@@ -53,15 +53,15 @@ def test_offsets_that_no_batch_covers_are_gaps_and_a_deleted_state_leaves_nothin
     first[3] |= {"start_offset": None, "end_offset": None, "state_batches": None}
     drawn = read_history(pa.Table.from_pylist(first, schema=stuck.schema), "state_batches")
     assert _tiled(drawn, 10, 13) == _plainly(drawn)
-    assert set(_plainly(drawn).values()) == {(None, 0), (0, share_partition.MAX_COUNT)}
+    assert set(_plainly(drawn).values()) == {(None, 0), (0, timelines.MAX_COUNT)}
 
 
 def test_a_long_history_is_drawn_from_few_cells(stuck: pa.Table, monkeypatch: pytest.MonkeyPatch):
     drawn = read_history(stuck, "state_batches")
     true = _plainly(drawn)
-    monkeypatch.setattr(share_partition, "MAX_TIMES", 20)
-    monkeypatch.setattr(share_partition, "MAX_OFFSETS", 30)
-    found = list(share_partition.tiles(drawn, 0, int(drawn.end.max())))
+    monkeypatch.setattr(timelines, "MAX_TIMES", 20)
+    monkeypatch.setattr(timelines, "MAX_OFFSETS", 30)
+    found = list(timelines.tiles(drawn, 0, int(drawn.end.max())))
     assert sum(len(tile.bounds) for tile in found) <= 20 * 30
     assert {(tile.state, tile.count) for tile in found} <= set(true.values())
     last = [tile for tile in found if (tile.bounds[:, 1] == drawn.until).any()]

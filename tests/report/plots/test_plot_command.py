@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from share_state.cli.main import DONE, UNUSABLE
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.plots.overview import draw_plot
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.kafka_client import ClientProperties
 from share_state.sources.kafka_cluster import KafkaSource
-from share_state.sources.tables import CONSUMED
+from share_state.sources.record_tables import CONSUMED
 from tests.cli.commands import Command, say
 from tests.sources.formats.tables import table_of
 from tests.truth import DATA

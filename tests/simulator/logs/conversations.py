@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from share_state.simulator.coordinator import CoordinatorResponse, ShareCoordinator
-from share_state.simulator.state_records import StateKey
+from share_state.simulator.state_values import StateKey
 from share_state.simulator.types import StateBatch, StateWrite
 
 TOPICS = ("AAAAAAAAAAEAAAAAAAAAAg", "5Y2VfE9xTOSVmSFbWg1sdQ")

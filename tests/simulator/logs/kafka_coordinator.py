@@ -12,7 +12,7 @@ from typing import Any
 
 from py4j.java_gateway import JavaObject, JVMView
 
-from share_state.simulator.state_records import StateKey
+from share_state.simulator.state_values import StateKey
 from share_state.simulator.types import StateWrite
 from tests.simulator.logs.conversations import Request
 

@@ -2,7 +2,7 @@
 
 from share_state.kafka.releases import RELEASES
 from share_state.simulator.coordinator import ShareCoordinator
-from share_state.simulator.state_records import StateRecord, encode_record
+from share_state.simulator.state_values import StateRecord, encode_record
 
 
 class KeptRecords:

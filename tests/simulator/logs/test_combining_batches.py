@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.simulator.state_records import combine_state_batches
+from share_state.simulator.state_values import combine_state_batches
 from share_state.simulator.types import StateBatch
 from tests.simulator.logs.conversations import state_batches
 from tests.truth import runs, value_by_offset

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from share_state.kafka.releases import RELEASES
 from share_state.simulator.coordinator import CoordinatorResponse
-from share_state.simulator.state_records import encode_record
+from share_state.simulator.state_values import encode_record
 from share_state.simulator.types import ErrorCode
 from share_state.sources import jars
 from tests.simulator.logs.conversations import NOW, conversations

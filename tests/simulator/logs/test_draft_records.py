@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.control_log import FoldedControlLog, fold_control_log
+from share_state.fold.draft.control_log import FoldedControlLog, fold_control_log
 from share_state.rules.findings import judge
-from share_state.simulator.draft import ControlState, DraftWriter
+from share_state.simulator.control_record_writer import ControlState, DraftWriter
 from share_state.simulator.log_writer import LogWriter
 from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch
 from share_state.sources.as_of import Window

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from share_state.fold.control_log import fold_control_log
+from share_state.fold.draft.control_log import fold_control_log
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
-from share_state.fold.options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
 from share_state.rules.findings import judge, judge_records

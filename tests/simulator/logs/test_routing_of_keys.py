@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes, number_of
-from share_state.simulator.state_records import StateKey, state_partition_for
+from share_state.simulator.state_values import StateKey, state_partition_for
 from tests.kafka.batches import key
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

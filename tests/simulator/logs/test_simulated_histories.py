@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from share_state.errors import ShareStateError
-from share_state.fold.control_log import fold_control_log
+from share_state.fold.draft.control_log import fold_control_log
 from share_state.fold.state_log import fold_log
 from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import SimulationError

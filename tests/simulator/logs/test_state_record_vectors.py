@@ -4,7 +4,7 @@ import pytest
 
 from share_state.kafka.releases import RELEASES
 from share_state.simulator.coordinator import CoordinatorResponse
-from share_state.simulator.state_records import (
+from share_state.simulator.state_values import (
     DurableState,
     StateKey,
     StateRecord,

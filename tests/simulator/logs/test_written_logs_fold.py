@@ -13,7 +13,7 @@ from share_state.fold.state_log import fold_log
 from share_state.kafka.releases import RELEASES
 from share_state.simulator.coordinator import CoordinatorEntry
 from share_state.simulator.log_writer import CODECS, StateTopic, StateTopicSettings, flush_logs
-from share_state.simulator.state_records import StateKey, StateRecord
+from share_state.simulator.state_values import StateKey, StateRecord
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
 from tests.simulator.logs.conversations import NOW, conversations

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.inputs import detect_format
 from share_state.rules.findings import judge, judge_records

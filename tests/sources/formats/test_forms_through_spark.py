@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import base64, col, expr, lit, struct, to_json
 
 import share_state
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
@@ -19,8 +19,8 @@ from share_state.pipeline.plan import build_plan
 from share_state.pipeline.task import FINDINGS, STATE, OutputSpec
 from share_state.sources import table_plan
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.spark.executor import SparkExecutor
-from share_state.spark.inputs import SparkSorter
+from share_state.spark.sorted_tables import SparkSorter
+from share_state.spark.spark_executor import SparkExecutor
 from tests.cli.commands import Command, say
 from tests.profiles import EXECUTORS, IN_SPARK
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write

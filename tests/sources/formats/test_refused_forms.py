@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.inputs import detect_format

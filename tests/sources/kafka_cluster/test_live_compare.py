@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.errors import InputError
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct

@@ -19,28 +19,28 @@ from confluent_kafka import Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
-from share_state.fold.options import SharePartitionFilter
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.across_logs import EXTENDED
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.pipeline.stream import StreamFold, checkpoint_of
+from share_state.pipeline.stream_fold import StreamFold, checkpoint_of
 from share_state.pipeline.task import STATE
 from share_state.report.compare import SAME, compare
 from share_state.report.explain import explain_offset
 from share_state.sources.as_of import Window
-from share_state.sources.dead_letters import HEADER_PREFIX, ClusterLetters
+from share_state.sources.dead_letter_topics import HEADER_PREFIX, ClusterLetters
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.kafka_admin import DeadLetterTopics, fetch_broker_offsets
 from share_state.sources.kafka_client import ClientProperties
 from share_state.sources.kafka_cluster import Cluster, read_topics
-from share_state.spark.executor import SparkExecutor
 from share_state.spark.kafka_stream import _PackedReader
-from share_state.spark.stream import _unpacked
+from share_state.spark.spark_executor import SparkExecutor
+from share_state.spark.streaming import _unpacked
 from tests.processes import die_with_parent
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, running

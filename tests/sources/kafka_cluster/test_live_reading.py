@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Uuid
 
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
@@ -14,7 +14,7 @@ from share_state.pipeline.task import RESULTS, OutputSpec
 from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_cluster import read_cluster
 from share_state.sources.partition_count import PartitionCount
-from share_state.spark.executor import SparkExecutor
+from share_state.spark.spark_executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
 from tests.sources.kafka_cluster.test_live_reading import SIZES
 from tests.sources.kafka_cluster.workload import Workload

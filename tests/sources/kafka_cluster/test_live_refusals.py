@@ -18,7 +18,7 @@ from share_state.sources.discovery import LogPartition
 from share_state.sources.kafka_client import ClientProperties, read_client_properties
 from share_state.sources.kafka_cluster import KafkaSource, read_cluster
 from share_state.sources.segments import read_chunks
-from share_state.spark.executor import SparkExecutor
+from share_state.spark.spark_executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
 from tests.sources.kafka_cluster.workload import Workload
 

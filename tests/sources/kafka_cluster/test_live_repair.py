@@ -18,8 +18,8 @@ import share_state
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.report.repair.commands import DEAD_LETTER_TOPIC, KafkaTools
-from share_state.simulator.state_records import DurableState, StateKey, StateRecord, encode_record
+from share_state.repairs.commands import DEAD_LETTER_TOPIC, KafkaTools
+from share_state.simulator.state_values import DurableState, StateKey, StateRecord, encode_record
 from share_state.simulator.types import StateBatch, find_release
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, carry_out, properties_of, running

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from share_state.cli.main import run
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.pipeline.executor import LocalExecutor

@@ -20,8 +20,8 @@ from share_state.sources import table_plan
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots, write_share_snapshots
 from share_state.sources.topics import read_subscriptions, read_topics
-from share_state.spark import inputs
-from share_state.spark.inputs import SparkSorter
+from share_state.spark import sorted_tables as inputs
+from share_state.spark.sorted_tables import SparkSorter
 from tests.cli.commands import say
 from tests.profiles import nightly
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.errors import InputError
-from share_state.fold.options import FoldOptions
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.inputs import adjacent_group_logs

@@ -13,7 +13,7 @@ from share_state.schema.declarations import layout
 from share_state.simulator.events import EventResult
 from share_state.simulator.log_writer import LogWriter
 from share_state.simulator.share_partition import SharePartition
-from share_state.simulator.state_records import Batches
+from share_state.simulator.state_values import Batches
 from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch, merge_adjacent
 
 NO_OFFSET = -1

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 from share_state.kafka.delivery_states import TERMINAL, DeliveryState
 from share_state.kafka.releases import Release
+from share_state.repairs.status import SharePartitionStatus
 from share_state.report.diff import BELOW, FINISHED, InFlightWindow, RangeChange, compare_windows
-from share_state.report.repair.status import SharePartitionStatus
 from share_state.simulator.acquisition import Fetch, LogBatch
 from share_state.simulator.coordinator import CoordinatorEntry, ShareCoordinator
 from share_state.simulator.durability import DeadLetter, Operation, UnloadableStateError
 from share_state.simulator.settings import AckBatch, AckType, PartitionSettings
 from share_state.simulator.share_partition import SharePartition
-from share_state.simulator.state_records import DurableState, StateKey
+from share_state.simulator.state_values import DurableState, StateKey
 from share_state.simulator.types import NO_START_OFFSET
 
 _MEMBER = "member"

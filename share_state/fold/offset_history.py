@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.dialect import Dialect, LogReader, dialect_of
-from share_state.fold.group_replay import GroupReplay
-from share_state.fold.options import FoldOptions, SharePartitionFilter
+from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
+from share_state.fold.groups.group_replay import GroupReplay
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import RecordStates, RecordView
 from share_state.kafka.delivery_states import TERMINAL

@@ -9,14 +9,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import pluralize
-from share_state.fold.archiving import RANGES, merge_ranges
-from share_state.fold.dead_letters import LETTERS, LOST, NEVER, MatchedLetters, ReadLetters, match_letters, read_letters
+from share_state.fold.dead_letters.archiving import RANGES, merge_ranges
+from share_state.fold.dead_letters.matching import (
+    LETTERS,
+    LOST,
+    NEVER,
+    MatchedLetters,
+    ReadLetters,
+    match_letters,
+    read_letters,
+)
 from share_state.pipeline.result import DEAD_LETTERS_NOTE
-from share_state.rules.dead_letters import AuditedDeadLetters
+from share_state.rules.dead_letter_losses import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
-from share_state.sources.dead_letters import DeadLetterSource
+from share_state.sources.dead_letter_topics import DeadLetterSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ def show(
     ] = False,
 ) -> None:
     """Print offsets, lag and records in flight."""
-    from share_state.fold.options import SharePartitionFilter  # noqa: PLC0415  imports numba
-    from share_state.report.cluster import print_cluster  # noqa: PLC0415
+    from share_state.fold.fold_options import SharePartitionFilter  # noqa: PLC0415  imports numba
+    from share_state.report.cluster_use import print_cluster  # noqa: PLC0415
     from share_state.report.show import print_state, print_state_json  # noqa: PLC0415
 
     selection = SharePartitionFilter(group, topic, partition)

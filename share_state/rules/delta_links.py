@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.control_chains import ControlChains, fold_control
-from share_state.fold.control_log import LINK, FoldedControlLog
+from share_state.fold.draft.control_chains import ControlChains, fold_control
+from share_state.fold.draft.control_log import LINK, FoldedControlLog
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.kafka.control_records import EPOCH_MODULUS, UNREADABLE_CONTROL_FAULTS, ControlKind
 from share_state.rules.registry import ERROR, WARNING, Breaches, Column, Scope, listed, rule

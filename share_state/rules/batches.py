@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.control_log import FoldedControlLog
+from share_state.fold.draft.control_log import FoldedControlLog
 from share_state.fold.log_stats import BATCH_FAULTS
 from share_state.fold.state_log import FoldedLog
 from share_state.kafka.record_batches import BatchStatus

@@ -16,9 +16,9 @@ from share_state.config.sections import LimitSettings
 from share_state.delta.commits import standing
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError, pluralize
+from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, VERDICTS
 from share_state.fold.limits import Limits
-from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.kafka.delivery_states import DeliveryState
 from share_state.kafka.releases import RELEASES, Release

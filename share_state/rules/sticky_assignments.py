@@ -7,7 +7,7 @@ the assignments, and the bytes that consumers send.
 from collections import Counter
 from collections.abc import Iterator
 
-from share_state.fold.sticky import INVALIDATED, FoldedSticky, ResolvedOwner, is_subscribed
+from share_state.fold.groups.sticky import INVALIDATED, FoldedSticky, ResolvedOwner, is_subscribed
 from share_state.kafka.classic_groups import STATELESS, STICKY, STREAMS, ClaimingMember, GroupGeneration
 from share_state.kafka.group_records import TopicPartition
 from share_state.rules.registry import INFO, WARNING, GroupBreach, Scope, listed, rule

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from share_state.errors import pluralize
 from share_state.kafka.delivery_states import TERMINAL, DeliveryState
 from share_state.kafka.releases import LATEST, RELEASES, Release
+from share_state.repairs.commands import KafkaTools, diff_command
+from share_state.repairs.rehearsal import Effect, Rehearsal
+from share_state.repairs.status import SharePartitionStatus, Survey, can_be_named
 from share_state.report.console import format_number
-from share_state.report.repair.commands import KafkaTools, diff_command
-from share_state.report.repair.rehearsal import Effect, Rehearsal
-from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.durability import UnloadableStateError
 from share_state.simulator.settings import WIDEST, BrokerConfigs, PartitionSettings
 from share_state.simulator.types import find_release

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.durations import duration_text
-from share_state.fold.group_replay import TopicPartitions, to_pairs
-from share_state.fold.sticky import FoldedSticky
+from share_state.fold.groups.group_replay import TopicPartitions, to_pairs
+from share_state.fold.groups.sticky import FoldedSticky
 from share_state.kafka.primitives import partition_for
 from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups, Listed

@@ -41,8 +41,8 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.object_stores import absolute_address
-from share_state.spark.inputs import FrameRows, described, local_address, map_frame, run_tasks
-from share_state.spark.sink import SparkSink, missing_support
+from share_state.spark.sorted_tables import FrameRows, described, local_address, map_frame, run_tasks
+from share_state.spark.spark_sink import SparkSink, missing_support
 
 _LOG = logging.getLogger("share_state")
 

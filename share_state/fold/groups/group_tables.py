@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.group_replay import (
+from share_state.fold.groups.group_replay import (
     MEMBER_STATES,
     GroupFault,
     GroupReplay,

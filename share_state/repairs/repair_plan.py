@@ -13,11 +13,11 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.limits import Limits
 from share_state.kafka.releases import RELEASES
+from share_state.repairs.commands import BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES, KafkaTools, quote
+from share_state.repairs.rehearsal import Effect, Ranges, count_offsets
+from share_state.repairs.remedies import HARM, Option, Repair, repairs
+from share_state.repairs.status import Survey, survey
 from share_state.report.console import format_name, format_number, format_time, write_report
-from share_state.report.repair.commands import BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES, KafkaTools, quote
-from share_state.report.repair.options import HARM, Option, Repair, repairs
-from share_state.report.repair.rehearsal import Effect, Ranges, count_offsets
-from share_state.report.repair.status import Survey, survey
 
 SUFFIXES = (".md", ".sh", ".json")
 _MAX_RANGES = 20

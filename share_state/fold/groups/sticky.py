@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.fold.group_replay import GroupFault
-from share_state.fold.groups import rows_to_table
+from share_state.fold.groups.group_replay import GroupFault
+from share_state.fold.groups.group_tables import rows_to_table
 from share_state.kafka.classic_groups import ClaimingMember, Generation, GroupGeneration
 from share_state.kafka.group_records import NO_GENERATION, GroupRecordError, TopicPartition
 

@@ -48,8 +48,8 @@ from share_state.sources.object_stores import (
     parquet_source,
     read_errors,
 )
+from share_state.sources.record_tables import Columns, check_time_unit, rows_in_chunks, rows_of_batches
 from share_state.sources.table_plan import list_table_files, missing_topic_message, parquet_batches, parquet_errors
-from share_state.sources.tables import Columns, check_time_unit, rows_in_chunks, rows_of_batches
 from share_state.spark.session import reason
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")

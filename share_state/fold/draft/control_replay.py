@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.control_chains import (
+from share_state.fold.draft.control_chains import (
     CONTROL_CHAIN,
     FOLD_NOTE,
     INITIAL_CONTROL_CHAIN,
@@ -25,9 +25,9 @@ from share_state.fold.control_chains import (
     is_suspect,
     starts_in_log,
 )
-from share_state.fold.control_log import decode_control_log
+from share_state.fold.draft.control_log import decode_control_log
+from share_state.fold.fold_options import STRICT, FoldOptions, SharePartitionFilter
 from share_state.fold.losses import Losses
-from share_state.fold.options import STRICT, FoldOptions, SharePartitionFilter
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import RecordStates, RecordView, control_key_columns, control_state_table
 from share_state.jit.compile import allocating_kernel, kernel

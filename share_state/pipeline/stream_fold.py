@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from share_state.delta.merge import DELETED, without_deleted
 from share_state.delta.reader import open_filesystem, warehouse_errors
-from share_state.fold.archiving import EVERY_GROUP, RANGES
 from share_state.fold.checkpoint import (
     FoldCheckpoint,
     checkpoint_row,
@@ -24,10 +23,11 @@ from share_state.fold.checkpoint import (
     restore_checkpoint,
     resume_point_of,
 )
+from share_state.fold.dead_letters.archiving import EVERY_GROUP, RANGES
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.history import HISTORY_TABLE, history_pieces
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import dictionary_encoded
-from share_state.fold.options import FoldOptions
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
@@ -39,8 +39,8 @@ from share_state.rules.findings import RecordRules, judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.partition_count import PartitionCount
+from share_state.sources.record_tables import rows_in_chunks, rows_of_batches
 from share_state.sources.resume_point import ResumeStatus
-from share_state.sources.tables import rows_in_chunks, rows_of_batches
 from share_state.sources.topics import Topics
 
 KEYS = {

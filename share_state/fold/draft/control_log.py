@@ -9,7 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import InputError
-from share_state.fold.control_chains import (
+from share_state.fold.cutoff import (
+    CutoffEvidence,
+    EarliestShareOffset,
+    count_uncommitted,
+    earliest_share_offset,
+    unsafe_reasons,
+)
+from share_state.fold.draft.control_chains import (
     CONTROL_CHAIN,
     INITIAL_CONTROL_CHAIN,
     MISMATCH,
@@ -20,18 +27,11 @@ from share_state.fold.control_chains import (
     is_suspect,
     starts_in_log,
 )
-from share_state.fold.cutoff import (
-    CutoffEvidence,
-    EarliestShareOffset,
-    count_uncommitted,
-    earliest_share_offset,
-    unsafe_reasons,
-)
+from share_state.fold.fold_options import MODES, STRICT, ControlOptions, FoldOptions
 from share_state.fold.leader_epochs import LeaderEpochs
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, dictionary_encoded
 from share_state.fold.losses import Losses, LossTracker
-from share_state.fold.options import MODES, STRICT, ControlOptions, FoldOptions
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import (
     CONTROL_RECORDS,

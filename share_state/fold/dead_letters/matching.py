@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import InputError
-from share_state.fold.archiving import milliseconds, row_codes
+from share_state.fold.dead_letters.archiving import milliseconds, row_codes
 from share_state.fold.states import KEY, SHARE_GROUP_STATE, declared_table, to_timestamps
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.state_records import LARGEST_OFFSET
-from share_state.sources.dead_letters import DeadLetters, DeadLetterSource, ReadSoFar
+from share_state.sources.dead_letter_topics import DeadLetters, DeadLetterSource, ReadSoFar
 
 LETTERS, LOST = "dead_letters", "lost_dead_letters"
 _PLACE = ["dead_letter_topic", "dead_letter_partition"]
