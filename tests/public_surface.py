@@ -39,7 +39,7 @@ def main() -> None:
     """Print how many tests each folder has, and how many of them use the public surface."""
     every, public = Counter[str](), Counter[str]()
     for path in sorted(TESTS.rglob("test_*.py")):
-        for name, uses in tests_of(path):
+        for name, uses in uses_of_tests(path):
             folder = path.relative_to(TESTS).parts[0]
             every[folder] += 1
             public[folder] += is_public(uses)
@@ -55,7 +55,7 @@ def is_public(uses: set[str]) -> bool:
     return bool(uses) and not any(use.startswith("internal ") for use in uses)
 
 
-def tests_of(path: Path) -> Iterator[tuple[str, set[str]]]:
+def uses_of_tests(path: Path) -> Iterator[tuple[str, set[str]]]:
     """Each test function of a file, and what it uses of the package."""
     module = _load(path)
     for name, node in module.definitions.items():
