@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import warehouse_lock
 from share_state.sources.discovery import find_group_logs
 from tests.cli.commands import Command, contents
@@ -21,6 +20,7 @@ from tests.kafka.batches import Batch, Record
 from tests.log_writer import snapshot, update, write_log_folder
 from tests.sources.formats.tables import write
 from tests.truth import DATA
+from tests.warehouses import WrittenTables
 
 CHAOS = DATA / "4.3.1/chaos"
 FUZZ = DATA / "4.3.1/fuzz"
@@ -43,7 +43,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_audit_writes_tables_page_and_metrics(audited: Path):
-    assert CommittedTables(str(audited / "lake")).run["command"] == "audit"
+    assert WrittenTables(audited / "lake").run["command"] == "audit"
     assert "START_OFFSET_REGRESSION" in (audited / "page.html").read_text()
     assert "share_state_last_success_timestamp_seconds" in (audited / "a.prom").read_text()
     assert "TERMINAL_STATE_LEFT" not in (audited / "page.html").read_text()
@@ -58,7 +58,7 @@ def test_nothing_new_is_said_and_is_no_failure(light: Command, audited: Path, tm
     assert done.code == 0
     assert "nothing new since the last audit" in done.out
     assert "a.prom (series of the worst 7 of 38 share-partitions; groups are complete)" in done.out
-    assert len(CommittedTables(str(tmp_path / "copy/lake")).runs) == 2
+    assert len(WrittenTables(tmp_path / "copy/lake").runs) == 2
 
 
 def test_json_says_it_to_programs(light: Command, tmp_path: Path):
@@ -78,7 +78,7 @@ def test_groups_are_named_in_a_table_whose_columns_are_called_otherwise(light: C
     assert done.code == 0
     assert "__consumer_offsets: found partition 0, 1, 2, but not how many there are" in done.err
     assert "give groups.partitions" in done.err
-    assert len(CommittedTables(str(tmp_path / "lake")).read("share_groups")) == 6
+    assert len(WrittenTables(tmp_path / "lake").read("share_groups")) == 6
 
 
 def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
@@ -158,7 +158,7 @@ def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: C
     undisturbed = share_state("audit", CHAOS, "--out", tmp_path / "undisturbed")
     assert undisturbed.code == 0
     for table in ("share_partition_state", "in_flight", "findings", "cutoff", "share_partition_history"):
-        found, expected = (CommittedTables(str(tmp_path / name)).read(table) for name in ("lake", "undisturbed"))
+        found, expected = (WrittenTables(tmp_path / name).read(table) for name in ("lake", "undisturbed"))
         assert sorted(found.to_pylist(), key=repr) == sorted(expected.to_pylist(), key=repr)
 
 
@@ -180,15 +180,15 @@ def test_an_audit_stopped_between_commit_and_report_is_reported_once_by_the_next
         victim.send_signal(stop)
         _, said = victim.communicate()
         if stop != signal.SIGKILL:
-            run_id = CommittedTables(str(lake)).run["run_id"]
+            run_id = WrittenTables(lake).run["run_id"]
             assert said == f"share-state: stopped; run {run_id} is committed, and the next audit reports it\n"
-        assert CommittedTables(str(lake)).run["status"] == "committed"
+        assert WrittenTables(lake).run["status"] == "committed"
         first = light(*audit, lake, "--json")
         errors = [
             (one["rule"], one["new"], one["failing"]) for one in first.json["findings"] if one["severity"] == "error"
         ]
         assert (first.code, errors) == (1, [("CRC_MISMATCH", 1, 1)])
-        assert CommittedTables(str(lake)).runs["status"].to_pylist() == ["reported", "reported"]
+        assert WrittenTables(lake).runs["status"].to_pylist() == ["reported", "reported"]
         assert light(*audit, lake).code == 0
 
 
@@ -204,7 +204,7 @@ def test_an_alert_reaches_a_scheduler_whose_pipe_is_not_read(monkeypatch: pytest
     with monkeypatch.context() as closed:
         _leave_no_reader(closed)
         assert run(audit) == 1
-    assert CommittedTables(str(tmp_path / "w")).run["status"] == "reported"
+    assert WrittenTables(tmp_path / "w").run["status"] == "reported"
     assert run(audit) == 0
 
 
@@ -217,7 +217,7 @@ def test_an_audit_that_could_not_print_is_reported_by_the_next(
         said = light(*audit)
     assert said.code == 2
     assert said.err.startswith("share-state: stdout: cannot be written (No space left on device)")
-    assert CommittedTables(str(tmp_path / "w")).run["status"] == "committed"
+    assert WrittenTables(tmp_path / "w").run["status"] == "committed"
     again = light(*audit, "--json")
     assert (again.code, again.json["run"]["status"]) == (1, "reported")
 
@@ -268,7 +268,7 @@ def test_a_warehouse_is_of_one_cluster(light: Command, tmp_path: Path):
         assert said.code == code, said.err
         if code:
             assert said.err.endswith(": holds cluster blue, not green; give each cluster its own warehouse\n")
-    assert CommittedTables(str(tmp_path / "w")).runs["cluster"].to_pylist() == ["blue", "blue", None]
+    assert WrittenTables(tmp_path / "w").runs["cluster"].to_pylist() == ["blue", "blue", None]
 
 
 def test_reconstruct_into_the_warehouse_of_an_audit_says_so_first(light: Command, tmp_path: Path):
@@ -300,7 +300,7 @@ def test_group_ids_that_java_reads_as_one_are_one_share_partition(light: Command
     shutil.rmtree(export)
     write_log_folder(export, 0, [Batch(first), Batch(then)])
     assert light(*audit).code == 0
-    rows = CommittedTables(str(tmp_path / "w")).read("share_partition_state").to_pylist()
+    rows = WrittenTables(tmp_path / "w").read("share_partition_state").to_pylist()
     batches = {row["group_id"]: [tuple(one.values()) for one in row["state_batches"]] for row in rows}
     assert batches == {merged: [(0, 2, 2, 1), (3, 3, 0, 1), (4, 4, 2, 1)], "good": []}
     series = [line.rpartition(" ")[0] for line in (tmp_path / "metrics.prom").read_text("utf-8").splitlines()]

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from share_state.delta.reader import CommittedTables
 from share_state.fold.history import OUTCOME_COLUMNS
 from share_state.fold.state_log import fold_log
 from share_state.kafka.state_records import StateRecords
@@ -23,6 +22,7 @@ from tests.fold.record_context_model import outcomes
 from tests.profiles import by_profile
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, AVAILABLE, MINUTE, log_with, snapshot, update
 from tests.truth import DATA
+from tests.warehouses import WrittenTables
 
 DLQ, HAPPY = DATA / "4.4.0/dlq", DATA / "4.3.1/happy"
 STALE = "limits.export_age=36"
@@ -31,7 +31,7 @@ BATCH_JOBS = ("--set", "acknowledged=[{verdict: NO_MEMBERS}]")
 
 def history(warehouse: Path) -> list[dict[str, Any]]:
     """The rows of `share_partition_history` of the latest run."""
-    tables = CommittedTables(str(warehouse))
+    tables = WrittenTables(warehouse)
     return tables.read("share_partition_history", pc.field("run_id") == tables.run["run_id"]).to_pylist()
 
 
@@ -110,7 +110,7 @@ def test_a_group_without_members_whose_records_wait_has_a_verdict(light: Command
     )
     # Without the group side it is not known.
     alone = light("audit", f"{DLQ}/__share_group_state-0", "--out", tmp_path / "alone", *topics)
-    assert alone.json["verdicts"]["NO_MEMBERS"] == 0 or CommittedTables(str(tmp_path / "alone")).holds("share_groups")
+    assert alone.json["verdicts"]["NO_MEMBERS"] == 0 or "share_groups" in WrittenTables(tmp_path / "alone").versions
 
 
 def test_a_verdict_can_fail_the_job_and_be_acknowledged(light: Command, tmp_path: Path):
@@ -246,6 +246,6 @@ def test_a_warehouse_of_before_gets_the_new_columns(light: Command, tmp_path: Pa
     said = light("audit", DATA / "4.3.1/chaos", "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--json")
     assert said.code == 0
     assert said.json["deliveries"]
-    every = CommittedTables(str(tmp_path / "w")).read("share_partition_history")
+    every = WrittenTables(tmp_path / "w").read("share_partition_history")
     assert 0 < every["acknowledged_records"].null_count < len(every)
     assert light("show", tmp_path / "w").code == 0

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
 from tests.fold.groups.described import Scenario
 from tests.fold.groups.group_writer import share_group, write_group_log
 from tests.truth import DATA, without_topics
+from tests.warehouses import WrittenTables
 
 WITH_MEMBERS = Scenario(DATA / "4.0.2/chaos")
 EMPTY = Scenario(DATA / "4.3.1/chaos")
@@ -127,7 +127,7 @@ def test_logs_that_are_named_are_read_in_place_of_those_beside(light: Command, t
         "reconstruct", happy, "--out", lake, "--groups", one, "--groups", other, "--group-partitions", 3, "--quiet"
     )
     assert said.code == 0
-    rows = CommittedTables(str(lake)).read("share_groups").to_pylist()
+    rows = WrittenTables(lake).read("share_groups").to_pylist()
     assert {(row["group_id"], row["group_epoch"]) for row in rows} == {("app-a", 9), ("app-b", 8)}
     assert {row["group_partition"] for row in rows} == {0, 1}
     assert "MISPLACED_GROUP" in said.out
@@ -141,7 +141,7 @@ def test_an_audit_takes_its_group_side_from_the_configuration(light: Command, tm
         f"groups: {{paths: [{tmp_path / 'one'}], partitions: 1}}\nrules: {{ORPHAN_SHARE_STATE: error}}\n"
     )
     assert light("audit", "--config", config, "--quiet").code == 1
-    tables = CommittedTables(str(tmp_path / "lake"))
+    tables = WrittenTables(tmp_path / "lake")
     assert tables.read("share_groups")["group_epoch"].to_pylist() == [9]
     assert dict(tables.run["options"])["groups.partitions"] == "1"
     assert light("audit", "--config", config, "--quiet", "--set", "fail_on=off").code == 0

@@ -1,6 +1,9 @@
 """What a command says of itself."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -74,7 +77,7 @@ def test_the_help_of_simulate_lists_the_faults(light: Command):
         ("share-state decode x --rule SPSO_ST", [f"SPSO_STALL={one}" for one in (*SEVERITIES, OFF)]),
         ("share-state decode x --rule TORN", [f"TORN_TAIL={one}" for one in (*SEVERITIES, OFF)]),
         ("share-state decode x --rule TORN_TAIL=w", ["TORN_TAIL=warning"]),
-        ("share-state decode x --limit re", ["record_locks="]),
+        ("share-state decode x --limit rec", ["record_locks="]),
         ("share-state decode x --limit app:", ["app:delivery_count=", "app:record_locks="]),
         ("share-state show LAKE --group g", ["g0", "g1", "g2", "g3", "g4", "g5"]),
         ("share-state groups LAKE --group g4", ["g4"]),
@@ -97,6 +100,21 @@ def test_a_large_warehouse_is_not_read_to_complete_a_group(
 ):
     monkeypatch.setattr(completion, "_LARGEST_TABLE", 100)
     assert _completed(light, monkeypatch, f"share-state show {chaos} --group g") == []
+
+
+def test_completing_a_group_does_not_wait_for_the_compiler(chaos: Path):
+    """numba alone takes as long to import as everything that a completion needs."""
+    call = [sys.executable, "-X", "importtime", "-m", "share_state"]
+    words = {
+        "_SHARE_STATE_COMPLETE": "complete_bash",
+        "COMP_CWORD": "4",
+        "COMP_WORDS": f"share-state show {chaos} --group ",
+    }
+    done = subprocess.run(call, capture_output=True, text=True, check=True, env=os.environ | words)
+    assert done.stdout.split() == ["g0", "g1", "g2", "g3", "g4", "g5"]
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "deltalake" in imported
+    assert not imported & {"numba", "pyspark"}
 
 
 def _completed(light: Command, monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:

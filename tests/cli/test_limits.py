@@ -7,12 +7,12 @@ import pytest
 
 import share_state
 from share_state.config.input_spec import OPTIONS, spec_of_options
-from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
 from tests.pipeline.test_stream_tables import Stream
 from tests.profiles import by_profile
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
+from tests.warehouses import WrittenTables
 
 CHAOS = DATA / "4.3.1/chaos"
 LIMITS = {
@@ -35,7 +35,7 @@ COLUMNS = ("rule", "severity", "group_id", "topic_id", "partition", "state_parti
 
 def findings(place: Path | pa.Table) -> list[str]:
     """The findings of a warehouse or a call, sorted."""
-    table = place if isinstance(place, pa.Table) else CommittedTables(str(place)).read("findings")
+    table = place if isinstance(place, pa.Table) else WrittenTables(place).read("findings")
     return sorted(str([row[name] for name in COLUMNS]) for row in table.to_pylist())
 
 
@@ -77,7 +77,7 @@ def test_a_limit_of_the_command_wins_over_that_of_the_file(light: Command, tmp_p
     limits = "{delivery_count: 9, record_locks: 20}"
     config.write_text(f"{{sources: [{{path: {CHAOS}}}], warehouse: {tmp_path / 'w'}, limits: {limits}}}")
     light("audit", "--config", config, "--limit", "delivery_count=3")
-    options = dict(CommittedTables(str(tmp_path / "w")).run["options"])
+    options = dict(WrittenTables(tmp_path / "w").run["options"])
     assert (options["limits.delivery_count"], options["limits.record_locks"]) == ("3", "20")
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
 from tests.truth import DATA
+from tests.warehouses import WrittenTables
 
 CASE = DATA / "cases/partial-export"
 LATE = CASE / "late.parquet"
@@ -36,7 +36,7 @@ def test_explain_does_not_say_that_no_delivery_is_recorded(light: Command):
 def test_explain_says_where_earlier_records_may_be(light: Command, tmp_path: Path):
     rows = light("reconstruct", LATE, *TOPICS, "--out", tmp_path / "lake")
     assert rows.code == 0
-    states = CommittedTables(str(tmp_path / "lake")).read("share_partition_state").to_pylist()
+    states = WrittenTables(tmp_path / "lake").read("share_partition_state").to_pylist()
     (moved, *_) = [row for row in states if not row["suspect"] and row["start_offset"] > 300]
     topic = moved["topic"] or moved["topic_id"]
     key = ("--group", moved["group_id"], "--topic", topic, "--partition", moved["partition"])
@@ -75,7 +75,7 @@ def test_a_chart_says_that_the_beginning_is_missing(light: Command, tmp_path: Pa
 
 
 def test_the_timeline_marks_states_without_their_snapshot(warehouse: Path):
-    rows = CommittedTables(str(warehouse)).read("timeline").to_pylist()
+    rows = WrittenTables(warehouse).read("timeline").to_pylist()
     without = [row for row in rows if row["snapshot_offset"] is None and row["start_offset"] is not None]
     assert without
     assert all(row["suspect"] for row in without)
@@ -96,7 +96,7 @@ def test_a_whole_export_is_in_no_doubt(light: Command, tmp_path: Path):
 def test_the_text_of_the_newest_segment_alone_is_not_trusted(light: Command, tmp_path: Path):
     said = light("reconstruct", CASE / "newest-segment-dump.txt", *TOPICS, "--out", tmp_path / "lake")
     assert UNKNOWN in said.err
-    states = CommittedTables(str(tmp_path / "lake")).read("share_partition_state").to_pylist()
+    states = WrittenTables(tmp_path / "lake").read("share_partition_state").to_pylist()
     assert [row["suspect"] for row in states].count(True) == 5
     target = tmp_path / "offsets.json"
     assert light("cutoff", CASE / "newest-segment-dump.txt", "--verify", "--delete-records", target).code == 1

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
 from share_state.kafka.primitives import partition_for
 from tests.cli.commands import Command, Said
 from tests.kafka.batches import Batch, in_bytes
 from tests.log_writer import snapshot
 from tests.truth import DATA
+from tests.warehouses import WrittenTables
 
 CHAOS = DATA / "4.3.1/chaos"
 TOPIC = "MmskRbHCTvP4WReRuBpdnw"
@@ -80,7 +80,7 @@ def test_a_copy_that_ends_before_its_recorded_end_is_noted(light: Command, tmp_p
     assert note in light("cutoff", folder).err
     for command in ("reconstruct", "audit"):
         light(command, folder, "--out", tmp_path / command, "-q")
-        (found,) = [one for one in CommittedTables(str(tmp_path / command)).run["notes"] if one.startswith("tail of")]
+        (found,) = [one for one in WrittenTables(tmp_path / command).run["notes"] if one.startswith("tail of")]
         assert found.startswith(note)
     _with_checkpoint(folder, p0=546)
     assert "tail of" not in light("cutoff", folder).err

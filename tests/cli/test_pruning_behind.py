@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
 from share_state.sources.discovery import STATE_TOPIC
 from tests.cli.commands import Command
 from tests.kafka.batches import NOW, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.truth import DATA
+from tests.warehouses import WrittenTables
 
 _MINUTE = 60_000
 
@@ -66,7 +66,7 @@ def test_brokers_that_prune_are_not_reported(light: Command, tmp_path: Path, nam
 def _audited(light: Command, folder: Path, lake: Path, command: str = "audit") -> list[str]:
     """The messages of PRUNING_BEHIND after a run."""
     assert light(command, folder, "--out", lake, "--quiet").code in (0, 1)
-    found = CommittedTables(str(lake)).read("findings")
+    found = WrittenTables(lake).read("findings")
     return [row["message"] for row in found.to_pylist() if row["rule"] == "PRUNING_BEHIND"]
 
 

@@ -13,7 +13,6 @@ from deltalake import DeltaTable
 
 from share_state import reconstruct
 from share_state.cli.main import Stopped, run
-from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import ShareStateError
 from share_state.fold.state_log import fold_log
@@ -24,6 +23,7 @@ from share_state.spark.choice import ExecutorChoice
 from tests.cli.commands import Command, contents
 from tests.kafka.batches import Batch, Record, log_of
 from tests.truth import DATA, expected_states
+from tests.warehouses import WrittenTables
 
 CHAOS, HAPPY, FUZZ = DATA / "4.3.1/chaos", DATA / "4.3.1/happy", DATA / "4.3.1/fuzz"
 
@@ -117,7 +117,7 @@ def test_findings_are_written_and_counted(share_state: Command, damaged: Path, t
 
 
 def _found(folder: Path) -> list[str]:
-    rows = CommittedTables(str(folder)).read("findings").drop_columns(["run_id", "settled"]).to_pylist()
+    rows = WrittenTables(folder).read("findings").drop_columns(["run_id", "settled"]).to_pylist()
     return sorted(map(str, rows))
 
 

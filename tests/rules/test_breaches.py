@@ -20,7 +20,7 @@ FINISHED = [(0, 4, 2, 1)]
 
 
 def _breached(folder: Path, code: str) -> Judged:
-    return found(folder, *BREACHES[code].records, limits=BREACHES[code].limits)
+    return audited(log_with(folder, *BREACHES[code].records), BREACHES[code].limits)
 
 
 def test_a_sound_history_breaks_no_rule(tmp_path: Path):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.limits import Limits
 from tests.kafka.batches import UPDATE, Record, key
 from tests.rules.histories import OF_4_4, found, snapshot, tombstone, update
 
@@ -62,8 +61,8 @@ def test_initialising_may_not_lower_the_state_epoch(tmp_path: Path):
     assert found(tmp_path, *history).codes == {"STATE_EPOCH_REGRESSION": 1}
 
 
-@pytest.mark.parametrize(("limits", "is_found"), [(Limits(writer_version="4.3"), False), (OF_4_4, True)])
-def test_before_4_4_a_request_without_a_state_epoch_is_not_fenced(tmp_path: Path, limits: Limits, is_found: bool):
+@pytest.mark.parametrize(("limits", "is_found"), [({"writer_version": "4.3"}, False), (OF_4_4, True)])
+def test_before_4_4_a_request_without_a_state_epoch_is_not_fenced(tmp_path: Path, limits: dict, is_found: bool):
     history = (snapshot(state_epoch=4), snapshot(epoch=1, state_epoch=-1, leader_epoch=0))
     assert found(tmp_path, *history, limits=limits).codes == ({"STATE_EPOCH_REGRESSION": 1} if is_found else {})
 
