@@ -13,7 +13,8 @@ from typing import Any
 from share_state.kafka.primitives import parse_digits
 from share_state.kafka.record_batches import HEADER_SIZE
 from share_state.sources.discovery import HIGH_WATERMARK_CHECKPOINT
-from share_state.sources.object_stores import InputPath, StorePath, read_errors
+from share_state.stores.object_stores import StorePath, read_errors
+from share_state.stores.paths import InputPath
 
 _LARGEST_INT32 = 2**31 - 1
 

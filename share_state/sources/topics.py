@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import from_json
 
 from share_state.errors import InputError
-from share_state.sources.object_stores import read_errors, regular_path, to_path
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import regular_path, to_path
 
 _NAMES = pa.schema([("topic_id", pa.string()), ("topic", pa.string())])
 _ENDS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("end_offset", pa.int64())])

@@ -10,8 +10,9 @@ from typing import Any
 from share_state.errors import InputError
 from share_state.sources.cluster_facts import read_cluster_facts
 from share_state.sources.discovery import find_data_folders, is_data_folder
-from share_state.sources.object_stores import InputPath, expand_paths, read_errors
 from share_state.sources.topics import Topics, topics_of
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import InputPath, expand_paths
 
 _DESCRIBED = re.compile(
     r"^Topic:\s*(?P<name>\S+)\s+TopicId:\s*(?P<id>[A-Za-z0-9_-]{22})\s+PartitionCount:\s*(?P<count>\d+)", re.MULTILINE

@@ -13,7 +13,7 @@ import pytest
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import warehouse_lock
+from share_state.delta.warehouse_place import warehouse_lock
 from share_state.sources.discovery import find_group_logs
 from tests.cli.commands import Command, contents
 from tests.fold.groups.group_tables import rows_of

@@ -8,8 +8,9 @@ from typing import Any
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
 from share_state.fold.state_log import fold_log
+from share_state.rules.breaches import ERROR, INFO, WARNING
 from share_state.rules.findings import judge, judge_records
-from share_state.rules.registry import ERROR, INFO, WARNING, Scope
+from share_state.rules.registry import Scope
 from share_state.sources.discovery import LogPartition
 from tests.kafka.batches import NOW, SNAPSHOT, UPDATE, Batch, Range, Record, consecutive, in_bytes, key, log_of
 from tests.kafka.batches import snapshot as snapshot_value
