@@ -28,6 +28,7 @@ from share_state.fold.history import (
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age, read_driver_side
 from share_state.pipeline.executor import Executor
+from share_state.pipeline.facts import without_origins
 from share_state.pipeline.oldest_records import judge_oldest_records
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
@@ -240,7 +241,7 @@ def _has_same_options(last: LastRun, options: Mapping[str, str], notes: list[str
     """Whether the last audit had the same options and notes."""
     before = last.tables.run
     own = [note for note in before["notes"] if note != NOTHING_NEW and not note.startswith(KEPT_NOTES)]
-    return options == dict(before["options"]) and notes == own
+    return without_origins(options) == without_origins(dict(before["options"])) and notes == own
 
 
 def _has_other_rules(last: LastRun, options: Mapping[str, str]) -> bool:
