@@ -46,9 +46,9 @@ $(VENV)/.ready: $(VENV)/.dev $(foreach package,fold fold/* jit kafka rules sourc
 setup: $(VENV)/.ready ## create .venv with everything: dependencies, jars, compiled kernels
 
 demo: $(VENV)/.runtime ## reconstruct the shipped broker log and show the tables (installs only what that needs)
-	$(BIN)/share-state reconstruct $(DEMO_INPUT) --topics $(DEMO_INPUT)/topics.json --out $(DEMO_OUT)
+	$(BIN)/share-state reconstruct $(DEMO_INPUT) --out $(DEMO_OUT)
 	$(BIN)/share-state show $(DEMO_OUT) --group g3
-	$(BIN)/share-state cutoff $(DEMO_INPUT) --topics $(DEMO_INPUT)/topics.json --verify
+	$(BIN)/share-state cutoff $(DEMO_INPUT) --verify
 
 test: setup ## run every test
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup

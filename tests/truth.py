@@ -4,6 +4,7 @@ An independent model: it shares no code with share_state and works offset by off
 """
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,11 @@ AVAILABLE = 0
 
 COPIES = {"archive-unpruned": "archive-", "crash-copy": "crash-", "killed-copy": "killed-"}
 """Folders inside a scenario that have a truth of their own, and how its files begin."""
+
+
+def without_topics(folder: Path, place: Path) -> Path:
+    """A copy of an export without the topics file beside its logs."""
+    return Path(shutil.copytree(folder, place, ignore=shutil.ignore_patterns("topics.json")))
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,7 @@ def cutoff(
     """
     spark = session_of(input, spark)
     plan = plan_of(input, options, spark=spark, reads_groups=False)
+    plan.check_time()
     executor = executor_of(spark)
     limits = executor.cutoffs(plan)
     return limits if spark is not None else limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
@@ -258,6 +259,7 @@ def repair(
             raise ShareStateError(f"{named[0]}: is a warehouse, which keeps the options of its run; leave out others")
         return make_plan(tables, groups, release=release, most=most)
     plan = plan_of(input, options)
+    plan.check_time()
     with audited(plan, named) as tables:
         return make_plan(tables, groups, limits=plan.options.limits, release=release, most=most)
 
@@ -279,4 +281,5 @@ def read(spark: "SparkSession", input: "Paths | DataFrame", **options: Unpack[Re
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
     plan = name_topics(plan_of(input, options, spark=spark, judge=JUDGE_NONE, names_only=True))
+    plan.check_time()
     return executor_of(spark).map_logs(plan, partial(decoded_batches, plan), table_schema("decoded_records"))

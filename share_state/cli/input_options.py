@@ -40,9 +40,18 @@ Inputs = Annotated[
 _COMPLETIONS = {"rules": complete_rule, "limits": complete_limit}
 
 
-def typer_option(option: OptionSpec) -> Any:
-    """The type of a parameter that is an option, annotated as typer reads it."""
-    described = partial(typer.Option, option.flag, help=option.help)
+_FROM_VARIABLES = ("topics",)
+"""Options that commands take from their environment variable if the call does not give them."""
+
+
+def typer_option(option: OptionSpec, variable: str | None = None) -> Any:
+    """The type of a parameter that is an option, annotated as typer reads it.
+
+    Args:
+        option: the option.
+        variable: the environment variable that sets it if the call does not.
+    """
+    described = partial(typer.Option, option.flag, help=option.help, envvar=variable)
     if option.kind == "flag":
         return Annotated[bool, described()]
     if option.kind == "choice":
@@ -73,7 +82,10 @@ class InputOptions(Bundle):
         for option in input_options(command):
             default = False if option.kind == "flag" else None
             kind = inspect.Parameter.KEYWORD_ONLY
-            yield inspect.Parameter(option.name, kind, default=default, annotation=typer_option(option))
+            # An audit reads the variables of all its settings itself, and names them in messages.
+            variable = option.variable if option.name in _FROM_VARIABLES and command != "audit" else None
+            annotation = typer_option(option, variable)
+            yield inspect.Parameter(option.name, kind, default=default, annotation=annotation)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

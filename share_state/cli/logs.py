@@ -73,6 +73,7 @@ def decode(
     """Print the records of logs as JSON lines, in log order."""
     spec = options.spec(inputs, reads_groups=False, names_only=True, judge=JUDGE_NONE)
     with open_plan(spec, running.choice) as found_plan:
+        found_plan.check_time()
         plan = name_topics(found_plan)
         if out is None:
             print_records(plan)
@@ -218,6 +219,7 @@ def cutoff(
     names_only, choice = options.get("topics") is None, running.choice
     spec = options.spec(inputs, reads_groups=names_only, names_only=names_only)
     with open_plan(spec, choice) as found_plan:
+        found_plan.check_time()
         plan = replace(name_topics(found_plan), verify=verify)
         _check_control_options(plan, options)
         if delete_records is not None:

@@ -66,9 +66,12 @@ def repair(
         spec = _with_limits(options, inputs, sets or ())
         address = find_cluster_address(inputs, options.get("format") or AUTO)
         tools = KafkaTools(bootstrap_servers(address) if address else None, options.get("kafka_properties"))
-        opened, is_live = open_plan(spec), address is not None and not spec.has_as_of
-        with opened as logs, progress("read and fold"), audited(logs, inputs, is_live=is_live) as tables:
-            plan = make_plan(tables, group or (), limits=logs.options.limits, release=release, most=most, tools=tools)
+        is_live = address is not None and not spec.has_as_of
+        with open_plan(spec) as logs:
+            logs.check_time()
+            with progress("read and fold"), audited(logs, inputs, is_live=is_live) as tables:
+                limits = logs.options.limits
+                plan = make_plan(tables, group or (), limits=limits, release=release, most=most, tools=tools)
     progress.close()
     if out is not None:
         plan.write(out)

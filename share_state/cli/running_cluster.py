@@ -1,7 +1,7 @@
 """Commands that ask a running cluster: `compare`, and `topics`, which writes the file of `--topics`."""
 
-import json
 import logging
+import sys
 from collections import Counter
 from typing import Annotated
 
@@ -34,7 +34,7 @@ def topics(
     It also has ids, partition counts and log starts. Other commands read the facts of a data folder by themselves.
     """
     from share_state.sources.kafka_client import SCHEME  # noqa: PLC0415
-    from share_state.sources.topics_file import collect_topics, topics_document  # noqa: PLC0415
+    from share_state.sources.topics_file import collect_topics, topics_text  # noqa: PLC0415
 
     if any(one.startswith(SCHEME) for one in inputs):
         from share_state.pipeline.inputs import find_cluster_address  # noqa: PLC0415  imports Delta
@@ -47,12 +47,11 @@ def topics(
         found, notes = collect_topics(inputs)
     for note in notes:
         _LOG.info("%s", note)
-    document = topics_document(found)
     if out is None:
-        console.print_json(document)
+        sys.stdout.writelines(topics_text(found))
         return
-    console.write_report(out, json.dumps(document, indent=2) + "\n")
-    console.print_line(f"{out}: {pluralize(len(document), 'topic')}")
+    console.write_report(out, topics_text(found))
+    console.print_line(f"{out}: {pluralize(len(found.names), 'topic')}")
 
 
 @command("share-state compare /lake/share_state kafka://broker-1:9092")

@@ -26,7 +26,7 @@ from share_state.errors import InputError, ShareStateError, WarehouseError, requ
 from share_state.fold.limits import Limits
 from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.executor import LOCAL_MASTER, Progress
-from share_state.pipeline.facts import settle_live_limits
+from share_state.pipeline.facts import merge_topics, read_adjacent_topics, settle_live_limits
 from share_state.pipeline.inputs import find_cluster_address, find_dead_letters
 from share_state.pipeline.plan import ask_limits
 from share_state.pipeline.resume import INITIAL, discard_unused, open_stream
@@ -152,8 +152,12 @@ def stream(
     spec = options.spec([])
     limits, state_partitions = spec.limits.to_limits(), spec.state_partitions
     kafka_properties = options.get("kafka_properties")
+    named = read_topics(spec.topics) if spec.topics else Topics()
     if find_cluster_address([source]):
-        known, limits = _cluster(source, kafka_properties, limits, once)
+        live, limits = _cluster(source, kafka_properties, limits, once)
+
+        def known() -> Topics:
+            return merge_topics(live(), named)
     elif "://" not in source and not Path(source).is_dir():
         raise InputError(f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns")
     elif "://" not in source and not any(Path(source).rglob("*.parquet")) and any(Path(source).rglob("*.log")):
@@ -161,7 +165,10 @@ def stream(
             f"{source}: segments of a log, which `share-state audit` reads; give a folder of Parquet files"
         )
     else:
-        given = read_topics(spec.topics) if spec.topics else Topics()
+        adjacent, notes = (None, []) if spec.topics else read_adjacent_topics([source], [])
+        for note in notes:
+            _LOG.info("%s", note)
+        given = adjacent.topics if adjacent else named
 
         def known() -> Topics:
             return given

@@ -270,7 +270,8 @@ class InputSettings(Section):
 
     sources: list[Source] = Field(default=[], description="exports that are read as one input")
     topics: Annotated[PathText | None, Option(metavar="FILE", without=_CUTOFF_ROWS)] = Field(
-        default=None, description="JSON file: topic id to name, partitions, end offsets"
+        default=None,
+        description="JSON file: topic id to name, partitions, end offsets; by default `topics.json` beside the logs",
     )
     state_partitions: Annotated[Count | None, Option(FOLD, metavar="N")] = Field(
         default=None, description="number of partitions of `__share_group_state`; by default as many as the input shows"

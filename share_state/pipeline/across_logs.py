@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING, cast
@@ -23,6 +23,7 @@ from share_state.fold.groups.group_tables import (
     fold_groups,
     partition_counts_by_name,
     read_topic_names,
+    set_column,
 )
 from share_state.fold.groups.sticky import FoldedSticky, fold_sticky
 from share_state.fold.states import KEY, key_texts, split_keys
@@ -43,6 +44,7 @@ from share_state.rules.registry import Scope, listed
 from share_state.rules.share_groups import judge_groups, judge_sticky
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.group_configs import GroupConfigs
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.partition_count import state_partition_coverage
 
@@ -68,15 +70,20 @@ class GroupSide:
         read: the logs, and the limits of the rules.
         folded: share groups, and the consumer groups as bytes.
         sticky: claims and assignments of classic consumer groups.
+        configs: what is known of the configs of share groups.
     """
 
     read: GroupInput
     folded: FoldedGroups
     sticky: FoldedSticky
+    configs: GroupConfigs = field(default_factory=GroupConfigs)
 
     def tables(self) -> dict[str, pa.Table]:
         """The tables of share groups, and those of claims that have rows."""
         written = {name: getattr(self.folded, name) for name in GROUP_TABLES}
+        groups = written[GROUP_TABLES[0]]
+        configs = [[asdict(one) for one in self.configs.effective(group)] for group in groups["group_id"].to_pylist()]
+        written[GROUP_TABLES[0]] = set_column(groups, "configs", pa.array(configs, groups.schema.field("configs").type))
         claims = {name: getattr(self.sticky, name) for name in CLAIM_TABLES}
         return written | {name: table for name, table in claims.items() if len(table)}
 
@@ -203,7 +210,7 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     counts = partition_counts_by_name(plan.options.topics) or None
     sticky = fold_sticky(generations, unreadable, counts, history=history)
     named = plan.with_options(topics=add_topic_names(plan.options.topics, folded.names))
-    return GroupSide(plan.groups, folded, sticky), replace(named, groups=None)
+    return GroupSide(plan.groups, folded, sticky, plan.group_configs), replace(named, groups=None)
 
 
 def name_topics(plan: FoldPlan) -> FoldPlan:

@@ -27,7 +27,7 @@ from share_state.fold.history import (
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
-from share_state.pipeline.oldest_records import judge_retention, read_oldest_records, record_times
+from share_state.pipeline.oldest_records import judge_oldest_records
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.reconstruct import carried_logs, finish_findings, replace_tables
@@ -144,8 +144,10 @@ def run_audit(
         pruning = judge_pruning(
             executor, plan, result, last_audit=last and last.tables, now_ms=clock if by_wall_clock else None
         )
-        oldest = read_oldest_records(plan, sink)
-        judged = (judge_export_age(plan, result.log_time, clock), pruning, judge_retention(plan, oldest, now))
+        with progress("read the times of the oldest unfinished records"):
+            oldest = judge_oldest_records(plan, sink, now)
+        result = replace(result, notes=(*result.notes, *oldest.notes))
+        judged = (judge_export_age(plan, result.log_time, clock), pruning, oldest.findings)
         added = [table for table in judged if len(table)]
         result = result.with_driver_rows(added) if added else result
         _LOG.info("read %s of %s", pluralize(result.records, "new record"), pluralize(len(plan.logs), "log partition"))
@@ -160,7 +162,7 @@ def run_audit(
                 limits=plan.options.limits,
                 misplaced=result.misplaced,
                 empty_groups=side.empty_groups(extended_logs(plan, result.progress)),
-                record_times=record_times(oldest),
+                record_times=oldest.times,
             )
             sink.finish(HISTORY_TABLE, finish)
         with progress("commit"):

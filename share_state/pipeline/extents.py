@@ -1,6 +1,9 @@
 """Notes on what is not in an input, as far as it shows that: beginnings and ends of logs, partitions, groups."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.errors import pluralize
 from share_state.pipeline.plan import FoldPlan
@@ -10,6 +13,7 @@ from share_state.sources.as_of import Window
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
 from share_state.sources.partition_count import missing_numbers
 from share_state.sources.resume_point import READ_FROM_START
+from share_state.sources.topics import Topics
 
 _NAMES_NOTED = 10
 """Log partitions that a note names; their number stands for the others."""
@@ -52,7 +56,10 @@ def _was_read(plan: FoldPlan, log: LogPartition) -> bool:
 
 
 def _absent_notes(plan: FoldPlan) -> list[str]:
-    """A note on each topic with control records, or beside them, of which the input lacks partitions that it shows."""
+    """A note on each topic with control records, or beside them, of which partitions are not in the input.
+
+    The partitions are those that the input shows, and those that the topic has by what is known of the cluster.
+    """
     logs = [log for log in plan.logs if log.topic != STATE_TOPIC and log.partition is not None and log.source is None]
     if plan.names_logs or not logs:
         return []
@@ -61,14 +68,25 @@ def _absent_notes(plan: FoldPlan) -> list[str]:
     recorded_by_topic |= {
         topic: recorded for topic, recorded in recorded_partitions(logs).items() if not topic.startswith("__")
     }
+    counts = _partition_counts(plan.options.topics, [*recorded_by_topic])
     for topic, recorded in sorted(recorded_by_topic.items()):
         numbers = {log.partition for log in logs if log.topic == topic}
-        below = missing_numbers(max(filter(None, numbers), default=0), numbers)
+        end = max([*filter(None, numbers), counts.get(topic, 0)])
+        below = missing_numbers(end, numbers)
         absent = sorted({*below, *recorded} - numbers)
         if absent:
             names = listed([f"{topic}-{number}" for number in absent], _NAMES_NOTED)
             notes.append(f"{ABSENT_NOTE}{topic}: {names} are not in the input, so their states are not in the tables")
     return notes
+
+
+def _partition_counts(topics: Topics, names: Sequence[str]) -> dict[str, int]:
+    """Number of partitions of topics by name, where it is known; by the first source that has the name."""
+    named = topics.names.filter(pc.is_in(topics.names["topic"], pa.array(names, pa.string())))
+    counts = topics.counts.combine_chunks()
+    numbers = counts["partitions"].take(pc.index_in(named["topic_id"], counts["topic_id"]))
+    by_name = [*zip(named["topic"].to_pylist(), numbers.to_pylist(), strict=True)]
+    return {name: number for name, number in reversed(by_name) if number is not None}
 
 
 def _tail_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:

@@ -1,22 +1,36 @@
 """The facts about a cluster that a plan uses, each from the first of its sources that knows it.
 
-The order: the call and its configuration, a live cluster, the topics file, the export's own data folder
-(`sources.cluster_facts`), the records of `__consumer_offsets`, Kafka's defaults. Two sources that disagree are a
-finding, CLUSTER_FACTS_DISAGREE.
+The order, of which `docs/topics.md` tells users:
+
+1. the call and its configuration;
+2. a live cluster;
+3. the topics file that the call names;
+4. the export's own data folder (`sources.cluster_facts`);
+5. a topics file beside the logs, which nobody asked for, so that it may be old;
+6. the records of `__consumer_offsets` (`across_logs.read_groups`);
+7. Kafka's defaults.
+
+Two sources that disagree are a finding, CLUSTER_FACTS_DISAGREE.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from share_state.fold.limits import Limits
+from share_state.config.sections import LimitSettings
+from share_state.errors import InputError
+from share_state.fold.limits import GROUP_LIMITS, Limits
 from share_state.rules.cluster_settings import FactConflict
 from share_state.sources.cluster_facts import BROKER_LIMITS, ClusterFacts
-from share_state.sources.topics import Topics
+from share_state.sources.discovery import LogPartition
+from share_state.sources.group_configs import GroupConfigs
+from share_state.sources.topics import Topics, read_topics
+from share_state.sources.topics_file import find_topics_files
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_admin import ClusterLimits
@@ -26,12 +40,70 @@ _OPTION = "cluster_facts"
 
 
 @dataclass(frozen=True, slots=True)
+class TopicSource:
+    """Topics according to one source.
+
+    Attributes:
+        name: as messages call it.
+        topics: names, partitions and ends.
+        origin: its path or address; None if the call holds the topics.
+        is_authority: whether the topics are those of the cluster itself, so that another source may be out of date.
+        removed: id -> name of topics that were deleted, as far as the source shows them.
+    """
+
+    name: str
+    topics: Topics
+    origin: str | None = None
+    is_authority: bool = False
+    removed: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_adjacent_topics(inputs: Iterable[str], logs: Iterable[LogPartition]) -> tuple[TopicSource | None, list[str]]:
+    """The topics file beside the logs, and notes on it; one that cannot be read is only noted.
+
+    Args:
+        inputs: as given.
+        logs: the log partitions found in them.
+    """
+    notes = list[str]()
+    files = find_topics_files(inputs, logs)
+    for number, file in enumerate(files):
+        try:
+            topics = read_topics(str(file))
+        except InputError as error:
+            notes.append(f"{error}; this file beside the logs is not used")
+            continue
+        others = ", ".join(str(other) for other in files[number + 1 :])
+        notes.append(
+            f"names and ends of topics come from {file}, beside the logs"
+            + (f", and not from {others}" if others else "")
+            + "; another file is given by --topics"
+        )
+        return TopicSource("topics file", topics, str(file)), notes
+    return None, notes
+
+
+def settle_topics(sources: Sequence[TopicSource]) -> tuple[Topics, list[FactConflict]]:
+    """Use each fact about topics of the first source that knows it.
+
+    Args:
+        sources: in their order; one at most is a running cluster.
+    """
+    settled, conflicts = Topics(), list[FactConflict]()
+    for number, source in enumerate(sources):
+        for other in sources[:number]:
+            conflicts += _topic_conflicts(other, source)
+        settled = merge_topics(settled, source.topics)
+    return settled, conflicts
+
+
+@dataclass(frozen=True, slots=True)
 class SettledFacts:
     """The facts that a plan uses.
 
     Attributes:
         topics, limits, state_partitions: as in FoldPlan.
-        origins: fact -> its value and where it comes from, for the options of a run; only facts of the data folder.
+        origins: fact -> its value and where it comes from, for the options of a run.
         conflicts: facts for which two sources disagree.
     """
 
@@ -45,7 +117,8 @@ class SettledFacts:
 def settle_facts(
     facts: ClusterFacts,
     *,
-    topics: Topics,
+    topics: Sequence[TopicSource],
+    adjacent: TopicSource | None,
     limits: Limits,
     explicit_limits: frozenset[str],
     state_partitions: int | None,
@@ -55,14 +128,16 @@ def settle_facts(
 
     Args:
         facts: those of the data folders.
-        topics: from the topics file or a live cluster.
+        topics: a live cluster and the topics file that the call names, if there are any.
+        adjacent: the topics file beside the logs.
         limits: limits of the call and of a live cluster, Kafka's defaults for the rest.
         explicit_limits: names of the limits that the call or its configuration sets.
         state_partitions: the number of state partitions by the other sources.
         explicit_state_partitions: the number that the call sets; None if it does not.
     """
     settled, own = _settle_limits(facts.limits, facts.group_limits, limits, explicit_limits)
-    merged = merge_topics(topics, facts.topics)
+    sources = [*topics, *_data_folder(facts), *([adjacent] if adjacent else [])]
+    merged, topic_conflicts = settle_topics(sources)
     origins = {name: facts.origins.get(name, BROKER_LIMITS[name]) for name in facts.limits}
     conflicts = chain(
         _broker_conflicts(facts.conflicts),
@@ -70,16 +145,24 @@ def settle_facts(
             facts.limits, limits, explicit_limits, {name: (f"by {one}", one) for name, one in origins.items()}
         ),
         _group_limit_conflicts(facts, limits),
-        _topic_conflicts(topics, facts),
+        topic_conflicts,
         _partition_conflicts(facts, explicit_state_partitions),
     )
     return SettledFacts(
         topics=merged,
         limits=settled,
         state_partitions=explicit_state_partitions or facts.state_partitions or state_partitions,
-        origins=_origins(facts, own),
+        origins=_origins(facts, own, sources),
         conflicts=tuple(conflicts),
     )
+
+
+def _data_folder(facts: ClusterFacts) -> list[TopicSource]:
+    if not len(facts.topics.names):
+        return []
+    origin, of_log = facts.origins.get("topics"), facts.metadata is not None
+    name = "metadata log" if of_log else "data folder"
+    return [TopicSource(name, facts.topics, origin, is_authority=of_log, removed=facts.removed_topics)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +200,29 @@ def settle_live_limits(asked: "ClusterLimits | None", limits: Limits, explicit: 
         frozenset(asked.of_brokers),
         origins | {f"limits.of_cluster.{name}": str(value) for name, value in own.items()},
         (*_broker_conflicts(asked.conflicts), *differing),
+    )
+
+
+def settle_group_configs(
+    facts: ClusterFacts | None, asked: "ClusterLimits | None", addresses: Sequence[str], limits: LimitSettings
+) -> GroupConfigs:
+    """What is known of the configs of share groups.
+
+    Args:
+        facts: those of data folders; None if there are none.
+        asked: the answer of a live cluster, which is read alone; None if there is none.
+        addresses: the inputs.
+        limits: limits of the call and its configuration.
+    """
+    known = facts.group_configs if facts else GroupConfigs()
+    if asked is not None:
+        address = " ".join(addresses)
+        of_brokers = {key: (value, address) for key, value in asked.broker_configs.items()}
+        known = GroupConfigs(of_groups=asked.group_configs, of_brokers=of_brokers, origin=address)
+    return replace(
+        known,
+        of_call={name: getattr(limits, name) for name in limits.model_fields_set if name in GROUP_LIMITS},
+        of_call_groups={group: config.model_dump(exclude_none=True) for group, config in limits.groups.items()},
     )
 
 
@@ -161,9 +267,10 @@ def merge_topics(first: Topics, second: Topics) -> Topics:
     return Topics(
         _merge(first.names, second.names, ["topic_id"]),
         _merge(first.ends, second.ends, ["topic_id", "partition"]),
-        {**second.partition_counts, **first.partition_counts},
+        _merge(first.counts, second.counts, ["topic_id"]),
         _merge(first.starts, second.starts, ["topic_id", "partition"]),
         first.is_complete or second.is_complete,
+        first.are_live or second.are_live,
     )
 
 
@@ -173,21 +280,31 @@ def _merge(first: pa.Table, second: pa.Table, key: list[str]) -> pa.Table:
     return pa.concat_tables([first, second.join(first.select(key), key, join_type="left anti").cast(second.schema)])
 
 
-def _origins(facts: ClusterFacts, limits: Mapping[str, int]) -> dict[str, str]:
+def _origins(facts: ClusterFacts, limits: Mapping[str, int], sources: Sequence[TopicSource]) -> dict[str, str]:
     """The facts that are used, for the options of a run: a change of one makes an audit judge again."""
     values: dict[str, object] = {**limits, "state_partitions": facts.state_partitions}
     texts = {name: f"{values[name]} ({origin})" for name, origin in facts.origins.items() if values.get(name)}
-    texts |= {name: origin for name, origin in facts.origins.items() if name in ("topics", "end_offsets")}
+    if of_topics := [source.origin for source in sources if source.origin]:
+        texts["topics"] = ", then ".join(of_topics)
+    if "end_offsets" in facts.origins:
+        texts["end_offsets"] = facts.origins["end_offsets"]
     if not texts:
         return {}
-    digest = hashlib.sha256(repr(sorted(facts.topics.partition_counts.items())).encode())
-    digest.update(repr(facts.settings).encode())
-    for table in (facts.topics.names, facts.topics.ends, facts.topics.starts):
-        digest.update(repr(table.to_pydict()).encode())
-    options = {f"{_OPTION}.{name}": text for name, text in texts.items()} | {
-        f"{_OPTION}.digest": digest.hexdigest()[:16]
-    }
+    digest = hashlib.sha256(repr(facts.settings).encode())
+    # The ends of a live cluster differ from moment to moment, and the configuration has a digest of its topics file.
+    for topics in (source.topics for source in sources if not source.topics.are_live):
+        for table in (topics.names, topics.counts, topics.ends, topics.starts):
+            digest.update(_content(table))
+    options = {f"{_OPTION}.{name}": text for name, text in texts.items()}
+    options[f"{_OPTION}.digest"] = digest.hexdigest()[:16]
     return options | {f"limits.of_cluster.{name}": str(value) for name, value in limits.items()}
+
+
+def _content(table: pa.Table) -> memoryview:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table.combine_chunks())
+    return memoryview(sink.getvalue())
 
 
 def _group_limit_conflicts(facts: ClusterFacts, limits: Limits) -> Iterator[FactConflict]:
@@ -201,31 +318,47 @@ def _group_limit_conflicts(facts: ClusterFacts, limits: Limits) -> Iterator[Fact
                 yield FactConflict(text, {"configured": str(given), "metadata log": str(value)}, group)
 
 
-def _topic_conflicts(topics: Topics, facts: ClusterFacts) -> Iterator[FactConflict]:
-    if not len(topics.names) or facts.metadata is None:
-        return
-    known = _names(facts.topics)
-    for topic_id, name in _names(topics).items():
-        about = {"topic_id": topic_id, "topic": name}
-        if topic_id in known and known[topic_id] != name:
-            text = f"the topic is {name} in the topics file, but {known[topic_id]} in the metadata log; {name} is used"
-            yield FactConflict(text, {"topics file": name, "metadata log": known[topic_id]}, **about)
-        elif topic_id in facts.removed_topics:
-            text = "the topics file names a topic that is deleted, according to the metadata log"
-            yield FactConflict(text, {"topics file": name, "metadata log": "deleted"}, **about)
-        elif topic_id not in known and facts.topics.is_complete:
-            text = "the topics file names a topic that is not in the metadata log; is it of another cluster?"
-            yield FactConflict(text, {"topics file": name, "metadata log": "absent"}, **about)
-        count, actual = topics.partition_counts.get(topic_id), facts.topics.partition_counts.get(topic_id)
-        if count is not None and actual is not None and count != actual:
-            text = f"the topic has {count} partitions in the topics file, but {actual} in the metadata log"
-            yield FactConflict(
-                f"{text}; {count} is used", {"topics file": str(count), "metadata log": str(actual)}, **about
-            )
+def _topic_conflicts(first: TopicSource, second: TopicSource) -> Iterator[FactConflict]:
+    """Topics on which two sources disagree; the first of them is used."""
+    for topic_id, name, other in _differences(first.topics.names, second.topics.names, "topic"):
+        text = f"the topic is {name} in the {first.name}, but {other} in the {second.name}; {name} is used"
+        yield FactConflict(text, {first.name: name, second.name: other}, topic_id=topic_id, topic=name)
+    for topic_id, count, other in _differences(first.topics.counts, second.topics.counts, "partitions"):
+        text = (
+            f"the topic has {count} partitions in the {first.name}, but {other} in the {second.name}; {count} is used"
+        )
+        name = first.topics.name_of(pa.array([topic_id])).to_pylist()[0]
+        values = {first.name: str(count), second.name: str(other)}
+        yield FactConflict(text, values, topic_id=topic_id, topic=name)
+    for source, other in ((first, second), (second, first)):
+        if other.is_authority and not source.is_authority:
+            yield from _stale_topics(source, other)
 
 
-def _names(topics: Topics) -> dict[str, str]:
-    return dict(zip(topics.names["topic_id"].to_pylist(), topics.names["topic"].to_pylist(), strict=True))
+def _differences(first: pa.Table, second: pa.Table, column: str) -> Iterator[tuple[str, Any, Any]]:
+    """Topic id and both values of a column, where two tables with one row per topic disagree."""
+    values = second[column].combine_chunks()
+    other = values.take(pc.index_in(first["topic_id"], second["topic_id"].combine_chunks()))
+    is_different = pc.fill_null(pc.not_equal(first[column], other), False)
+    differing = first.append_column("other", other).filter(is_different)
+    return zip(*(differing[name].to_pylist() for name in ("topic_id", column, "other")), strict=True)
+
+
+def _stale_topics(source: TopicSource, authority: TopicSource) -> Iterator[FactConflict]:
+    """Topics of a source that do not exist in the cluster."""
+    names = source.topics.names
+    is_known = pc.is_in(names["topic_id"], authority.topics.names["topic_id"].combine_chunks())
+    unknown = names.filter(pc.invert(is_known))
+    for topic_id, name in zip(unknown["topic_id"].to_pylist(), unknown["topic"].to_pylist(), strict=True):
+        if topic_id in authority.removed:
+            text = f"the {source.name} names a topic that is deleted, according to the {authority.name}"
+            values = {source.name: name, authority.name: "deleted"}
+        elif authority.topics.is_complete:
+            text = f"the {source.name} names a topic that is not in the {authority.name}; is it of another cluster?"
+            values = {source.name: name, authority.name: "absent"}
+        else:
+            continue
+        yield FactConflict(text, values, topic_id=topic_id, topic=name)
 
 
 def _partition_conflicts(facts: ClusterFacts, explicit: int | None) -> Iterator[FactConflict]:

@@ -26,7 +26,13 @@ from share_state.fold.offset_history import share_partitions
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
-from share_state.pipeline.facts import settle_facts, settle_live_limits
+from share_state.pipeline.facts import (
+    TopicSource,
+    read_adjacent_topics,
+    settle_facts,
+    settle_group_configs,
+    settle_live_limits,
+)
 from share_state.pipeline.inputs import (
     Export,
     ExportPaths,
@@ -53,6 +59,7 @@ from share_state.sources.discovery import (
     names_log,
     segment_folders,
 )
+from share_state.sources.group_configs import GroupConfigs
 from share_state.sources.log_times import time_span
 from share_state.sources.partition_count import count_partitions, infer_partition_count
 from share_state.sources.pruned_logs import copy_log, read_pieces, read_whole
@@ -177,6 +184,7 @@ class FoldPlan:
         fact_conflicts: facts about the cluster for which two sources disagree.
         cluster: settings of the cluster by its metadata log; None without one.
         data_folders: data folders of the brokers that hold the logs.
+        group_configs: what is known of the configs of share groups.
     """
 
     logs: Sequence[LogPartition]
@@ -203,6 +211,7 @@ class FoldPlan:
     fact_conflicts: tuple[FactConflict, ...] = ()
     cluster: ClusterSettings | None = None
     data_folders: tuple[str, ...] = ()
+    group_configs: GroupConfigs = field(default_factory=GroupConfigs)
 
     @property
     def state_partition_numbers(self) -> list[int]:
@@ -333,7 +342,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     Raises:
         InputError: if an input cannot be used, or sources of two formats hold the same log partition.
     """
-    topics = spec.known_topics if spec.topics is None else read_topics(spec.topics)
+    named_topics = _named_topics(spec)
     exports = _read_exports(spec, sorter)
     bounded = partial(replace, max_body_size=spec.limits.batch_bytes)
     logs = [bounded(log) for _, export in exports for log in export.logs]
@@ -358,10 +367,20 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         facts = read_cluster_facts(data_folders, as_of_time)
         notes += facts.notes
         groups = groups and replace(groups, partitions=groups.partitions or facts.group_partitions)
+    live_topics = [
+        TopicSource("live cluster", export.topics, " ".join(paths), is_authority=True)
+        for paths, export in exports
+        if export.topics is not None
+    ]
+    adjacent, found = None, list[str]()
+    if not named_topics and not live_topics:
+        adjacent, found = read_adjacent_topics([source.path for source in spec.sources], logs)
+    notes += found
     if not spec.names_only and (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)
     limits = spec.limits.to_limits()
     asked = None if spec.judge == JUDGE_NONE else _cluster_limits_of(spec.sources, notes)
+    addresses = [source.path for source in spec.sources]
     explicit_limits = frozenset(spec.limits.model_fields_set)
     settled = settle_live_limits(asked, limits, explicit_limits)
     properties = next((one.kafka_properties for one in spec.sources if one.kafka_properties), None)
@@ -374,7 +393,6 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         windows=windows,
         window=Window(until_time_ms=as_of_time),
         options=FoldOptions(
-            topics=topics or next((export.topics for _, export in exports if export.topics is not None), Topics()),
             limits=settled.limits,
             partition_count=count_partitions(logs, stated_partitions),
             control=ControlOptions(
@@ -400,15 +418,30 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         outside=outside,
         facts=settled.origins,
         fact_conflicts=settled.conflicts,
+        group_configs=settle_group_configs(facts, asked, addresses, spec.limits),
     )
-    return plan if facts is None else _with_facts(plan, spec, facts)
+    return _with_facts(plan, spec, facts or ClusterFacts(()), [*live_topics[:1], *named_topics], adjacent)
 
 
-def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPlan:
+def _named_topics(spec: InputSpec) -> list[TopicSource]:
+    """The topics that the call holds or names."""
+    if spec.topics is not None:
+        return [TopicSource("topics file", read_topics(spec.topics), spec.topics)]
+    return [] if spec.known_topics is None else [TopicSource("call", spec.known_topics)]
+
+
+def _with_facts(
+    plan: FoldPlan,
+    spec: InputSpec,
+    facts: ClusterFacts,
+    topics: Sequence[TopicSource],
+    adjacent: TopicSource | None,
+) -> FoldPlan:
     """A plan with the facts of the data folders that hold its logs, where no other source knows better."""
     settled = settle_facts(
         facts,
-        topics=plan.options.topics,
+        topics=topics,
+        adjacent=adjacent,
         limits=plan.options.limits,
         explicit_limits=plan.known_limits,
         state_partitions=plan.state_partitions,
@@ -423,8 +456,8 @@ def _with_facts(plan: FoldPlan, spec: InputSpec, facts: ClusterFacts) -> FoldPla
         known_limits=plan.known_limits | facts.limits.keys(),
         dead_letters=plan.dead_letters or own_dead_letters(facts),
         dead_letter_topics=facts.settings.dead_letter_topics if facts.settings else {},
-        facts=settled.origins,
-        fact_conflicts=settled.conflicts,
+        facts={**plan.facts, **settled.origins},
+        fact_conflicts=(*plan.fact_conflicts, *settled.conflicts),
         cluster=facts.settings,
         data_folders=facts.folders,
     )

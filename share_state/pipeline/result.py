@@ -222,10 +222,13 @@ TIME_NOTE = "time of the state: "
 GROUPS_NOTE = "groups are not checked: "
 """Begins the note on an input without logs of groups."""
 
+AGES_NOTE = "ages of records: "
+"""How the note begins that says why the oldest unfinished records could not be read."""
+
 EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE, TIME_NOTE, GROUPS_NOTE)
 """How notes begin that say what is not in the input."""
 
-KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, *EXTENT_NOTES)
+KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, AGES_NOTE, *EXTENT_NOTES)
 """Notes that stay while nothing is new."""
 
 

@@ -14,6 +14,7 @@ from share_state.report.console import format_number
 from share_state.simulator.durability import UnloadableStateError
 from share_state.simulator.settings import WIDEST, BrokerConfigs, PartitionSettings
 from share_state.simulator.types import find_release
+from share_state.sources.topics import TOPICS_HINT
 
 HARM = ("no harm", "settings change", "records may be delivered again", "records are skipped", "state is deleted")
 """The worst that an option can do; `Option.harm` is an index into this."""
@@ -146,7 +147,7 @@ class _Advisor:
         """The option without its command if that names what cannot be named."""
         if not option.command or (can_be_named(self.group) and can_be_named(self.topic)):
             return option
-        why = "the topic's name is unknown (--topics)" if can_be_named(self.group) else "the group id is not UTF-8"
+        why = f"the topic's name is unknown; {TOPICS_HINT}" if can_be_named(self.group) else "the group id is not UTF-8"
         return replace(option, command="", what=f"{option.what} No command can name it: {why}.")
 
     def _rehearse(self, release: Release | None = None, **settings: int) -> Rehearsal:

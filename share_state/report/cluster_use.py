@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from share_state.delta.reader import CommittedTables
 from share_state.report.console import print_json, print_table
 from share_state.report.share_partitions import plain_run
+from share_state.sources.topics import TOPICS_HINT
 
 _FACT = "cluster_facts."
 _VALUE = re.compile(r"(?P<value>-?[0-9]+) \((?P<source>.*)\)", re.DOTALL)
@@ -13,8 +14,8 @@ _LIMIT = "limits."
 _OF_CLUSTER = "limits.of_cluster."
 
 _NO_FACTS = (
-    "the run read no fact about the cluster: limits are Kafka's defaults, and names of topics come from --topics or the"
-    " groups; export a broker's data folder with __cluster_metadata-0"
+    "the run read no fact about the cluster: limits are Kafka's defaults, and names of topics come from the groups;"
+    f" export a broker's data folder with __cluster_metadata-0, or {TOPICS_HINT}"
 )
 
 

@@ -250,10 +250,14 @@ def _is_special(path: str) -> bool:
     return path.startswith("/dev/") or (Path(path).exists() and not Path(path).is_file())
 
 
-def write_report(path: str, content: str | bytes) -> None:
+def write_report(path: str, content: str | bytes | Iterable[str]) -> None:
     """Write a report: under a temporary name first, so that readers see the old file or the new one.
 
     A symbolic link stays, and a device or pipe is written to.
+
+    Args:
+        path: the file.
+        content: its text, pieces of it, or its bytes.
 
     Raises:
         ReportError: if it cannot be written; an existing file stays.
@@ -262,7 +266,9 @@ def write_report(path: str, content: str | bytes) -> None:
     target = Path(path) if _is_special(path) else Path(path).resolve()
     temporary = target if _is_special(path) else Path(f"{target}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        with temporary.open("wb") as file:
+            pieces = [content] if isinstance(content, str | bytes) else content
+            file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
         if temporary != target:
             with held_signals():
                 temporary.replace(target)

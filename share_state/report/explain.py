@@ -29,6 +29,7 @@ from share_state.report.console import UNKNOWN, format_time, print_line, print_t
 from share_state.report.share_partitions import NO_BEGINNING
 from share_state.sources.discovery import LogPartition, find_group_logs
 from share_state.sources.pruned_logs import read_whole
+from share_state.sources.topics import TOPICS_HINT
 
 _EPOCHS = ("snapshot_epoch", "state_epoch", "leader_epoch")
 _PLACES = {
@@ -297,7 +298,7 @@ def _summary(explanation: Explanation, limit: DeliveryLimit, topic_end: int | No
         exists = (
             ""
             if topic_end is not None or earlier
-            else ", or not exist yet: the end of the topic is not known (--topics)"
+            else f", or not exist yet: the end of the topic is not known; {TOPICS_HINT}"
         )
         return f"{none}: {where}; it may be acquired right now{exists}"
     if place == Place.BELOW_START:

@@ -6,16 +6,14 @@ from typing import Any
 
 from share_state.errors import pluralize
 from share_state.report.console import print_line
+from share_state.sources.topics import TOPICS_HINT
 
 NO_START = "they have no start offset yet: their group is initializing them, or its first member has not fetched"
-NO_END = (
-    "the ends of their topics are not known: give --topics FILE, which `share-state topics` writes from a data folder "
-    "or a cluster"
-)
+NO_END = f"the ends of their topics are not known: {TOPICS_HINT}"
 NO_COUNT = "their log does not record how many of the records after the start offset are finished (Kafka before 4.2)"
 STALE = (
     "the ends of their topics are before their own offsets: what is known of the topics is older than the log, or they "
-    "were created again; make the topics file again with `share-state topics`"
+    f"were created again; {TOPICS_HINT}"
 )
 WITHOUT_STATE = "their group lists them, but the input holds no state of them"
 

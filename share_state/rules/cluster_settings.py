@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from share_state.kafka.primitives import parse_digits
 from share_state.rules.registry import ERROR, WARNING, GroupBreach, Scope, listed, rule
-from share_state.sources.cluster_facts import ClusterSettings, used_value
+from share_state.sources.cluster_facts import ClusterSettings
 from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.group_configs import used_value
 
 _SHARE_VERSION, _METADATA_VERSION = "share.version", "metadata.version"
 _NEEDS_SHARE_VERSION = 28

@@ -259,7 +259,8 @@ def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     """
     rows, tuples = folded.records.rows, folded.records.tuples
     # The extra entry is for number -1: a record of no group, which is not folded.
-    limits = np.append(folded.limits.of_groups("delivery_count", folded.groups), np.iinfo(np.int64).max)[rows["group"]]
+    of_groups = folded.given_limits.of_groups("delivery_count", folded.groups)
+    limits = np.append(of_groups, np.iinfo(np.int64).max)[rows["group"]]
     over = np.flatnonzero(tuples["count"] > np.repeat(limits, rows["tuple_count"]))
     owner = np.searchsorted(rows["tuples"], over, "right") - 1
     count, group = tuples["count"][over].astype(np.int64), rows["group"][owner]

@@ -186,6 +186,12 @@ class AuditedGroups:
         """Topic id -> number of partitions, if the topics from the user show it."""
         return partition_counts_by_id(self.topics)
 
+    @cached_property
+    def extended(self) -> dict[str, int]:
+        """Topic id -> ms, when its last partition was created, as far as the metadata log shows it; see Topics."""
+        counts = self.topics.counts.filter(self.topics.counts["extended"].is_valid())
+        return dict(zip(counts["topic_id"].to_pylist(), counts["extended"].to_pylist(), strict=True))
+
     def listed(self) -> Iterator[tuple[ShareGroup, StatePartitions]]:
         """Live groups that list their share-partitions; groups of 4.0 do not."""
         for group_id, group in sorted(self.folded.live.items()):

@@ -6,13 +6,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from share_state.errors import pluralize
 from share_state.fold.durations import duration_text
 from share_state.fold.groups.group_replay import TopicPartitions, to_pairs
 from share_state.fold.groups.sticky import FoldedSticky
 from share_state.kafka.primitives import partition_for
 from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups, Listed
-from share_state.rules.registry import WARNING, GroupBreach, Scope, rule
+from share_state.rules.registry import INFO, WARNING, GroupBreach, Scope, rule
+from share_state.sources.as_of import time_text
+from share_state.sources.topics import BEFORE_THE_LOG
 
 
 @rule(
@@ -115,7 +118,8 @@ def misplaced_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
 def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Every partition of a subscribed topic is initialized in time.
 
-    The time is `retry_ms`.
+    The time is `retry_ms`, from the record that lists the others, and from the creation of the partition if the
+    metadata log shows it.
     """
     ids: dict[str, list[str]] = {}
     for topic_id, name in audited.names.items():
@@ -127,11 +131,47 @@ def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
         listed_partitions = to_pairs(listed.initialized) | to_pairs(listed.initializing)
         subscribed = {name for member in group.members.values() for name in member.subscribed_topics}
         for topic_id in sorted(topic_id for name in subscribed for topic_id in ids.get(name, ())):
+            if audited.time - audited.extended.get(topic_id, BEFORE_THE_LOG) <= audited.limits.retry_ms:
+                continue
             for partition in range(audited.sizes.get(topic_id, 0)):
                 if (topic_id, partition) not in listed_partitions and topic_id not in listed.deleting:
                     text = f"the topic has {audited.sizes[topic_id]} partitions, but this one is not initialized"
                     yield GroupBreach(text, group.group_id, topic_id, audited.names[topic_id], partition,
                         offset=listed.offset, evidence={"age_ms": age})  # fmt: skip
+
+
+@rule(
+    "ADDED_PARTITION_UNINITIALIZED",
+    Scope.GROUPS,
+    INFO,
+    "Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest, GroupConfig share.auto.offset.reset",
+)
+def added_partition_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
+    """Partitions that were added to a topic are initialized for the groups that use it and have no members.
+
+    A group initializes them once a member joins. Then it starts at the end of a partition, past the records that wait
+    in it, unless `share.auto.offset.reset` of the group says otherwise. Needs the metadata log. MISSING_INIT judges
+    groups with members that subscribe to the topic.
+    """
+    for group, listed in audited.listed():
+        subscribed = {name for member in group.members.values() for name in member.subscribed_topics}
+        known = to_pairs(listed.initialized) | to_pairs(listed.initializing)
+        for topic_id in sorted(listed.initialized.keys() & audited.extended.keys() - {*listed.deleting}):
+            extended, name = audited.extended[topic_id], audited.names.get(topic_id)
+            if name in subscribed or audited.time - extended <= audited.limits.retry_ms:
+                continue
+            added = [number for number in range(audited.sizes[topic_id]) if (topic_id, number) not in known]
+            if added:
+                since = f" since {time_text(extended)}" if extended else ""
+                text = (
+                    f"the topic has {audited.sizes[topic_id]} partitions{since}, and the group has not initialized"
+                    f" {pluralize(len(added), 'partition')} of them, from {added[0]} on: it does once a member joins,"
+                    " at the end of the partition unless its share.auto.offset.reset says otherwise"
+                )
+                yield GroupBreach(
+                    text, group.group_id, topic_id, name, added[0], offset=listed.offset,
+                    evidence={"partitions": len(added), "last_partition": added[-1]},
+                )  # fmt: skip
 
 
 @rule(

@@ -100,10 +100,9 @@ def topic_gone(state: StateOfTopics) -> Breaches:
     if not state.topics.is_complete:
         return NOTHING
     topic_ids, partitions = state.keys
-    counts = state.topics.partition_counts
-    known = pa.array([*counts], pa.string())
-    place = pc.index_in(topic_ids, known)
-    of_topic = pa.array([*counts.values()], pa.int64()).take(place).fill_null(0).to_numpy()
+    counts = state.topics.counts.combine_chunks()
+    place = pc.index_in(topic_ids, counts["topic_id"])
+    of_topic = counts["partitions"].take(place).fill_null(0).to_numpy()
     rows = np.flatnonzero(partitions.to_numpy() >= of_topic)
     has_topic = of_topic[rows] > 0
     what = np.where(has_topic, "the topic has no such partition", "no topic has this id")

@@ -5,8 +5,8 @@ The facts come from the metadata log (`metadata_log`), from the folders of topic
 only the keys of KEPT_CONFIGS are.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from share_state.kafka.primitives import parse_digits
 from share_state.sources import dead_letter_settings
 from share_state.sources.dead_letter_settings import DeadLetterSettings
 from share_state.sources.discovery import GROUP_TOPIC, HIGH_WATERMARK_CHECKPOINT, METADATA_FOLDER, STATE_TOPIC
+from share_state.sources.group_configs import GROUP_CONFIGS, GroupConfigs, used_value
 from share_state.sources.metadata_log import KEPT_CONFIGS, ClusterMetadata, read_metadata_log
 from share_state.sources.object_stores import InputPath, read_errors
 from share_state.sources.topic_extents import (
@@ -25,7 +26,7 @@ from share_state.sources.topic_extents import (
     latest_extents,
     read_extents,
 )
-from share_state.sources.topics import Topics, topics_of
+from share_state.sources.topics import BEFORE_THE_LOG, Topics, topics_of
 
 SERVER_PROPERTIES = "server.properties"
 _UNLIMITED = -1
@@ -53,6 +54,7 @@ GROUP_LIMIT_CONFIGS = {
 _BOUNDS = {
     "share.delivery.count.limit": ("delivery.count.limit", 2, 10),
     "share.partition.max.record.locks": ("partition.max.record.locks", 100, 4000),
+    "share.record.lock.duration.ms": ("record.lock.duration.ms", 15_000, 60_000),
 }
 """Group config -> the end of the names of the broker configs that bound it, and Kafka's bounds.
 Source: Kafka GroupConfig.evaluate (KIP-1240), ShareGroupConfig."""
@@ -123,6 +125,7 @@ class ClusterFacts:
         metadata: the metadata log; None if there is none, or it cannot be read.
         topics: topics that exist: names, partition counts, log starts and ends.
         removed_topics: id -> name of topics that were deleted.
+        group_configs: the configs of share groups, and the brokers' defaults of them.
         limits: name in fold.limits.Limits -> value, for the limits that brokers set.
         settings: what decides whether share groups work; None without the metadata log.
         state_partitions, group_partitions: partitions of the state topic and of `__consumer_offsets`; None if unknown.
@@ -135,6 +138,7 @@ class ClusterFacts:
     metadata: ClusterMetadata | None = None
     topics: Topics = field(default_factory=Topics)
     removed_topics: Mapping[str, str] = field(default_factory=dict)
+    group_configs: GroupConfigs = field(default_factory=GroupConfigs)
     limits: Mapping[str, int] = field(default_factory=dict)
     settings: ClusterSettings | None = None
     state_partitions: int | None = None
@@ -149,17 +153,6 @@ class ClusterFacts:
         return self.settings.group_limits if self.settings else {}
 
 
-def used_value(value: str | None, bounds: tuple[int, int]) -> int | None:
-    """The value that brokers use of a group config; None if it is not set, or is no number.
-
-    Args:
-        value: as the group sets it.
-        bounds: the least and the greatest value that brokers use.
-    """
-    number = parse_digits(value or "")
-    return None if number is None else min(max(number, bounds[0]), bounds[1])
-
-
 def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None = None) -> ClusterFacts:
     """Read the facts in the data folders of the brokers of one cluster.
 
@@ -170,8 +163,10 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
         InputError: if a file cannot be read.
     """
     notes, origins = list[str](), dict[str, str]()
-    metadata = _newest_metadata(folders, until_time_ms, notes)
     extents = [extent for folder in folders for extent in read_extents(folder)]
+    # Only replicas on several brokers need to know which of them leads.
+    led = {extent.topic for extent in extents} if folders[1:] else set[str]()
+    metadata = _newest_metadata(folders, until_time_ms, {*led, STATE_TOPIC}, notes)
     topics = _topics(metadata, extents, origins)
     static = [(folder / SERVER_PROPERTIES, read_properties(folder / SERVER_PROPERTIES)) for folder in folders]
     settings = _BrokerSettings(metadata, [(str(file), properties) for file, properties in static if file.is_file()])
@@ -184,6 +179,12 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
         metadata=metadata,
         topics=topics,
         removed_topics=_removed(metadata),
+        group_configs=GroupConfigs(
+            of_groups=cluster.group_configs if cluster else {},
+            of_brokers=settings.group_defaults(),
+            bounds=cluster.bounds if cluster else {},
+            origin=cluster.path if cluster else "",
+        ),
         limits=limits,
         settings=cluster,
         state_partitions=_partition_count(STATE_TOPIC, topics, settings, "state_partitions", origins),
@@ -253,7 +254,7 @@ def _delivery_limits(
 
 
 def _newest_metadata(
-    folders: Sequence[InputPath], until_time_ms: int | None, notes: list[str]
+    folders: Sequence[InputPath], until_time_ms: int | None, partitions_of: Collection[str], notes: list[str]
 ) -> ClusterMetadata | None:
     """The metadata log that goes furthest; of several brokers, all have a copy of the same log."""
     newest: ClusterMetadata | None = None
@@ -261,7 +262,7 @@ def _newest_metadata(
         if not (folder / METADATA_FOLDER).is_dir():
             continue
         try:
-            metadata = read_metadata_log(folder / METADATA_FOLDER, until_time_ms)
+            metadata = read_metadata_log(folder / METADATA_FOLDER, until_time_ms, partitions_of)
         except InputError as error:
             notes.append(f"{error}; the command works without it")
             continue
@@ -282,42 +283,45 @@ def _topics(metadata: ClusterMetadata | None, extents: Sequence[TopicExtent], or
     if metadata is None:
         # Of an export of internal topics alone, nothing is learned.
         named = [one for one in extents if one.topic_id is not None and not one.topic.startswith("__")]
-        names = {extent.topic_id: extent.topic for extent in named if extent.topic_id is not None}
+        topics = topics_of({extent.topic_id: extent.topic for extent in named if extent.topic_id is not None})
         latest = latest_extents(extents, {})
-        if names:
+        if len(topics.names):
             origins["topics"] = "partition.metadata in the topics' folders"
-        counts, is_complete = {}, False
     else:
         live = metadata.live_topics
-        ids, topic_names = live["topic_id"].to_pylist(), live["topic"].to_pylist()
-        names = dict(zip(ids, topic_names, strict=True))
-        counts = {topic_id: count for topic_id, count in zip(ids, live["partitions"].to_pylist(), strict=True) if count}
+        has_partitions = pc.greater(live["partitions"], 0)
+        counts = live.select(["topic_id", "partitions"])
+        counts = counts.append_column("extended", pc.fill_null(live["extended"], BEFORE_THE_LOG))
+        counts = counts if pc.all(has_partitions).as_py() else counts.filter(has_partitions)
+        topics = Topics(live.select(["topic_id", "topic"]), counts=counts, is_complete=metadata.is_complete)
         latest = latest_extents(extents, _leaders(metadata, {extent.topic for extent in extents}))
         origins["topics"] = metadata.path
-        is_complete = metadata.is_complete
-    ids_by_name = {name: topic_id for topic_id, name in names.items()}
+    # A cluster may have many more topics than the export has folders of.
+    is_near = pc.is_in(topics.names["topic"], pa.array([extent.topic for extent in extents], pa.string()))
+    near = topics.names.filter(is_near)
+    ids_by_name = dict(zip(near["topic"].to_pylist(), near["topic_id"].to_pylist(), strict=True))
+    ids = {*ids_by_name.values()}
     known = list[tuple[str, TopicExtent]]()
     for extent in latest:
         topic_id = extent.topic_id or ids_by_name.get(extent.topic)
-        if topic_id is not None and topic_id in names:
+        if topic_id is not None and topic_id in ids:
             known.append((topic_id, extent))
     if known:
         is_guess = not all(extent.is_log_end for _, extent in known)
         marks = f"; where a folder is missing, {HIGH_WATERMARK_CHECKPOINT}, which may be seconds old"
         origins["end_offsets"] = f"last batches in the topics' folders{marks if is_guess else ''}"
-    return topics_of(
-        names,
+    offsets = topics_of(
+        {},
         ends={(topic_id, extent.partition): extent.end for topic_id, extent in known},
         starts={(topic_id, extent.partition): extent.start for topic_id, extent in known if extent.start is not None},
-        partition_counts=counts,
-        is_complete=is_complete,
     )
+    return replace(topics, ends=offsets.ends, starts=offsets.starts)
 
 
 def _leaders(metadata: ClusterMetadata, topics: set[str]) -> dict[tuple[str, int], int]:
     """Topic and partition -> id of the leader, for some topics."""
     live = metadata.live_topics
-    live = live.filter(pa.array([name in topics for name in live["topic"].to_pylist()], pa.bool_()))
+    live = live.filter(pc.is_in(live["topic"], pa.array([*topics], pa.string())))
     names = dict(zip(live["row"].to_pylist(), live["topic"].to_pylist(), strict=True))
     rows = metadata.partitions[np.isin(metadata.partitions["topic"], np.array([*names], np.int32))]
     columns = (rows[name].tolist() for name in ("topic", "partition", "leader"))
@@ -328,10 +332,11 @@ def _partition_count(
     topic: str, topics: Topics, settings: "_BrokerSettings", name: str, origins: dict[str, str]
 ) -> int | None:
     """The number of partitions of an internal topic: as created; before that, as brokers will create it."""
-    for topic_id, existing in zip(*(topics.names[column].to_pylist() for column in ("topic_id", "topic")), strict=True):
-        if existing == topic and topic_id in topics.partition_counts:
-            origins[name] = origins["topics"]
-            return topics.partition_counts[topic_id]
+    ids = topics.names.filter(pc.equal(topics.names["topic"], topic))["topic_id"].combine_chunks()
+    existing = topics.counts.filter(pc.is_in(topics.counts["topic_id"], ids))
+    if len(existing):
+        origins[name] = origins["topics"]
+        return existing["partitions"][0].as_py()
     if topics.is_complete:
         return None
     keys = {STATE_TOPIC: "share.coordinator.state.topic.num.partitions", GROUP_TOPIC: "offsets.topic.num.partitions"}
@@ -356,6 +361,16 @@ class _BrokerSettings:
         """The value of a config."""
         found = (configs[key] for level in self._levels for _, configs in level if key in configs)
         return next(found, default)
+
+    def group_defaults(self) -> dict[str, tuple[str, str]]:
+        """Broker config -> value and origin, for the configs that are the defaults of groups."""
+        defaults = dict[str, tuple[str, str]]()
+        for key in (one.broker_config for one in GROUP_CONFIGS if one.broker_config):
+            found = ((number, origin) for level in self._levels for origin, configs in level
+                     if (number := _integer(configs.get(key, ""))) is not None)  # fmt: skip
+            if (first := next(found, None)) is not None:
+                defaults[key] = str(first[0]), first[1]
+        return defaults
 
     def bounds(self, end: str, least: int, most: int) -> tuple[int, int]:
         """The least and the greatest value that brokers use of a group config.

@@ -384,6 +384,12 @@ def _segment_files(folders: Iterable[InputPath]) -> list[InputPath]:
     return files
 
 
+def log_parent(segment: InputPath) -> InputPath:
+    """The folder that holds the folder of a segment's log; its own folder if that is not named after a log."""
+    folder = segment.parent
+    return folder if _topic_of(folder) is None else folder.parent
+
+
 def _topic_of(folder: InputPath) -> str | None:
     """The topic in the name of a folder."""
     named = _FOLDER_NAME.fullmatch(folder.name)

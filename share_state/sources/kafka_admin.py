@@ -14,6 +14,7 @@ from share_state.errors import InputError, missing_module
 from share_state.sources import dead_letter_settings, jars
 from share_state.sources.cluster_facts import BROKER_LIMITS, GROUP_LIMIT_CONFIGS
 from share_state.sources.dead_letter_settings import DeadLetterSettings
+from share_state.sources.group_configs import GROUP_CONFIGS
 from share_state.sources.kafka_client import ClientProperties, bootstrap_servers, read_client_properties
 from share_state.sources.kafka_cluster import Cluster, ClusterOffsets
 
@@ -107,12 +108,16 @@ class ClusterLimits:
     Attributes:
         of_brokers: name in fold.limits.Limits -> value that the brokers use.
         of_groups: share group -> name in fold.limits.GROUP_LIMITS -> value that it sets for itself.
+        group_configs: share group -> config -> value that it sets for itself.
+        broker_configs: broker config -> value, for the configs that are the defaults of groups.
         conflicts: limits on which brokers disagree, in words.
         notes: what could not be asked, one line each.
     """
 
     of_brokers: dict[str, int] = field(default_factory=dict)
     of_groups: dict[str, dict[str, int]] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    broker_configs: dict[str, str] = field(default_factory=dict)
     conflicts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -129,6 +134,7 @@ def fetch_limits(address: str, properties: str | None) -> ClusterLimits:
     """
     limits = dict[str, dict[str, int]]()
     of_brokers = dict[str, int]()
+    group_configs, broker_configs = dict[str, dict[str, str]](), dict[str, str]()
     conflicts = list[str]()
     notes = list[str]()
     client_properties = read_client_properties(properties)
@@ -141,21 +147,29 @@ def fetch_limits(address: str, properties: str | None) -> ClusterLimits:
             why = _java_error(address, client_properties, error.java_exception)
             notes.append(f"the limits of the brokers are unknown, so Kafka's defaults apply: {why}")
         for node, answer in answers.items():
+            for key in (one.broker_config for one in GROUP_CONFIGS if one.broker_config):
+                if (value := _value(answer, key)) is not None:
+                    broker_configs.setdefault(key, value)
             for limit, key in BROKER_LIMITS.items():
                 if (value := _value(answer, key)) is None:
                     continue
                 if of_brokers.setdefault(limit, int(value)) != int(value):
                     conflicts.append(f"{key} is {of_brokers[limit]}, but {value} on broker {node}")
         for group, answer in _configs(jvm, admin, "GROUP", _share_groups(jvm, admin)).items():
-            entries = {limit: answer.get(key) for limit, key in GROUP_LIMIT_CONFIGS.items()}
+            entries = {one.name: answer.get(one.name) for one in GROUP_CONFIGS}
+            group_configs[group] = {
+                key: entry.value()
+                for key, entry in entries.items()
+                if entry is not None and entry.source().name() == "DYNAMIC_GROUP_CONFIG" and entry.value() is not None
+            }
             group_limits = {
-                limit: int(entry.value())
-                for limit, entry in entries.items()
-                if entry is not None and entry.source().name() == "DYNAMIC_GROUP_CONFIG"
+                limit: int(group_configs[group][key])
+                for limit, key in GROUP_LIMIT_CONFIGS.items()
+                if key in group_configs[group]
             }
             if group_limits:
                 limits[group] = group_limits
-    return ClusterLimits(of_brokers, limits, tuple(conflicts), tuple(notes))
+    return ClusterLimits(of_brokers, limits, group_configs, broker_configs, tuple(conflicts), tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
 from share_state.sources.record_tables import CONSUMED, rows_of_batches, rows_to_chunk
-from share_state.sources.topics import Topics
+from share_state.sources.topics import Topics, topics_of
 
 try:
     import confluent_kafka
@@ -225,24 +226,36 @@ class Cluster:
             raise client_error(self.address, error, self._errors) from None
 
     def topics(self) -> Topics:
-        """Names and end offsets of all topics that this user may see and that are not internal."""
+        """Names, partitions, log starts and ends of all topics that this user may see and that are not internal."""
         names = sorted(name for name, topic in self._list_topics().items() if topic.error is None)
         described = {name: topic for name, topic in self._described(names).items() if not topic.is_internal}
         partitions = [(name, partition.id) for name, topic in described.items() for partition in topic.partitions
                       if partition.leader is not None]  # fmt: skip
+        # A log start that moves meanwhile must not be after the end.
+        starts = self._offsets(partitions, _admin.OffsetSpec.earliest())
         ends = self._offsets(partitions, _admin.OffsetSpec.latest())
         ids = {name: topic_id_text(topic.topic_id) for name, topic in described.items()}
-        return Topics(
-            pa.table({"topic_id": pa.array(ids.values(), pa.string()), "topic": pa.array(ids.keys(), pa.string())}),
-            pa.table(
-                {
-                    "topic_id": pa.array([ids[name] for name, _ in ends], pa.string()),
-                    "partition": pa.array([partition for _, partition in ends], pa.int32()),
-                    "end_offset": pa.array(ends.values(), pa.int64()),
-                }
-            ),
-            are_live=True,
+        topics = topics_of(
+            {topic_id: name for name, topic_id in ids.items()},
+            ends={(ids[name], partition): end for (name, partition), end in ends.items()},
+            starts={(ids[name], partition): start for (name, partition), start in starts.items()},
+            partition_counts={ids[name]: len(topic.partitions) for name, topic in described.items()},
         )
+        return replace(topics, are_live=True)
+
+    def fetch_retention(self, names: Sequence[str]) -> dict[str, int]:
+        """Topic -> ms for which brokers keep its records, -1 for no limit of time; without topics that deny it.
+
+        Source: Kafka TopicConfig, retention.ms and cleanup.policy, with the brokers' defaults.
+        """
+        resources = [_admin.ConfigResource(_admin.ConfigResource.Type.TOPIC, name) for name in names]
+        futures = self._admin.describe_configs(resources, request_timeout=TIMEOUT) if resources else {}
+        answers = self._results({resource.name: (resource.name, future) for resource, future in futures.items()})
+        retention = dict[str, int]()
+        for name, configs in answers.items():
+            is_deleted = "delete" in configs["cleanup.policy"].value.split(",")
+            retention[name] = int(configs["retention.ms"].value) if is_deleted else -1
+        return retention
 
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
         futures = self._admin.describe_topics(
@@ -324,6 +337,37 @@ _READER = {
 }
 
 
+@contextmanager
+def open_consumer(
+    address: str,
+    properties: ClientProperties,
+    errors: ClientErrors,
+    where: str,
+    settings: Mapping[str, Any] | None = None,
+) -> Iterator[Any]:
+    """A consumer of confluent-kafka that joins no group and commits nothing.
+
+    Args:
+        address, properties: as for `Cluster`.
+        errors: collects the errors of the client.
+        where: the cluster and the request, for messages.
+        settings: further settings of the client.
+    Raises:
+        InputError: if a setting is invalid, or for what the client raises meanwhile.
+    """
+    configured = _client_settings(address, properties) | _READER | dict(settings or {}) | {"error_cb": errors}
+    try:
+        consumer = _kafka.Consumer(configured)
+    except KafkaException as error:
+        raise _unusable_setting(properties, error) from None
+    try:
+        yield consumer
+    except KafkaException as error:
+        raise client_error(where, error, errors) from None
+    finally:
+        consumer.close()
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
     """Reads a log partition from a running cluster; a `RecordSource`.
@@ -371,11 +415,7 @@ class KafkaSource:
         if log.log_start_offset >= self.end_offset:
             return
         where, errors = f"{self.address}: {log.name}", ClientErrors()
-        try:
-            consumer = _kafka.Consumer(_client_settings(self.address, self.properties) | _READER | {"error_cb": errors})
-        except KafkaException as error:
-            raise _unusable_setting(self.properties, error) from None
-        try:
+        with open_consumer(self.address, self.properties, errors, where) as consumer:
             consumer.assign([_kafka.TopicPartition(log.topic, log.partition, log.log_start_offset)])
             next_offset, deadline = log.log_start_offset, time.monotonic() + READ_TIMEOUT
             while True:
@@ -398,10 +438,6 @@ class KafkaSource:
                     deadline = time.monotonic() + READ_TIMEOUT
                 elif errors.are_permanent or time.monotonic() > deadline:
                     raise client_error(where, KafkaError(KafkaError._TIMED_OUT), errors)
-        except KafkaException as error:
-            raise client_error(where, error, errors) from None
-        finally:
-            consumer.close()
 
     def _remaining(self, log: LogPartition, consumer: Any) -> LogPartition:
         """The log from its current start up to an end that is fetched after that start (see `pruned_logs`)."""

@@ -7,7 +7,7 @@ once it ends. Confidential values are never kept: only configs with a key in KEP
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +85,8 @@ _TOPICS = pa.schema(
         ("created", pa.int64()),
         ("removed", pa.int64()),
         ("number", pa.int64()),
+        ("partitions", pa.int64()),
+        ("extended", pa.int64()),
     ]
 )
 _CONFIGS = pa.schema(
@@ -117,9 +119,10 @@ class ClusterMetadata:
 
     Attributes:
         path: folder of the log.
-        topics: columns topic_id, topic, created and removed (ms; null if unknown or not removed) and number (of the
-            record); removed topics, too, if the log still shows them.
-        partitions: PARTITION rows of topics that exist.
+        topics: columns topic_id, topic, created and removed (ms; null if unknown or not removed), number (of the
+            record), partitions (their number) and extended (ms, when the last of them was created; null if unknown);
+            removed topics, too, if the log still shows them.
+        partitions: PARTITION rows of topics that exist and that were asked for.
         config_changes: every change of a config that the log still shows, in its order: columns resource_type,
             resource, key (its place in KEPT_CONFIGS), value (null if it is removed), timestamp (ms; null in a
             snapshot) and number (of the record).
@@ -147,11 +150,10 @@ class ClusterMetadata:
 
     @property
     def live_topics(self) -> pa.Table:
-        """The topics that exist, and the columns partitions (their number) and row (in `topics`)."""
-        counts = np.bincount(self.partitions["topic"], minlength=len(self.topics))
-        topics = self.topics.append_column("partitions", pa.array(counts[: len(self.topics)]))
-        topics = topics.append_column("row", pa.array(np.arange(len(topics))))
-        return topics.filter(topics["removed"].is_null())
+        """The topics that exist, and the column row (in `topics`)."""
+        topics = self.topics.append_column("row", pa.array(np.arange(len(self.topics))))
+        exists = topics["removed"].is_null()
+        return topics if pc.all(exists).as_py() else topics.filter(exists)
 
     def configs_of(self, resource_type: ResourceType, names: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
         """Name of a resource -> its configs; of a topic, those since it was created.
@@ -179,23 +181,27 @@ class ClusterMetadata:
         return dict(zip(live["topic"].to_pylist(), live["number"].to_pylist(), strict=True))
 
 
-def read_metadata_log(folder: InputPath, until_time_ms: int | None = None) -> ClusterMetadata:
+def read_metadata_log(
+    folder: InputPath, until_time_ms: int | None = None, partitions_of: Collection[str] | None = None
+) -> ClusterMetadata:
     """Fold the metadata log in a folder.
 
     Args:
         folder: the folder `__cluster_metadata-0`.
         until_time_ms: records with a later timestamp do not count.
+        partitions_of: names of the topics whose partitions are kept, since there may be millions; all by default.
     Raises:
         InputError: if a file cannot be read.
     Source: Kafka MetadataLoader, MetadataBatchLoader, RecordsSnapshotReader, MetadataDelta.
     """
+    wanted = None if partitions_of is None else pa.array(sorted(partitions_of), pa.string())
     try:
-        return _read(folder, until_time_ms, merge=False)
+        return _read(folder, until_time_ms, wanted, merge=False)
     except RepeatedOffsetsError:
-        return _read(folder, until_time_ms, merge=True)
+        return _read(folder, until_time_ms, wanted, merge=True)
 
 
-def _read(folder: InputPath, until_time_ms: int | None, *, merge: bool) -> ClusterMetadata:
+def _read(folder: InputPath, until_time_ms: int | None, wanted: pa.Array | None, *, merge: bool) -> ClusterMetadata:
     with read_errors(folder):
         files = sorted(folder.iterdir())
         segments = [
@@ -204,9 +210,9 @@ def _read(folder: InputPath, until_time_ms: int | None, *, merge: bool) -> Clust
             if (name := _SEGMENT.fullmatch(file.name))
         ]
         snapshots = [(int(name[1]), file) for file in files if (name := _SNAPSHOT.fullmatch(file.name))]
-    image, start, notes = _MetadataFold(until_time_ms), 0, list[str]()
+    image, start, notes = _MetadataFold(until_time_ms, wanted), 0, list[str]()
     for end_offset, file in sorted(snapshots, reverse=True):
-        read, problem = _read_snapshot(file, until_time_ms)
+        read, problem = _read_snapshot(file, until_time_ms, wanted)
         if read is not None:
             image, start = read, end_offset
             break
@@ -226,7 +232,9 @@ def _next_base(segments: list[Segment], number: int) -> int:
     return segments[number + 1].base_offset if number + 1 < len(segments) else 2**63 - 1
 
 
-def _read_snapshot(file: InputPath, until_time_ms: int | None) -> tuple["_MetadataFold | None", str]:
+def _read_snapshot(
+    file: InputPath, until_time_ms: int | None, wanted: pa.Array | None
+) -> tuple["_MetadataFold | None", str]:
     """Fold a snapshot file.
 
     Returns:
@@ -235,8 +243,8 @@ def _read_snapshot(file: InputPath, until_time_ms: int | None) -> tuple["_Metada
     """
     with read_errors(file):
         segment = Segment(str(file), 0, file.stat().st_size)
-    fold, last_type = _MetadataFold(None), -1
-    for chunk in read_chunks(LogPartition(METADATA_TOPIC, 0, (segment,), 0)):
+    fold, last_type = _MetadataFold(None, wanted), -1
+    for chunk in read_chunks(LogPartition(METADATA_TOPIC, 0, (segment,), 0), chunk=_CHUNK_SIZE):
         for record_type, time in _control_records(chunk):
             last_type = record_type
             if record_type == _SNAPSHOT_HEADER and until_time_ms is not None and time > until_time_ms:
@@ -257,7 +265,18 @@ def _control_records(chunk: Chunk) -> Iterator[tuple[int, int]]:
             yield record_type, int.from_bytes(time, "big", signed=True)
 
 
-_TOPIC = np.dtype([("high", "u8"), ("low", "u8"), ("created", "i8"), ("removed", "i8"), ("number", "i8")])
+_TOPIC = np.dtype(
+    [
+        ("high", "u8"),
+        ("low", "u8"),
+        ("created", "i8"),
+        ("removed", "i8"),
+        ("number", "i8"),
+        ("extended", "i8"),
+        ("partitions", "i4"),
+        ("is_wanted", "i4"),  # whether its partitions are kept
+    ]
+)
 _UNKNOWN_TIME = -1
 _REPLACED = -2
 
@@ -266,10 +285,12 @@ class _MetadataFold:
     """The state of a cluster while its metadata log is read.
 
     Topics are numbered in the order of their records; `names` holds their names in that order. Hash tables find the
-    number of a topic by its id, and the row of a partition by topic and partition.
+    number of a topic by its id, and the row of a partition by topic and partition. `wanted` names the topics whose
+    partitions are kept; None for all.
     """
 
-    def __init__(self, until_time_ms: int | None) -> None:
+    def __init__(self, until_time_ms: int | None, wanted: pa.Array | None) -> None:
+        self.wanted = wanted
         self.until_time_ms, self.names, self.is_complete = until_time_ms, list[pa.Array](), True
         self.configs, self.features, self.brokers = list[pa.Table](), dict[str, int](), dict[int, bool]()
         self.topics, self.topic_slots = np.empty(0, _TOPIC), np.empty(0, np.int32)
@@ -356,10 +377,14 @@ class _MetadataFold:
         types = rows["type"]
         is_topic = types == MetadataRecordType.TOPIC
         topic_rows = rows[is_topic]
-        self.names.append(_texts(data, topic_rows["name_at"], topic_rows["name_size"]))
+        names = _texts(data, topic_rows["name_at"], topic_rows["name_size"])
+        is_wanted = np.ones(len(names), np.bool_)
+        if self.wanted is not None:
+            is_wanted = pc.is_in(names, self.wanted).to_numpy(zero_copy_only=False)
+        self.names.append(names)
         self._make_space(len(topic_rows), int(np.count_nonzero(types == MetadataRecordType.PARTITION)))
-        _apply_rows(rows, self.row_count, self.topics, self.topic_slots, self.partitions, self.partition_slots,
-                    self.counts)  # fmt: skip
+        _apply_rows(rows, is_wanted, self.row_count, self.topics, self.topic_slots, self.partitions,
+                    self.partition_slots, self.counts)  # fmt: skip
         config_numbers = np.flatnonzero(types == MetadataRecordType.CONFIG)
         if len(config_numbers):
             self.configs.append(_config_table(data, rows[config_numbers], self.row_count + config_numbers))
@@ -410,7 +435,7 @@ class _MetadataFold:
         return ClusterMetadata(
             path=path,
             topics=topics,
-            partitions=self._partitions[is_live[self._partitions["topic"]]],
+            partitions=self._partitions if is_live.all() else self._partitions[is_live[self._partitions["topic"]]],
             config_changes=pa.concat_tables([_CONFIGS.empty_table(), *self.configs]),
             features={name: level for name, level in self.features.items() if level},
             brokers=dict(sorted(self.brokers.items())),
@@ -434,11 +459,12 @@ class _MetadataFold:
         rows = self._topics
         ids = np.stack((rows["high"], rows["low"]), axis=1).astype(">u8").view(np.uint8).reshape(-1, 16)
         names = pa.chunked_array(self.names, pa.string())
-        created, removed = (_times(rows[name]) for name in ("created", "removed"))
+        created, removed, extended = (_times(rows[name]) for name in ("created", "removed", "extended"))
         is_live = rows["removed"] == _EXISTS
         removed = pc.if_else(pa.array(is_live), pa.scalar(None, pa.int64()), pc.fill_null(removed, _UNKNOWN_TIME))
-        numbers = pa.array(np.ascontiguousarray(rows["number"]))
-        return pa.table([uuid_texts(ids), names, created, removed, numbers], schema=_TOPICS), is_live
+        numbers, counts = (pa.array(rows[name].astype(np.int64)) for name in ("number", "partitions"))
+        columns = [uuid_texts(ids), names, created, removed, numbers, counts, extended]
+        return pa.table(columns, schema=_TOPICS), is_live
 
 
 _EXISTS = -3
@@ -546,11 +572,12 @@ def _fill_partition_slots(partitions, count, slots):
 
 
 @kernel
-def _apply_rows(rows, first_number, topics, topic_slots, partitions, partition_slots, counts):
-    """Apply rows of topics and partitions.
+def _apply_rows(rows, is_wanted, first_number, topics, topic_slots, partitions, partition_slots, counts):
+    """Apply rows of topics and partitions; `is_wanted` says of each created topic whether its partitions are kept.
 
     Source: Kafka TopicsDelta.replay, PartitionRegistration.merge.
     """
+    created = 0
     for number in range(len(rows)):
         row = rows[number]
         if row.type == MetadataRecordType.TOPIC:
@@ -560,6 +587,8 @@ def _apply_rows(rows, first_number, topics, topic_slots, partitions, partition_s
             topic = topics[counts[0]]
             topic.high, topic.low = row.topic_high, row.topic_low
             topic.created, topic.removed, topic.number = row.timestamp, _EXISTS, first_number + number
+            topic.extended, topic.partitions, topic.is_wanted = _UNKNOWN_TIME, 0, is_wanted[created]
+            created += 1
             topic_slots[slot] = counts[0]
             counts[0] += 1
             continue
@@ -574,11 +603,19 @@ def _apply_rows(rows, first_number, topics, topic_slots, partitions, partition_s
         if row.type == MetadataRecordType.REMOVE_TOPIC:
             topics[owner].removed = row.timestamp
             continue
+        if topics[owner].is_wanted == 0:
+            # A partition is recorded once, when it is created.
+            if is_partition:
+                topics[owner].partitions += 1
+                topics[owner].extended = row.timestamp
+            continue
         slot = _partition_slot(owner, row.number, partitions, partition_slots)
         if is_partition:
             if partition_slots[slot] < 0:
                 partition_slots[slot] = counts[1]
                 counts[1] += 1
+                topics[owner].partitions += 1
+                topics[owner].extended = row.timestamp
             partition = partitions[partition_slots[slot]]
             partition.topic, partition.partition = owner, row.number
             partition.leader, partition.leader_epoch = row.leader, row.leader_epoch

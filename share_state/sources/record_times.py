@@ -3,15 +3,17 @@
 The offset index of a segment leads close to the record batch of an offset, so that few headers and one batch are read.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from share_state.kafka.record_batches import locate_records
 from share_state.sources.batch_headers import BatchHeader, SegmentHeaders, find_segments
 from share_state.sources.discovery import LogPartition, Segment
-from share_state.sources.object_stores import InputPath, StorePath, read_errors
+from share_state.sources.object_stores import InputPath, StorePath, read_errors, to_path
 from share_state.sources.segments import read_chunks
+from share_state.sources.topic_extents import topic_folders
 
 RecordPlace = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -23,11 +25,52 @@ _LATEST_MS = 253_402_300_799_999
 """The last ms of year 9999; a later timestamp does not say when a record was written."""
 
 
+class RecordTimes(Protocol):
+    """Where records of topics can be read."""
+
+    def partitions(self) -> Sequence[tuple[str, int]] | None:
+        """The partitions that are there, as topic and number; None for any."""
+        ...
+
+    def read(self, places: Iterable[RecordPlace]) -> dict[RecordPlace, int]:
+        """The timestamps of records, ms, or of the next record if an offset has none; only of those that are there.
+
+        Raises:
+            InputError: if records cannot be read.
+        """
+        ...
+
+    def retention(self, topics: Sequence[str]) -> Mapping[str, int]:
+        """Topic -> ms for which brokers keep its records, -1 for no limit of time; empty if they are not asked."""
+        ...
+
+
+class FolderRecordTimes:
+    """The records in data folders of brokers; a `RecordTimes`. Folders in an object store are not read."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        """Take the paths of data folders."""
+        self._folders = [folder for path in paths if not isinstance(folder := to_path(path), StorePath)]
+
+    def partitions(self) -> list[tuple[str, int]]:
+        """The partitions whose logs are in the folders."""
+        return topic_folders(self._folders)
+
+    def read(self, places: Iterable[RecordPlace]) -> dict[RecordPlace, int]:
+        """The timestamps of the records."""
+        return read_record_times(self._folders, places)
+
+    def retention(self, topics: Sequence[str]) -> Mapping[str, int]:
+        """No broker is asked."""
+        del topics
+        return {}
+
+
 def read_record_times(data_folders: Sequence[InputPath], places: Iterable[RecordPlace]) -> dict[RecordPlace, int]:
     """The timestamps of records in the logs of topics, ms.
 
     Args:
-        data_folders: data folders of brokers; those in an object store are not read (a request per header).
+        data_folders: data folders of brokers in a local file system.
         places: where the records are; if an offset has no record, as after compaction, the next record counts.
     Returns:
         Only the places whose record is in one of the folders.
@@ -39,8 +82,6 @@ def read_record_times(data_folders: Sequence[InputPath], places: Iterable[Record
         wanted.setdefault((topic, partition), set()).add(offset)
     found = dict[RecordPlace, _OffsetTime]()
     for data_folder in data_folders:
-        if isinstance(data_folder, StorePath):
-            continue
         for (topic, partition), offsets in wanted.items():
             folder = data_folder / f"{topic}-{partition}"
             with read_errors(folder):

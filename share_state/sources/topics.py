@@ -12,9 +12,16 @@ from pydantic_core import from_json
 from share_state.errors import InputError
 from share_state.sources.object_stores import read_errors, regular_path, to_path
 
+TOPICS_HINT = "give --topics topics.json, which `share-state topics kafka://HOST:PORT --out topics.json` writes"
+"""What a person does if names or ends of topics are not known."""
+
 _NAMES = pa.schema([("topic_id", pa.string()), ("topic", pa.string())])
 _ENDS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("end_offset", pa.int64())])
 _STARTS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("start_offset", pa.int64())])
+_COUNTS = pa.schema([("topic_id", pa.string()), ("partitions", pa.int64()), ("extended", pa.int64())])
+
+BEFORE_THE_LOG = 0
+"""Value of `extended` for topics that have had all their partitions since before the metadata log shows times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +31,24 @@ class Topics:
     Attributes:
         names: columns topic_id and topic.
         ends: columns topic_id, partition (int32) and end_offset (next offset to be written, int64).
-        partition_counts: topic id -> number of partitions, where it is given; `ends` may lack some of them.
+        counts: columns topic_id, partitions (their number, int64), where it is known, and extended (ms, when the last
+            of them was created, or BEFORE_THE_LOG; null if unknown); `ends` may lack some of them.
         starts: columns topic_id, partition (int32) and start_offset (first offset that is not deleted, int64).
-        is_complete: whether a topic without a partition count here does not exist.
+        is_complete: whether a topic that `counts` lacks does not exist.
         are_live: whether a running cluster was asked for them.
     """
 
     names: pa.Table = field(default_factory=_NAMES.empty_table)
     ends: pa.Table = field(default_factory=_ENDS.empty_table)
-    partition_counts: Mapping[str, int] = field(default_factory=dict)
+    counts: pa.Table = field(default_factory=_COUNTS.empty_table)
     starts: pa.Table = field(default_factory=_STARTS.empty_table)
     is_complete: bool = False
     are_live: bool = False
+
+    @property
+    def partition_counts(self) -> dict[str, int]:
+        """Topic id -> number of partitions, where it is known."""
+        return dict(zip(*(self.counts[name].to_pylist() for name in ("topic_id", "partitions")), strict=True))
 
     def name_of(self, topic_ids: pa.Array) -> pa.Array:
         """The name of each topic id, null if unknown."""
@@ -74,14 +87,19 @@ def topics_of(
     Args:
         names: topic id -> name.
         ends, starts: topic id and partition -> offset.
-        partition_counts, is_complete: as in Topics.
+        partition_counts: topic id -> number of partitions.
+        is_complete: as in Topics.
     """
     tables = [
         pa.table([[key[0] for key in offsets], [key[1] for key in offsets], [*offsets.values()]], schema=schema)
         for offsets, schema in ((ends or {}, _ENDS), (starts or {}, _STARTS))
     ]
     named = pa.table([[*names], [*names.values()]], schema=_NAMES)
-    return Topics(named, tables[0], partition_counts or {}, tables[1], is_complete)
+    return Topics(named, tables[0], _counts(partition_counts or {}), tables[1], is_complete)
+
+
+def _counts(partition_counts: Mapping[str, int]) -> pa.Table:
+    return pa.table([[*partition_counts], [*partition_counts.values()], [None] * len(partition_counts)], schema=_COUNTS)
 
 
 def _join(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
@@ -177,7 +195,7 @@ def read_topics(path: str) -> Topics:
     return Topics(
         pa.Table.from_pylist(names, _NAMES),
         pa.Table.from_pylist(ends, _ENDS),
-        counts,
+        _counts(counts),
         pa.Table.from_pylist(starts, _STARTS),
         is_complete=bool(topics) and len(counts) == len(topics),
     )

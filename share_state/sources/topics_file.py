@@ -1,19 +1,29 @@
-"""Makes the topics file: from a broker's data folder, a live cluster, or the texts that Kafka's tools print.
+"""Makes the topics file: from a broker's data folder, a live cluster, or the texts that Kafka's tools print; finds it.
 
 `docs/topics.md` describes the file; `topics.read_topics` reads it.
 """
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.errors import InputError
 from share_state.sources.cluster_facts import read_cluster_facts
-from share_state.sources.discovery import find_data_folders, is_data_folder
-from share_state.sources.object_stores import InputPath, expand_paths, read_errors
+from share_state.sources.discovery import LogPartition, find_data_folders, is_data_folder, log_parent
+from share_state.sources.kafka_client import SCHEME
+from share_state.sources.object_stores import InputPath, expand_paths, read_errors, to_path
 from share_state.sources.topics import Topics, topics_of
 
-_DESCRIBED = re.compile(
+TOPICS_FILE = "topics.json"
+"""Name of a topics file that is read without being named."""
+
+_DESCRIPTION = re.compile(
     r"^Topic:\s*(?P<name>\S+)\s+TopicId:\s*(?P<id>[A-Za-z0-9_-]{22})\s+PartitionCount:\s*(?P<count>\d+)", re.MULTILINE
 )
 _OFFSET = re.compile(r"^(?P<name>[A-Za-z0-9._-]+):(?P<partition>\d{1,10}):(?P<end>\d{1,18})\s*$", re.MULTILINE)
@@ -52,6 +62,36 @@ def collect_topics(inputs: Sequence[str]) -> tuple[Topics, tuple[str, ...]]:
     return facts.topics, facts.notes
 
 
+def find_topics_files(inputs: Iterable[str], logs: Iterable[LogPartition] = ()) -> list[InputPath]:
+    """The files TOPICS_FILE in the folders that are given, and beside the folders of logs; each once.
+
+    Args:
+        inputs: paths of files or folders, glob patterns, or the address of a cluster, which has none.
+        logs: the log partitions found in them.
+    Raises:
+        InputError: if a folder cannot be read.
+    """
+    files = (folder / TOPICS_FILE for folder in dict.fromkeys(_beside(inputs, logs)))
+    distinct = dict[str, InputPath]()
+    for file in files:
+        with read_errors(file):
+            if file.is_file():
+                distinct.setdefault(str(file.resolve()), file)
+    return list(distinct.values())
+
+
+def _beside(inputs: Iterable[str], logs: Iterable[LogPartition]) -> Iterator[InputPath]:
+    """The folders that may hold a topics file."""
+    for given in inputs:
+        if not given.startswith(SCHEME) and not any(sign in given for sign in "*?["):
+            path = to_path(given)
+            with suppress(OSError):
+                yield path if path.is_dir() else path.parent
+    for log in logs:
+        if log.source is None:
+            yield from dict.fromkeys(log_parent(to_path(segment.path)) for segment in log.segments)
+
+
 def _data_folders(path: InputPath) -> list[InputPath]:
     """The folder, the data folder that holds it, or the data folders in it."""
     if is_data_folder(path):
@@ -62,10 +102,10 @@ def _data_folders(path: InputPath) -> list[InputPath]:
 
 def _of_texts(texts: Sequence[tuple[str, str]]) -> Topics:
     """The topics in the texts of `kafka-topics.sh --describe`, with the ends in those of `kafka-get-offsets.sh`."""
-    described = [topic for _, text in texts for topic in _DESCRIBED.finditer(text)]
+    described = [topic for _, text in texts for topic in _DESCRIPTION.finditer(text)]
     offsets = [offset for _, text in texts for offset in _OFFSET.finditer(text)]
     for name, text in texts:
-        if not _DESCRIBED.search(text) and not _OFFSET.search(text):
+        if not _DESCRIPTION.search(text) and not _OFFSET.search(text):
             raise InputError(
                 f"{name}: neither a text of kafka-topics.sh --describe nor of kafka-get-offsets.sh; {_FIX}"
             )
@@ -84,17 +124,50 @@ def _of_texts(texts: Sequence[tuple[str, str]]) -> Topics:
     )
 
 
-def topics_document(topics: Topics) -> dict[str, dict[str, Any]]:
-    """The content of the topics file, by topic name."""
-    ids, names = (topics.names[column].to_pylist() for column in ("topic_id", "topic"))
-    document = dict[str, dict[str, Any]]()
-    for name, topic_id in sorted(zip(names, ids, strict=True)):
-        document[topic_id] = {"name": name}
-        if topic_id in topics.partition_counts:
-            document[topic_id]["partitions"] = topics.partition_counts[topic_id]
-    for table, column in ((topics.starts, "start_offset"), (topics.ends, "end_offset")):
-        rows = sorted(zip(*(table[key].to_pylist() for key in ("topic_id", "partition", column)), strict=True))
-        for topic_id, partition, offset in rows:
-            if topic_id in document:
-                document[topic_id].setdefault(f"{column}s", {})[str(partition)] = offset
-    return document
+_TOPICS_AT_ONCE = 5_000
+
+
+def topics_text(topics: Topics) -> Iterator[str]:
+    """The content of the topics file, by topic name, in pieces."""
+    names = topics.names.take(
+        pc.sort_indices(topics.names, sort_keys=[("topic", "ascending"), ("topic_id", "ascending")])
+    )
+    ids = names["topic_id"].combine_chunks()
+    counts = topics.counts.combine_chunks()
+    numbers = counts["partitions"].take(pc.index_in(ids, counts["topic_id"]))
+    of_topics = {
+        "start_offsets": _OffsetsByTopic(topics.starts, ids),
+        "end_offsets": _OffsetsByTopic(topics.ends, ids),
+    }
+    begin = "{\n"
+    for first in range(0, len(names), _TOPICS_AT_ONCE):
+        columns = (column.slice(first, _TOPICS_AT_ONCE).to_pylist() for column in (ids, names["topic"], numbers))
+        for number, (topic_id, name, count) in enumerate(zip(*columns, strict=True), first):
+            entry: dict[str, Any] = {"name": name} | ({} if count is None else {"partitions": count})
+            entry |= {key: known for key, offsets in of_topics.items() if (known := offsets.of(number))}
+            lines = json.dumps(entry, indent=2, ensure_ascii=False).replace("\n", "\n  ")
+            yield f'{begin}  "{topic_id}": {lines}'
+            begin = ",\n"
+    yield "\n}\n" if len(names) else "{}\n"
+
+
+class _OffsetsByTopic:
+    """The offsets of the partitions of each topic.
+
+    Attributes:
+        table: topic_id, partition and offset, by topic and partition.
+        ends: row after the last one of each topic.
+    """
+
+    def __init__(self, table: pa.Table, topic_ids: pa.Array) -> None:
+        topics = pc.fill_null(pc.index_in(table["topic_id"], topic_ids), len(topic_ids)).to_numpy()
+        order = np.lexsort((table["partition"].to_numpy(), topics))
+        self.table = table.take(pa.array(order))
+        self.ends = np.searchsorted(topics[order], np.arange(len(topic_ids)), side="right")
+
+    def of(self, number: int) -> dict[str, int]:
+        """Partition -> offset for the topic with this number among `topic_ids`."""
+        begin = int(self.ends[number - 1]) if number else 0
+        rows = self.table.slice(begin, int(self.ends[number]) - begin)
+        partitions, offsets = (rows.column(place).to_pylist() for place in (1, 2)) if len(rows) else ([], [])
+        return {str(partition): offset for partition, offset in zip(partitions, offsets, strict=True)}

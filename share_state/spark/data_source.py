@@ -122,7 +122,9 @@ class ShareGroupStateSource(DataSource):
         judge = given.pop("judge") or (JUDGE_ALL if self._table == FINDINGS else JUDGE_STATE)
         # Workers have another working directory.
         spec = spec_of_options(ARGUMENTS, [absolute_address(path) for path in paths], given, judge=judge)
-        return build_plan(spec, ARGUMENTS)
+        plan = build_plan(spec, ARGUMENTS)
+        plan.check_time()
+        return plan
 
 
 def read_option(option: OptionSpec, options: Mapping[str, str]) -> tuple[str, Any]:

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pytest
@@ -26,9 +27,11 @@ from tests.fold.groups.group_writer import (
 )
 from tests.profiles import by_profile, nightly
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, write
-from tests.truth import DATA
+from tests.truth import DATA, without_topics
 
-CHAOS, HAPPY = DATA / "4.3.1/chaos", DATA / "4.3.1/happy"
+EXPORTS = TemporaryDirectory(prefix="share-state-")
+# No topics file is beside tables, texts and DataFrames.
+CHAOS, HAPPY = (without_topics(DATA / "4.3.1" / name, Path(EXPORTS.name) / name) for name in ("chaos", "happy"))
 STATE = str(CHAOS / "__share_group_state-*")
 DUMP, CONSOLE = HAPPY / "dump-log-__share_group_state-2.txt", HAPPY / "console-consumer-formatter.txt"
 PRINTED = Path(__file__).parents[1] / "fold/groups/printed"
@@ -70,7 +73,8 @@ def test_segments_give_the_tables_of_groups_and_the_names_of_topics():
     tables = share_state.reconstruct(CHAOS)
     folded = fold_groups(find_group_logs([str(CHAOS)]))
     for name in GROUP_TABLES:
-        assert getattr(tables, name).equals(getattr(folded, name)), name
+        known = [column for column in getattr(folded, name).column_names if column != "configs"]
+        assert getattr(tables, name).select(known).equals(getattr(folded, name).select(known)), name
     assert [getattr(tables, name) for name in CLAIM_TABLES] == [None, None]
     assert set(tables.share_partition_state["topic"].to_pylist()) == {"t0", "t1", "t2"}
     assert "share_groups: 6 rows" in repr(tables)

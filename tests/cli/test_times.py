@@ -15,7 +15,7 @@ from share_state.sources.log_times import time_span
 from tests.cli.commands import Command
 from tests.kafka.batches import NOW
 from tests.log_writer import batch, snapshot, write_log_folder
-from tests.truth import DATA
+from tests.truth import DATA, without_topics
 
 CHAOS = DATA / "4.3.1/chaos"
 KEY = {"group": "g4", "topic": "t2", "partition": 3}
@@ -95,7 +95,7 @@ def test_a_text_that_is_no_time_is_refused_by_its_reason(text: str, reason: str,
         ("-2h", "before the first record"),
     ],
 )
-@pytest.mark.parametrize("command", ["explain", "diff", "later", "plot"])
+@pytest.mark.parametrize("command", ["explain", "diff", "later", "plot", "decode", "decode --out", "cutoff", "repair"])
 def test_a_time_outside_of_the_input_is_refused_with_the_times_of_its_records(
     command: str, time: str, side: str, light: Command, tmp_path: Path
 ):
@@ -106,6 +106,10 @@ def test_a_time_outside_of_the_input_is_refused_with_the_times_of_its_records(
         "diff": ("diff", CHAOS, "--as-of-time", time),
         "later": ("diff", CHAOS, "--as-of-time", SAME[0], "--and-as-of-time", time),
         "plot": ("plot", "window", CHAOS, *ONE, "--out", tmp_path / "w.svg", "--as-of-time", time),
+        "decode": ("decode", CHAOS, "--as-of-time", time),
+        "decode --out": ("decode", CHAOS, "--as-of-time", time, "--out", tmp_path / "records"),
+        "cutoff": ("cutoff", CHAOS, "--as-of-time", time, "--delete-records", tmp_path / "d.json"),
+        "repair": ("repair", CHAOS, "--as-of-time", time, "--out", tmp_path / "plan.md"),
     }[command]
     said = light(*call)
     assert (said.code, said.out) == (2, "")
@@ -114,9 +118,16 @@ def test_a_time_outside_of_the_input_is_refused_with_the_times_of_its_records(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_timeline_refuses_a_time_outside_of_the_input():
+@pytest.mark.parametrize("call", ["timeline", "cutoff", "explain", "repair"])
+def test_python_calls_refuse_a_time_outside_of_the_input(call: str):
+    calls = {
+        "timeline": lambda: share_state.timeline(str(CHAOS), *KEY.values(), as_of="2020-01-01"),
+        "cutoff": lambda: share_state.cutoff(str(CHAOS), as_of="2020-01-01"),
+        "explain": lambda: share_state.explain(str(CHAOS), *KEY.values(), 10, as_of="2020-01-01"),
+        "repair": lambda: share_state.repair(str(CHAOS), as_of="2020-01-01"),
+    }
     with pytest.raises(InputError, match="before the first record"):
-        share_state.timeline(str(CHAOS), *KEY.values(), as_of="2020-01-01")
+        calls[call]()
 
 
 @pytest.mark.parametrize("time", ["2020-01-01", "2030-01-01"])
@@ -167,7 +178,7 @@ def test_an_input_without_its_groups_has_the_times_of_its_own_records(light: Com
     assert "to 2026-11-21 03:07:59.096 UTC" in said.err
 
 
-def test_an_offset_at_the_end_of_the_topic_is_said_to_have_no_record(light: Command):
+def test_an_offset_at_the_end_of_the_topic_is_said_to_have_no_record(light: Command, tmp_path: Path):
     topics = ("--topics", CHAOS / "topics.json")
     for offset in (361, 99_999):
         said = light("explain", CHAOS, *ONE, "--offset", offset, *topics)
@@ -176,7 +187,8 @@ def test_an_offset_at_the_end_of_the_topic_is_said_to_have_no_record(light: Comm
         assert light("explain", CHAOS, *ONE, "--offset", offset, *topics, "--json").json["topic_end_offset"] == 361
     before = light("explain", CHAOS, *ONE, "--offset", 360, *topics).lines[-1]
     assert "no record has this offset" not in before
-    unknown = light("explain", CHAOS, *ONE, "--offset", 99_999).lines[-1]
+    export = without_topics(CHAOS, tmp_path / "export")
+    unknown = light("explain", export, *ONE, "--offset", 99_999).lines[-1]
     assert "the end of the topic is not known" in unknown
 
 

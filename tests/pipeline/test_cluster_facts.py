@@ -10,17 +10,19 @@ import share_state
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.sources.metadata_log import read_metadata_log
 from share_state.sources.topics import Topics
 from tests.sources.cluster_facts.metadata_writer import (
     config,
     message,
     partition,
+    removed,
     topic,
     uuid,
     write_metadata_log,
     write_snapshot,
 )
-from tests.truth import DATA
+from tests.truth import DATA, without_topics
 
 FOLDER = Path(__file__).parents[1] / "sources" / "cluster_facts" / "whole-broker"
 TRUTH = FOLDER / "truth"
@@ -77,8 +79,8 @@ def test_topics_limits_and_counts_are_those_of_the_cluster():
     assert "group.share.delivery.count.limit" in plan.facts["cluster_facts.delivery_count"]
 
 
-def test_an_export_without_a_data_folder_has_no_facts():
-    plan = plan_of(DATA / "4.4.0" / "happy")
+def test_an_export_of_logs_alone_has_no_facts(tmp_path):
+    plan = plan_of(without_topics(DATA / "4.4.0" / "happy", tmp_path / "export"))
     assert (plan.facts, plan.fact_conflicts, len(plan.options.topics.names)) == ({}, (), 0)
 
 
@@ -220,3 +222,36 @@ def test_configs_of_thousands_of_digits_are_no_limits(small):
     assert (plan.options.limits.delivery_count, plan.options.limits.groups) == (5, {})
     rules = share_state.reconstruct(str(small)).findings["rule"].to_pylist()
     assert not {"GROUP_CONFIG_OUT_OF_BOUNDS", "STATE_TOPIC_UNDER_MIN_ISR"} & set(rules)
+
+
+def test_facts_are_those_of_the_given_moment(small):
+    """At 02:00 the limit of a group changed; at 03:00 its topic was created again with another id."""
+    two, three, until = (1_795_212_000_000 + hours * 3_600_000 for hours in (0, 1, 3))
+    write_metadata_log(
+        small,
+        [
+            [topic(1, "orders"), partition(1, 0), config(32, "own", LIMIT, "5")],
+            [config(32, "own", LIMIT, "10")],
+            [removed(1), topic(2, "orders"), partition(2, 0), partition(2, 1)],
+            [config(32, "own", LIMIT, "3")],
+        ],
+        timestamps=[two - 3_600_000, two, three, until + 1],
+    )
+    moments = {time: plan_of(small, as_of_time=str(time)) for time in (two - 1, two, three - 1, three, until)}
+    assert {time: plan.options.limits.groups["own"]["delivery_count"] for time, plan in moments.items()} == {
+        two - 1: 5, two: 10, three - 1: 10, three: 10, until: 10,
+    }  # fmt: skip
+    ids = {time: plan.options.topics.names["topic_id"].to_pylist() for time, plan in moments.items()}
+    assert ids == {time: [uuid(1 if time < three else 2)] for time in moments}
+    assert moments[until].options.topics.partition_counts == {uuid(2): 2}
+    assert plan_of(small).options.limits.groups["own"]["delivery_count"] == 3
+
+
+def test_partitions_are_counted_without_being_kept(tmp_path):
+    records = [topic(1, "orders"), *(partition(1, number) for number in range(3)), topic(2, "wanted"), partition(2, 0)]
+    folder = write_metadata_log(tmp_path, [records, [partition(1, 3), partition(2, 1)]])
+    whole, some = read_metadata_log(folder), read_metadata_log(folder, partitions_of=["wanted"])
+    assert whole.topics == some.topics
+    assert some.topics["partitions"].to_pylist() == [4, 2]
+    assert whole.partitions["topic"].tolist() == [0, 0, 0, 1, 0, 1]
+    assert some.partitions.tolist() == [row for row in whole.partitions.tolist() if row[0] == 1]

@@ -14,6 +14,7 @@ from share_state.fold.states import KEY, SHARE_GROUP_STATE, declared_table, to_t
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.dead_letter_topics import DeadLetters, DeadLetterSource, ReadSoFar
+from share_state.sources.topics import TOPICS_HINT
 
 LETTERS, LOST = "dead_letters", "lost_dead_letters"
 _PLACE = ["dead_letter_topic", "dead_letter_partition"]
@@ -31,7 +32,7 @@ _MOST_PARTITIONS = 100_000
 """Of a dead-letter topic; a damaged table may name more, and memory grows with their number."""
 
 UNKNOWN = (
-    "the name of their topic is unknown; give --topics",
+    f"the name of their topic is unknown; {TOPICS_HINT}",
     "they were reset, or their share-partition deleted, while they waited in ARCHIVING",
     "the dead-letter topic of their group is unknown, as no copy holds a dead letter of the group",
     "their partition of the dead-letter topic is not among the copies, or it is unknown which one is theirs",

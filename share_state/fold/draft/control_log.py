@@ -98,6 +98,8 @@ class FoldedControlLog(Folded):
 
     Attributes:
         options: how it was folded.
+        given_limits: the limits that the caller gives; `limits` has a greater delivery limit for groups whose records
+            show more deliveries.
         groups: ids of all groups of the log, row n for number n.
         all_chains: their states, row n for number n.
         records: the control records since the latest checkpoints; `all_chains.notes` has a row for each.
@@ -114,6 +116,7 @@ class FoldedControlLog(Folded):
     dialect: ClassVar[str] = CONTROL_RECORDS
 
     options: ControlOptions
+    given_limits: Limits
     groups: pa.Array
     all_chains: ControlChains
     records: ControlRecords
@@ -199,6 +202,7 @@ class _ControlLogFold:
         self.links, self.faulty = [np.zeros(0, LINK)], [np.zeros(0, CONTROL_RECORD)]
         self.mismatches, self.times = [np.zeros(0, MISMATCH)], np.zeros(0, CONTROL_CHAIN)
         self.skipped: dict[int, int] = {}
+        self.deliveries = np.zeros(0, np.int64)
         self.unflagged, self.newest_time, self.data_end = 0, NO_OFFSET, NO_OFFSET
         self.pending_rows, self.prune_at = 0, _PENDING
 
@@ -272,10 +276,21 @@ class _ControlLogFold:
         records = concat_control_records(self.pending)
         new = np.full(len(self.groups) - len(self.times), INITIAL_CONTROL_CHAIN, CONTROL_CHAIN)
         self.times = np.concatenate((self.times, new))
+        self._note_deliveries(records)
         self.mismatches.append(find_mismatches(records, self.times))
         records = records.take(np.flatnonzero(~is_superseded(records, len(self.groups))))
         self.pending, self.pending_rows = [records], len(records.rows)
         return records
+
+    def _note_deliveries(self, records: ControlRecords) -> None:
+        """Note the greatest delivery count of each group: no broker delivers more often than its limit allows.
+
+        Source: Kafka InFlightState.tryUpdateState.
+        """
+        self.deliveries = np.concatenate((self.deliveries, np.zeros(len(self.groups) - len(self.deliveries), np.int64)))
+        owner = np.repeat(records.rows["group"], records.rows["tuple_count"])
+        of_group = owner >= 0
+        np.maximum.at(self.deliveries, owner[of_group], records.tuples["count"][of_group])
 
     def finish(self, options: ControlOptions, limits: Limits) -> FoldedControlLog:
         self.tracker.note_open_damage()
@@ -284,6 +299,9 @@ class _ControlLogFold:
         links = np.concatenate(self.links)
         folded = fold_control(records, len(groups), strict=options.mode == STRICT, times=self.times)
         rows = folded.chains
+        names = groups.to_pylist()
+        counted = np.flatnonzero(self.deliveries)
+        shown_deliveries = {names[at]: int(self.deliveries[at]) for at in counted if names[at] is not None}
         # A delta names its predecessor, so damage before the newest record of a group shows as a broken link.
         suspect = is_suspect(rows) | (last_lost_offset > rows["newest_offset"])
         subscriptions = options.subscriptions
@@ -334,7 +352,8 @@ class _ControlLogFold:
         return FoldedControlLog(
             log=self.log,
             options=options,
-            limits=limits,
+            limits=limits.at_least(shown_deliveries),
+            given_limits=limits,
             groups=groups,
             all_chains=folded,
             chains=chains,

@@ -97,7 +97,8 @@ def _flatten(lists: Sequence[Sequence[int | None]]) -> tuple[pa.Array, pa.Array]
     return pa.array(np.repeat(np.arange(len(lists)), lengths)), pa.array(chain.from_iterable(lists), pa.int32())
 
 
-def _set_column(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
+def set_column(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
+    """A table with other values of one of its columns."""
     place = rows.schema.get_field_index(column)
     return rows.set_column(place, rows.schema.field(place), values.cast(rows.schema.field(place).type))
 
@@ -181,9 +182,9 @@ class FoldedGroups(ReplayedGroups):
             }
             for group, member in members
         ))  # fmt: skip
-        rows = _set_column(rows, "assigned", _assignment_lists([member.assigned for _, member in members], self.names))
+        rows = set_column(rows, "assigned", _assignment_lists([member.assigned for _, member in members], self.names))
         target = [group.targets.get(member.member_id, {}) for group, member in members]
-        return _set_column(rows, "target", _assignment_lists(target, self.names))
+        return set_column(rows, "target", _assignment_lists(target, self.names))
 
     @property
     def share_group_partitions(self) -> pa.Table:
@@ -205,7 +206,7 @@ class FoldedGroups(ReplayedGroups):
             for group_id, of_group, status, topic_id, _ in topics
         ))  # fmt: skip
         spread, partitions = _flatten([partitions for *_, partitions in topics])
-        return _set_column(rows.take(spread), "partition", partitions)
+        return set_column(rows.take(spread), "partition", partitions)
 
     def covers(self, group_id: str) -> bool:
         """Whether the log partition of a group was read: only then is its absence meaningful."""

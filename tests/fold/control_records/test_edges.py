@@ -295,6 +295,18 @@ def test_a_delivery_count_over_the_limit_is_found(tmp_path: Path, count: int, fo
     assert [row["offset"] for row in result.get("DELIVERY_COUNT_OVER_LIMIT", [])] == ([11] if found else [])
 
 
+@pytest.mark.parametrize("superseded", [False, True])
+def test_the_log_shows_a_higher_delivery_limit_than_is_given(tmp_path: Path, superseded: bool):
+    """Nine deliveries prove a limit of nine, so four of the limit of five that is given are no reason to worry."""
+    nine = {10: checkpoint("G", 1, 0, 0), 11: delta("G", 1, 10, [(0, 2, 0, 9), (3, 3, 2, 1)])}
+    four = {12: checkpoint("G", 2, 3, 4), 13: delta("G", 2, 12, [(4, 6, 0, 4)])} if superseded else {}
+    result = findings(folded(tmp_path, nine | four))
+    assert len(result.get("DELIVERY_COUNT_OVER_LIMIT", [])) == (not superseded)
+    assert ("POISON_RECORDS" in result) != superseded
+    alone = findings(folded(tmp_path / "alone", dict(slow(3, 4))))
+    assert "POISON_RECORDS" in alone
+
+
 @pytest.mark.parametrize(("group", "found"), [("G", False), ("H", True)])
 def test_a_group_s_own_limits_count_for_it_alone(tmp_path: Path, group: str, found: bool):
     limits = Limits(record_locks=4, groups={group: {"delivery_count": 9, "record_locks": 40}})

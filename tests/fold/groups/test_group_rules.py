@@ -1,6 +1,7 @@
 """Share groups held against their state, one rule at a time; real brokers' logs break none."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -176,8 +177,47 @@ def test_a_new_partition_that_is_not_initialized_in_time_is_found(tmp_path, late
     """K-79: 3 partitions, [0, 1] initialized."""
     groups = folded(tmp_path, QUIET)
     assert codes(groups, topics=topics(3), now_ms=NOW + later) == expected
-    counted = Topics(topics(0).names, partition_counts={T: 3})
+    counted = replace(topics(0), counts=counts(3, None))
     assert codes(groups, topics=counted, now_ms=NOW + later) == expected
+
+
+def counts(partitions: int, extended: int | None) -> pa.Table:
+    """`Topics.counts` of a topic that got its last partition at a time."""
+    return pa.table({"topic_id": [T], "partitions": [partitions], "extended": pa.array([extended], pa.int64())})
+
+
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [(31_000, [("MISSING_INIT", "T", 2)]), (30_000, []), (0, []), (None, [("MISSING_INIT", "T", 2)])],
+)
+def test_a_partition_that_was_just_added_may_not_be_initialized_yet(tmp_path, age, expected):
+    now = NOW + 3_600_000
+    added = replace(topics(0), counts=counts(3, None if age is None else now - age))
+    assert codes(folded(tmp_path, QUIET), topics=added, now_ms=now) == expected
+
+
+@pytest.mark.parametrize(("age", "found"), [(31_000, True), (30_000, False), (None, False)])
+def test_partitions_added_while_a_group_has_no_members_are_an_info(tmp_path, age, found):
+    """A topics file does not show when partitions were added; the metadata log does."""
+    now = NOW + 3_600_000
+    groups = folded(tmp_path, share_group("G1", {}, ready={T: [0, 1]}))
+    added = replace(topics(0), counts=counts(4, None if age is None else now - age))
+    assert codes(groups, topics=added, now_ms=now) == [("ADDED_PARTITION_UNINITIALIZED", "T", 2)] * found
+    if found:
+        (row,) = judge_groups(AuditedGroups(groups, states(), added, now)).to_pylist()
+        assert row["severity"] == "info"
+        assert dict(row["evidence"]) == {"partitions": "2", "last_partition": "3"}
+        assert "4 partitions since 20" in row["message"]
+
+
+def test_a_topic_that_a_group_uses_whole_or_that_was_created_again_is_no_added_partition(tmp_path):
+    now = NOW + 3_600_000
+    whole = folded(tmp_path / "whole", share_group("G1", {}, ready={T: [0, 1]}))
+    assert codes(whole, topics=replace(topics(0), counts=counts(2, NOW)), now_ms=now) == []
+    again = replace(topics(0), counts=counts(4, NOW).set_column(0, "topic_id", pa.array(["AAAAAAAAAAAAAAAAAAAAAQ"])))
+    assert codes(whole, topics=again, now_ms=now) == []
+    deleting = folded(tmp_path / "deleting", [group_metadata("G1", 3), state_partitions("G1", {T: [0]}, deleting=[T])])
+    assert codes(deleting, topics=replace(topics(0), counts=counts(4, NOW)), now_ms=NOW + 40_000) == []
 
 
 def test_a_group_without_members_initializes_nothing(tmp_path):

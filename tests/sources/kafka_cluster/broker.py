@@ -17,7 +17,15 @@ from typing import IO
 
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from share_state.errors import SetupError
 from share_state.sources import jars
@@ -217,3 +225,17 @@ def carry_out(environment: Mapping[str, str], script: Path, option: str) -> None
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stdout + done.stderr
+
+
+@contextmanager
+def allowed(broker: Broker, user: str, operation: AclOperation, topic: str) -> Iterator[None]:
+    """Meanwhile a user may do this with a topic."""
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    rule = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*", operation)
+    for future in admin.create_acls([AclBinding(*rule, AclPermissionType.ALLOW)]).values():
+        future.result(30)
+    try:
+        yield
+    finally:
+        for future in admin.delete_acls([AclBindingFilter(*rule, AclPermissionType.ALLOW)]).values():
+            future.result(30)

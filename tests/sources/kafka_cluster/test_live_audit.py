@@ -1,9 +1,12 @@
 """A cluster audited night after night: read whole each time, nothing told twice, and as its segments tell it."""
 
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
+from confluent_kafka.admin import AclOperation
 
 from share_state.config.input_spec import KEYS
 from share_state.config.loading import settings_for
@@ -14,9 +17,13 @@ from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.result import RunResult
+from share_state.sources.kafka_client import read_client_properties
+from share_state.sources.live_record_times import LiveRecordTimes
+from tests.cli.commands import say
 from tests.profiles import driver_alone
-from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
+from tests.sources.kafka_cluster.broker import PASSWORDS, allowed, properties_of
 from tests.sources.kafka_cluster.workload import Workload
+from tests.sources.test_record_times import expected
 
 pytestmark = pytest.mark.broker
 
@@ -55,3 +62,45 @@ def _contents(tables: CommittedTables) -> list[list[str]]:
     rows["findings"] = [row for row in rows["findings"] if row["state_partition"] is not None]
     plain = ([{name: row[name] for name in row if name not in hidden} for row in table] for table in rows.values())
     return [sorted(map(repr, table)) for table in plain]
+
+
+def test_the_oldest_unfinished_records_are_read_from_the_topics(worked: Workload, tmp_path: Path, capfd) -> None:
+    """What the records of the topics say, read from the segments of the broker."""
+    source = f"kafka://{worked.broker.address}"
+    said = say(capfd, "audit", source, "--out", tmp_path / "lake", "--quiet", "--limit", "retention_ratio=1e-9")
+    assert said.code in (0, 1), said
+    tables = CommittedTables(str(tmp_path / "lake"))
+    rows = tables.read("share_partition_history").to_pylist()
+    unfinished = [row for row in rows if row["lag"] and row["effective_start_offset"] >= 0]
+    assert unfinished
+    for row in unfinished:
+        start = row["effective_start_offset"]
+        times = expected(worked.broker.logs / f"{row['topic']}-{row['partition']}", [start])
+        assert row["oldest_unfinished_from"] == "record"
+        assert round(row["oldest_unfinished_time"].timestamp() * 1000) == times[start]
+    found = tables.read("findings", pc.field("rule") == "RETENTION_AHEAD").to_pylist()
+    assert len(found) == len(unfinished)
+    assert all("retention.ms of the topic is 7 d" in row["message"] for row in found)
+
+
+def test_topics_that_may_not_be_read_have_no_times(worked: Workload, tmp_path: Path) -> None:
+    properties = read_client_properties(str(properties_of(worked.broker, "stranger", tmp_path)))
+    times = LiveRecordTimes(f"kafka://{worked.broker.secured}", properties)
+    begun = time.monotonic()
+    with allowed(worked.broker, "stranger", AclOperation.DESCRIBE, "orders"):
+        assert times.read([("orders", 0, 0), ("orders", 1, 5), ("nowhere", 0, 0)]) == {}
+        assert times.retention(["orders", "nowhere"]) == {}
+    # An answer of the broker, and no wait for records that do not come.
+    assert time.monotonic() - begun < 20
+
+
+def test_places_of_one_partition_and_places_without_records_are_asked_for_together(worked: Workload) -> None:
+    times = LiveRecordTimes(f"kafka://{worked.broker.address}", read_client_properties(None))
+    wanted = [("orders", 0, offset) for offset in (0, 17, 59, 60, 10_000)] + [("payments.eu", 2, 3)]
+    truth = {
+        (topic, partition, start): ms
+        for topic, partition, offset in wanted
+        for start, ms in expected(worked.broker.logs / f"{topic}-{partition}", [offset]).items()
+    }
+    assert times.read(wanted) == truth
+    assert len(truth) == 4

@@ -4,15 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation
 
 import share_state
 from share_state.config.input_spec import OPTIONS, input_spec
@@ -29,7 +21,7 @@ from share_state.sources.kafka_admin import fetch_broker_offsets
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.kafka_cluster import read_cluster
 from tests.profiles import driver_alone
-from tests.sources.kafka_cluster.broker import Broker, properties_of
+from tests.sources.kafka_cluster.broker import Broker, allowed, properties_of
 from tests.sources.kafka_cluster.workload import TOPICS, Workload
 
 pytestmark = pytest.mark.broker
@@ -49,14 +41,8 @@ def lake(tasks: Executor, worked: Workload, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def reader_of_state(broker: Broker) -> Iterator[str]:
     """A user who may read the state topic alone."""
-    user = "stranger"
-    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
-    rule = (ResourceType.TOPIC, STATE_TOPIC, ResourcePatternType.LITERAL, f"User:{user}", "*", AclOperation.READ)
-    for future in admin.create_acls([AclBinding(*rule, AclPermissionType.ALLOW)]).values():
-        future.result(30)
-    yield user
-    for future in admin.delete_acls([AclBindingFilter(*rule, AclPermissionType.ALLOW)]).values():
-        future.result(30)
+    with allowed(broker, "stranger", AclOperation.READ, STATE_TOPIC):
+        yield "stranger"
 
 
 def test_the_groups_of_a_cluster_are_those_of_its_segments(worked: Workload) -> None:
