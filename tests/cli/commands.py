@@ -43,7 +43,8 @@ def say(capfd: pytest.CaptureFixture[str], *arguments: object) -> Said:
     """Run `share-state` with these arguments."""
     capfd.readouterr()
     code = run([str(argument) for argument in arguments])
-    return Said(code, *capfd.readouterr())
+    captured = capfd.readouterr()
+    return Said(code, captured.out, captured.err)
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

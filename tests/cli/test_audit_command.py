@@ -285,6 +285,7 @@ def test_group_ids_that_java_reads_as_one_are_one_share_partition(light: Command
     topic, export = "AAAAAAAAAAEAAAAAAAAAAg", tmp_path / "export"
 
     def spelled(group: bytes, record: Record) -> Record:
+        assert record.key is not None
         return Record(record.key.replace(b"\x00\x03g??", len(group).to_bytes(2, "big") + group), record.value)
 
     first = [

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -104,9 +105,10 @@ def test_kafka_s_tool_takes_the_file(spark: SparkSession, light: Command, tmp_pa
 
 def _parsed_by_kafka(spark: SparkSession, text: str) -> dict[str, list[int]]:
     """What kafka-delete-records.sh reads from its --offset-json-file."""
-    jvm = spark._jvm
+    jvm: Any = spark._jvm
+    gateway: Any = spark._sc._gateway
     urls = [jvm.java.io.File(str(jar)).toURI().toURL() for jar in jars.jars(jars.KAFKA_TOOLS)]
-    array = spark._sc._gateway.new_array(jvm.java.net.URL, len(urls))
+    array = gateway.new_array(jvm.java.net.URL, len(urls))
     for place, url in enumerate(urls):
         array[place] = url
     # Apart from Spark's own classes, some of which have the same names.
@@ -116,7 +118,7 @@ def _parsed_by_kafka(spark: SparkSession, text: str) -> dict[str, list[int]]:
         method for method in tool.getDeclaredMethods() if method.getName() == "parseOffsetJsonStringWithoutDedup"
     ]
     parse.setAccessible(True)
-    arguments = spark._sc._gateway.new_array(jvm.java.lang.Object, 1)
+    arguments = gateway.new_array(jvm.java.lang.Object, 1)
     arguments[0] = text
     parsed = parse.invoke(None, arguments)
     return {str(entry.getKey()): list(entry.getValue()) for entry in parsed.entrySet()}

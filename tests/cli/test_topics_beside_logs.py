@@ -3,11 +3,12 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from share_state.config.inputs import OPTIONS, input_spec
 
 import share_state
-from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.facts import TopicSource, settle_topics
 from share_state.pipeline.plan import FoldPlan, build_plan
@@ -28,7 +29,7 @@ def export(tmp_path: Path) -> Path:
     return without_topics(HAPPY, tmp_path / "export")
 
 
-def plan_of(*paths: Path | str, **values: object) -> FoldPlan:
+def plan_of(*paths: Path | str, **values: Any) -> FoldPlan:
     return build_plan(input_spec(OPTIONS, sources=[{"path": str(path)} for path in paths], **values), OPTIONS)
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -423,7 +424,7 @@ def test_an_unset_variable_is_refused(
 
 
 @pytest.mark.parametrize("given", [{"input": ""}, {"input": HAPPY, "warehouse": ""}, {"input": HAPPY, "topics": ""}])
-def test_an_empty_path_is_refused_in_python(given: dict[str, str]):
+def test_an_empty_path_is_refused_in_python(given: dict[str, Any]):
     with pytest.raises(ShareStateError, match="='': give "):
         share_state.reconstruct(**given)
 

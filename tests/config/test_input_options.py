@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.core import TyperCommand, TyperOption
 
 import share_state
 from docs.reference_pages import options_page
@@ -61,14 +62,14 @@ WRITTEN = {
 OPTIONS = {option.name: option for option in input_options()}
 
 
-def commands() -> dict[str, typer.core.TyperCommand]:
+def commands() -> dict[str, TyperCommand]:
     """Every command, as typer knows it."""
     for module in {*COMMANDS.values()}:
         import_module(f"share_state.cli.{module}")
     return typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
-def flags(command: str) -> dict[str, typer.core.TyperOption]:
+def flags(command: str) -> dict[str, TyperOption]:
     """Option of a command -> its declaration by typer."""
     return {flag: one for one in commands()[command].params if one.param_type_name == "option" for flag in one.opts}
 

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import pyarrow as pa
@@ -153,7 +154,7 @@ def test_noise_is_no_log(tmp_path_factory: pytest.TempPathFactory, noise: bytes,
 
 def _is_in_order(found: Judged) -> None:
     """What holds of any log: lists are canonical, tiles cover the window, findings name what they are about."""
-    owners: dict[int, int] = {}
+    owners: dict[tuple, dict[str, Any]] = {}
     for row in found.folded.states.to_pylist():
         at, value = None, None
         for batch in row["state_batches"]:

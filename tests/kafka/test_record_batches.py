@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ STEP = by_profile(3, 1)
 """Of places in a batch every third is tried by default; 3 and the 8 bits of a byte have no common divisor."""
 
 
-def _changed(number: int, **change: object) -> bytes:
+def _changed(number: int, **change: Any) -> bytes:
     return in_bytes([replace(batch, **change) if row == number else batch for row, batch in enumerate(LOG)])
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ TRUTH = FOLDER / "truth"
 LIMIT = "share.delivery.count.limit"
 
 
-def plan_of(folder: Path, **values: object) -> FoldPlan:
+def plan_of(folder: Path, **values: Any) -> FoldPlan:
     return build_plan(input_spec(OPTIONS, sources=[{"path": str(folder)}], **values), OPTIONS)
 
 

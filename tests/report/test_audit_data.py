@@ -39,7 +39,7 @@ def made(tmp_path: Path) -> MadeWarehouse:
     return MadeWarehouse(tmp_path / "w")
 
 
-def _read(made: MadeWarehouse, **how: object) -> AuditReport:
+def _read(made: MadeWarehouse, **how: Any) -> AuditReport:
     return read_report(str(made.folder), **how)
 
 

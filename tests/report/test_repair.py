@@ -30,6 +30,7 @@ from tests.kafka.batches import Record, consecutive
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
 from tests.profiles import by_profile
 from tests.truth import DATA
+from tests.warehouses import arrow
 
 CHAOS, DLQ = DATA / "4.3.1/chaos", DATA / "4.4.0/dlq"
 
@@ -126,7 +127,7 @@ def test_a_restarted_broker_did_what_the_plan_had_foretold(share_state: Command)
     until = datetime(2026, 11, 21, 4, 49, 18, 500_000, UTC)
     found = _plan(share_state, DLQ, "--set", "limits.archiving_seconds=0", "--as-of-time", until.isoformat())
     written: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for row in timeline(DLQ, group="dq-copy").to_pylist():
+    for row in arrow(timeline(DLQ, group="dq-copy")).to_pylist():
         written.setdefault((row["group_id"], row["topic_id"], row["partition"]), []).append(row)
     archived = 0
     for one in found:

@@ -19,6 +19,7 @@ from share_state.sources.discovery import LogPartition, find_topic_logs
 from tests.fold.control_records.logs import checkpoint, control, control_options, delta, log_of
 from tests.fold.control_records.model import Checkpoint, Delta
 from tests.fold.control_records.test_against_model import batches, logs
+from tests.warehouses import arrow
 
 OF_RECORD = ("offset", "timestamp", "kind")
 STATE = table_schema("timeline").names[9:]
@@ -133,7 +134,7 @@ def test_timeline_and_explain_in_python_read_control_records(tmp_path: Path):
     assert log.topic == "T"
     found = share_state.timeline(tmp_path, dialect="control_records")
     assert isinstance(found, pa.Table)
-    assert found.to_pylist() == timeline(log)
+    assert arrow(found).to_pylist() == timeline(log)
     told = share_state.explain(tmp_path, "a", "T", 0, 2)
     assert "acknowledged" in told.sentence
     assert told.records["kind"].to_pylist() == ["checkpoint", "delta"]

@@ -7,6 +7,7 @@ GroupMetadataMessageFormatter; and of a log of `classic_groups` below, as `kafka
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -55,7 +56,7 @@ def export(*inputs: Path) -> ExportPaths:
     return ExportPaths([str(one) for one in inputs])
 
 
-def planned(source: Path, *named: Path, **groups: object) -> FoldPlan:
+def planned(source: Path, *named: Path, **groups: Any) -> FoldPlan:
     """The plan of an input whose group side may be named."""
     paths = [str(one) for one in named] or None
     spec = input_spec(OPTIONS, sources=[{"path": str(source)}], groups={"paths": paths} | groups)

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,7 +138,7 @@ def test_without_the_number_of_partitions_nothing_is_known_of_state_that_is_not_
     assert _audited().knows_state_of("G1", T, 0)
 
 
-def _audited(**known: object) -> AuditedGroups:
+def _audited(**known: Any) -> AuditedGroups:
     return AuditedGroups(FoldedGroups(), table_schema("share_partition_state").empty_table(), **known)
 
 

@@ -23,7 +23,7 @@ from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
 UPDATES_PER_SNAPSHOT = 20
 LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT, writer_version="4.4")
 # Small enough for several segments, short enough for seconds.
-SMALL = {"seed": 3, "groups": 36, "minutes": 2, "state_partitions": 40, "segment_bytes": 3_000}
+SMALL: dict[str, Any] = {"seed": 3, "groups": 36, "minutes": 2, "state_partitions": 40, "segment_bytes": 3_000}
 # True of a history without a fault: some groups have records that nobody can process, or members that crash with
 # records in hand; and no record of the draft tells that a group was made again or its offsets were set back.
 TRUE_OF_THEM = {
@@ -53,7 +53,7 @@ Broken = tuple[Simulation, list[dict[str, Any]]]
 
 
 def broken(folder: Path, dialect: str) -> Broken:
-    limits = {"updates_per_snapshot": UPDATES_PER_SNAPSHOT, "checkpoint_every": 5}
+    limits: dict[str, Any] = {"updates_per_snapshot": UPDATES_PER_SNAPSHOT, "checkpoint_every": 5}
     return simulate(folder, dialect=dialect, faults=[ALL], **limits, **SMALL), findings(folder)
 
 

@@ -23,6 +23,7 @@ from share_state.simulator.state_values import DurableState, StateKey, StateReco
 from share_state.simulator.types import StateBatch, find_release
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, carry_out, properties_of, running
+from tests.warehouses import arrow
 
 pytestmark = pytest.mark.broker
 
@@ -234,7 +235,7 @@ def test_the_cutoff_advances_as_foretold_without_an_unused_group(cluster: Cluste
     carry_out(cluster.environment, tmp_path / "plan.sh", f"{number}.{place}")
     group = Group(cluster, one["group_id"], one["topic"], 0)
     assert group.state()[0] is None
-    cutoffs = share_state.cutoff(source).to_pylist()
+    cutoffs = arrow(share_state.cutoff(source)).to_pylist()
     (cutoff,) = (row["cutoff_offset"] for row in cutoffs if row["partition"] == one["state_partition"])
     assert (one["now"]["cutoff"] or 0) < cutoff == option["effect"]["cutoff"]
 

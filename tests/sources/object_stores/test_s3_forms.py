@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
@@ -92,7 +93,7 @@ def test_a_folder_of_texts(s3: str):
 
 def test_parquet_files_in_folders_that_are_columns(s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path):
     for log in logs:
-        own = table.filter(pa.compute.field("partition") == log.partition).drop_columns("partition")
+        own = table.filter(pc.field("partition") == log.partition).drop_columns("partition")
         write(own, tmp_path / f"partition={log.partition}" / "rows.parquet", row_group=100)
     is_same(found(put(s3, tmp_path, "tables/parquet")), logs)
 
@@ -121,7 +122,7 @@ def test_compressed_json_lines_go_through_spark(
     no_disk: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
 ):
     for log, (ending, codec) in zip(logs, {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}.items(), strict=True):
-        own = shuffled(table.filter(pa.compute.field("partition") == log.partition))
+        own = shuffled(table.filter(pc.field("partition") == log.partition))
         plain = json_lines(own.drop_columns("partition"), tmp_path / f"rows/partition={log.partition}/part-0.json")
         with pa.output_stream(f"{plain}.{ending}", compression=codec) as stream:
             stream.write(plain.read_bytes())
