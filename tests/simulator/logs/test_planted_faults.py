@@ -115,7 +115,7 @@ def test_the_same_history_without_a_fault_causes_no_finding(tmp_path, dialect):
 
 
 def test_what_was_planted_stands_beside_the_logs(tmp_path):
-    small = SMALL | {"groups": 8, "minutes": 1, "faults": ["start-offset-regression", "crc-mismatch"]}
+    small: dict[str, Any] = SMALL | {"groups": 8, "minutes": 1, "faults": ["start-offset-regression", "crc-mismatch"]}
     done = simulate(tmp_path, **small)
     lines = [json.loads(line) for line in (tmp_path / "faults.jsonl").read_text().splitlines()]
     assert [line["finding"] for line in lines] == ["START_OFFSET_REGRESSION", "CRC_MISMATCH"]
@@ -132,7 +132,7 @@ def test_what_was_planted_stands_beside_the_logs(tmp_path):
 
 
 def test_the_same_seed_plants_the_same_faults(tmp_path):
-    small = SMALL | {"groups": 8, "minutes": 1}
+    small: dict[str, Any] = SMALL | {"groups": 8, "minutes": 1}
     first, second = (simulate(tmp_path / name, faults=[ALL], **small) for name in ("first", "second"))
     assert first.planted == second.planted
 

@@ -49,7 +49,7 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tools: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running(tmp_path_factory.mktemp("broker")) as broker:
-        yield Cluster(broker.address, broker, tools | {"BOOTSTRAP": broker.address})
+        yield Cluster(broker.address, broker, {**tools, "BOOTSTRAP": broker.address})
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ def test_state_that_its_group_has_lost_or_left_and_state_that_no_leader_loads(
     """No client can bring a group there, so the records that say so are written to the broker's own topics."""
     names = ("orphan", "deleting", "unloadable")
     with running(tmp_path) as broker:
-        cluster = Cluster(broker.address, broker, tools | {"BOOTSTRAP": broker.address})
+        cluster = Cluster(broker.address, broker, {**tools, "BOOTSTRAP": broker.address})
         groups = {name: Group(cluster, name, f"topic.{name}", 20) for name in names}
         for group in groups.values():
             group.create()

@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -161,7 +162,8 @@ def test_spark_reads_with_a_client_of_its_own_what_must_be_sorted(
     json_lines(shuffled(table), rows) if form == "json" else write(shuffled(table), rows, row_group=64)
     monkeypatch.setattr(table_plan, "MAX_OVERLAP", 1 << 10)
     monkeypatch.setattr(inputs, "_read_in_tasks", lambda *_: pytest.fail("read by Arrow"))
-    hadoop = s3_spark.sparkContext._jsc.hadoopConfiguration()
+    context: Any = s3_spark.sparkContext._jsc
+    hadoop = context.hadoopConfiguration()
     settings = {
         "fs.s3.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
         "fs.s3.impl.disable.cache": "true",
