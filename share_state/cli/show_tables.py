@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from share_state.cli.command import command
 from share_state.cli.completion import complete_group
-from share_state.cli.main import command
 from share_state.cli.options import Group, Json, Partition, Topic, Warehouse
 
 

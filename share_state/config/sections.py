@@ -20,7 +20,7 @@ from share_state.config.declaration import (
 )
 from share_state.fold.limits import GroupLimits, Limits
 from share_state.kafka.releases import RELEASES
-from share_state.sources.object_stores import normalize_address
+from share_state.stores.paths import normalize_address
 
 HISTORY, LATEST = "history", "latest"
 """Which records of classic consumer groups are judged: all in the log, or the latest of each group."""

@@ -20,21 +20,9 @@ from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import KEY, as_type, row_texts
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import take_rows
-from share_state.rules.registry import (
-    FINDINGS,
-    NO_KEY,
-    OFF,
-    PLACE,
-    WAITED,
-    Breaches,
-    Column,
-    GroupBreach,
-    Predicate,
-    Scope,
-    checks_of,
-    composed_rules,
-    registered,
-)
+from share_state.rules.breaches import FINDINGS, NO_KEY, OFF, PLACE, WAITED, Breaches, Column, GroupBreach
+from share_state.rules.compiled import composed_rules
+from share_state.rules.registry import Predicate, Scope, checks_of, registered
 from share_state.rules.state_batches import OVER_LIMIT
 from share_state.rules.topic_offsets import StateOfTopics
 from share_state.schema.declarations import table_schema

@@ -14,7 +14,7 @@ from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, TERMINAL, is_poison
-from share_state.rules.registry import (
+from share_state.rules.breaches import (
     INFO,
     NOTHING,
     PLACE,
@@ -23,10 +23,9 @@ from share_state.rules.registry import (
     Breaches,
     Column,
     GroupBreach,
-    Scope,
     at_share_partitions,
-    rule,
 )
+from share_state.rules.registry import Scope, rule
 
 _MAX_RANGES = 5
 _MINUTE_MS = 60_000

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, convert_timezone, lit
 
 import share_state
-from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.delta.warehouse_place import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.groups.group_tables import fold_groups
 from share_state.schema.declarations import table_schema

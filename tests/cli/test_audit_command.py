@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import run
-from share_state.delta.warehouse import warehouse_lock
+from share_state.delta.warehouse_place import warehouse_lock
 from share_state.sources.discovery import find_group_logs
 from tests.cli.commands import Command, contents
 from tests.fold.groups.group_tables import rows_of

@@ -14,7 +14,8 @@ from share_state.cli import completion
 from share_state.cli.main import COMMANDS
 from share_state.config.input_spec import Judge
 from share_state.config.sections import Dialect, Format, Mode
-from share_state.rules.registry import OFF, SEVERITIES, registered
+from share_state.rules.breaches import OFF, SEVERITIES
+from share_state.rules.registry import registered
 from share_state.simulator.faults import FAULTS
 from tests.cli.commands import Command
 from tests.truth import DATA

@@ -14,7 +14,8 @@ import typer
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from share_state.cli.main import COMMANDS, app, run
+from share_state.cli.command import app
+from share_state.cli.main import COMMANDS, run
 from tests.cli.commands import Said, say
 from tests.truth import DATA
 

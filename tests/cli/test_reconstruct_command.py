@@ -12,7 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from share_state import reconstruct
-from share_state.cli.main import Stopped, run
+from share_state.cli.main import run
+from share_state.cli.process import Stopped
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import ShareStateError
 from share_state.fold.state_log import fold_log

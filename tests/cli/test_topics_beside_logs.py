@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from share_state.config.inputs import OPTIONS, input_spec
 
 import share_state
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.facts import TopicSource, settle_topics
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.sources.topics import topics_of
 from tests.cli.commands import Command
 from tests.sources.cluster_facts.metadata_writer import message, partition, removed, uuid, write_metadata_log

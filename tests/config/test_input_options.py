@@ -13,8 +13,9 @@ from typer.core import TyperCommand, TyperOption
 import share_state
 from docs.reference_pages import options_page
 from share_state.api.arguments import JudgedOptions, ReadOptions
+from share_state.cli.command import app
 from share_state.cli.input_options import InputOptions
-from share_state.cli.main import COMMANDS, app
+from share_state.cli.main import COMMANDS
 from share_state.config.declaration import (
     CONFIGURATION,
     DATA_SOURCE,

@@ -13,8 +13,8 @@ from share_state.config.loading import load_settings, settings_for
 from share_state.config.sections import Column, Dialect, FileFormat, Format
 from share_state.fold.limits import Limits
 from share_state.kafka.releases import RELEASES
-from share_state.pipeline.inputs import AUTO, FORMATS
 from share_state.sources.discovery import DIALECTS
+from share_state.sources.input_detection import AUTO, FORMATS
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.record_tables import Columns
 from tests.config.settings_text import REQUIRED, in_yaml

@@ -16,12 +16,12 @@ import pytest
 
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables, open_table
-from share_state.delta.warehouse import check_warehouse_path
+from share_state.delta.warehouse_place import check_warehouse_path
 from share_state.errors import InputError, WarehouseError
 from share_state.pipeline import audit as audit_module
 from share_state.pipeline.audit import NOTHING_NEW, OTHER_RULES, run_audit
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import ALL_LOGS, VACUUMED

@@ -10,7 +10,8 @@ import pytest
 import share_state
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.sources.metadata_log import read_metadata_log
 from share_state.sources.topics import Topics
 from tests.sources.cluster_facts.metadata_writer import (

@@ -7,8 +7,8 @@ import pytest
 
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.kafka.record_batches import BatchStatus
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.planning import build_plan
 from share_state.sources.discovery import find_logs
 from share_state.sources.segments import read_chunks, without_obsolete_copies
 from tests.kafka.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update

@@ -17,9 +17,9 @@ from deltalake import write_deltalake
 from share_state.cli.main import run
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import DEAD_LETTER_TABLES
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.plan import build_plan
+from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.report.audit_data import read_report
 from share_state.report.page import render_page

@@ -11,6 +11,7 @@ import share_state
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
 from share_state.fold.state_log import fold_log
+from share_state.rules.breaches import ERROR, INFO, WARNING
 from share_state.rules.findings import judge, judge_records
 from share_state.rules.registry import Scope
 from share_state.sources.discovery import LogPartition
@@ -25,7 +26,6 @@ STATE_SCOPES = {Scope.RECORD, Scope.STATE_BATCH, Scope.STATE_LOG, Scope.RECORD_B
 CONTROL_SCOPES = {Scope.CONTROL_LOG, Scope.RECORD_BATCHES, Scope.LOG}
 """Scopes of the rules over logs of each dialect."""
 OF_4_4 = {"writer_version": "4.4"}
-ERROR, WARNING, INFO = "error", "warning", "info"
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.sources.discovery import LogPartition
 from tests.kafka.batches import NOW, Batch, Record, consecutive, in_bytes, log_of

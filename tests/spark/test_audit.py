@@ -20,8 +20,10 @@ from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
-from share_state.pipeline.executor import Executor, LocalExecutor
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastRun
 from share_state.rules.findings import count_findings

@@ -16,7 +16,7 @@ from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastRun, resume_plan
 from share_state.sources.discovery import LogPartition, find_logs

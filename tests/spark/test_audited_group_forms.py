@@ -12,11 +12,13 @@ from share_state.config.input_spec import KEYS, OPTIONS, spec_of_options
 from share_state.config.loading import settings_for
 from share_state.config.model import AuditSettings, config_fingerprint
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.delta.warehouse_place import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError
 from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
-from share_state.pipeline.executor import Executor, LocalExecutor
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_group_logs

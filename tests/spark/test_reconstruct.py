@@ -16,11 +16,13 @@ from pyspark.sql.functions import lit
 import share_state
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import CORE_TABLES, Warehouse
+from share_state.delta.warehouse import Warehouse
+from share_state.delta.warehouse_place import CORE_TABLES
 from share_state.errors import InputError, WarehouseError
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
-from share_state.pipeline.executor import Executor, LocalExecutor
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct, write_decoded
 from share_state.pipeline.result import RunResult, summarize

@@ -14,11 +14,12 @@ from share_state.fold.groups.group_tables import FoldedGroups
 from share_state.fold.limits import GroupLimits
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.across_logs import name_topics, read_groups
-from share_state.pipeline.inputs import adjacent_group_logs
-from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
+from share_state.pipeline.plan import FoldPlan, GroupInput
+from share_state.pipeline.planning import build_plan
 from share_state.rules.group_context import AuditedGroups
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_group_logs, find_logs
+from share_state.sources.input_detection import adjacent_group_logs
 from share_state.sources.resume_point import digest_of_logs
 from tests.fold.groups.group_writer import T, group_metadata, share_group, write_group_log
 from tests.truth import DATA

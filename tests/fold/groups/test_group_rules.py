@@ -19,9 +19,10 @@ from share_state.fold.groups.group_tables import (
 from share_state.fold.groups.sticky import fold_sticky
 from share_state.fold.state_log import fold_log
 from share_state.kafka.classic_groups import read_generations
+from share_state.rules.breaches import OFF
 from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.registry import OFF, Scope, registered
+from share_state.rules.registry import Scope, registered
 from share_state.rules.share_groups import judge_groups, judge_sticky
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.cli.main import DONE, UNUSABLE
+from share_state.cli.command import DONE, UNUSABLE
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.plots.overview import draw_plot

@@ -11,8 +11,9 @@ from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
+from share_state.rules.breaches import INFO
 from share_state.rules.findings import judge, judge_records
-from share_state.rules.registry import INFO, registered
+from share_state.rules.registry import registered
 from share_state.simulator.faults import ALL, FAULTS
 from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import SimulationError

@@ -14,11 +14,11 @@ from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
-from share_state.pipeline.inputs import ExportPaths, read_export
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.task import FINDINGS, STATE, OutputSpec
 from share_state.sources import table_plan
 from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.input_detection import ExportPaths, read_export
 from share_state.spark.sorted_tables import SparkSorter
 from share_state.spark.spark_executor import SparkExecutor
 from tests.cli.commands import Command, say

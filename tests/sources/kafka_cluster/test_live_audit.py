@@ -12,10 +12,10 @@ from share_state.config.input_spec import KEYS
 from share_state.config.loading import settings_for
 from share_state.config.model import config_fingerprint
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import GROUP_TABLES
+from share_state.delta.warehouse_place import GROUP_TABLES
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Executor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.result import RunResult
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.live_record_times import LiveRecordTimes

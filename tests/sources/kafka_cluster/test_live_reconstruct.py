@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
 from share_state.fold.fold_options import FoldOptions
-from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.task import RESULTS, OutputSpec

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.sources.discovery import find_logs
-from share_state.sources.object_stores import delta_storage_options, parse_address
+from share_state.stores.object_stores import delta_storage_options, parse_address
 from tests.cli.commands import say
 from tests.sources.formats.tables import found, table_of
 from tests.sources.object_stores.s3 import BUCKET, KEY_ID, SECRET, checking_who_asks, cutting, put

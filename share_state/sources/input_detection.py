@@ -25,22 +25,13 @@ from share_state.sources.discovery import (
 )
 from share_state.sources.dump_text import dump_logs, is_dump_text
 from share_state.sources.kafka_client import ADDRESS_HINT, KAFKA_FORM, SCHEME, bootstrap_servers
-from share_state.sources.object_stores import (
-    InputPath,
-    expand_paths,
-    normalize_address,
-    read_head,
-    regular_path,
-    to_path,
-)
 from share_state.sources.record_tables import Columns
 from share_state.sources.segments import check_loose_segments, without_obsolete_copies
 from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, parquet_batches, plan_table
 from share_state.sources.text_shapes import name_shape
+from share_state.stores.paths import InputPath, expand_paths, normalize_address, read_head, regular_path, to_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from share_state.sources.dead_letter_topics import DeadLetterSource
 
 AUTO, SEGMENTS = "auto", "segments"
@@ -66,8 +57,8 @@ class RowSorter(Protocol):
         """Sort tables as one, given by format (parquet, delta or json) and path; messages call them `name`."""
         ...
 
-    def sort_frame(self, frame: "DataFrame", columns: Columns, topics: Sequence[str]) -> SortedLogs:
-        """Sort the rows of a DataFrame."""
+    def sort_frame(self, frame: Any, columns: Columns, topics: Sequence[str]) -> SortedLogs:
+        """Sort the rows of a DataFrame of Spark."""
         ...
 
 
@@ -199,7 +190,7 @@ def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | 
     return found
 
 
-def read_frame(frame: "DataFrame", columns: Mapping[Any, str], sorter: RowSorter) -> Export:
+def read_frame(frame: Any, columns: Mapping[Any, str], sorter: RowSorter) -> Export:
     """The log partitions of a DataFrame of records with the columns of Spark's Kafka source.
 
     Raises:
