@@ -242,7 +242,7 @@ def test_a_table_that_spark_must_put_in_order_wants_a_session(spark: SparkSessio
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: share_state.cutoff(CHAOS, format="avro"), "format='avro': give one of auto, segments, table, "),
+        (lambda: share_state.cutoff(CHAOS, format="avro"), "format='avro': give one of auto, console-json, dump-log, "),
         (lambda: share_state.cutoff(STATE, format="table"), "neither Parquet nor lines of JSON"),
         (lambda: share_state.cutoff(CHAOS, format="kafka"), "not the address of a cluster"),
         (lambda: share_state.cutoff("kafka://b:9092", format="table"), "a cluster is not read as table"),

@@ -33,7 +33,7 @@ from share_state.config.model import AuditSettings, keys
 from share_state.config.sections import InputSettings, LimitSettings
 from share_state.errors import ShareStateError
 from share_state.spark.data_source import ShareGroupStateSource, read_option
-from tests.cli.commands import say
+from tests.cli.commands import run_cli
 
 PAGE = Path(__file__).parents[2] / "docs/options.md"
 
@@ -187,7 +187,7 @@ def test_the_page_of_options_is_that_of_the_declaration():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_no_python_type(capfd: pytest.CaptureFixture[str], command: str):
-    text = say(capfd, command, "--help").out
+    text = run_cli(capfd, command, "--help").out
     assert not re.findall(r"<\w[^>]*>", text)
 
 

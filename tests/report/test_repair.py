@@ -25,7 +25,7 @@ from share_state.repairs.remedies import HARM, repairs
 from share_state.repairs.repair_plan import RepairPlan
 from share_state.repairs.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.types import StateBatch
-from tests.cli.commands import Command, flipped, say
+from tests.cli.commands import Command, flipped, run_cli
 from tests.kafka.batches import Record, consecutive
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
 from tests.profiles import by_profile
@@ -37,7 +37,7 @@ CHAOS, DLQ = DATA / "4.3.1/chaos", DATA / "4.4.0/dlq"
 
 @pytest.fixture
 def share_state(capfd: pytest.CaptureFixture[str]) -> Command:
-    return partial(say, capfd)
+    return partial(run_cli, capfd)
 
 
 def _plan(share_state: Command, *arguments: object) -> list[dict[str, Any]]:

@@ -295,9 +295,7 @@ def test_big_log_partitions_have_a_task_each():
     assert sorted(len(task) for task in balance_tasks(logs, 1)) == [1, 1, 1]
 
 
-def test_tables_of_a_schema_are_named_by_the_catalog_and_sparks_ui_shows_what_is_written(
-    spark: SparkSession, tmp_path: Path
-):
+def test_the_catalog_names_the_tables_and_the_ui_of_spark_shows_what_is_written(spark: SparkSession, tmp_path: Path):
     export = DATA / "4.3.1/happy/__share_group_state-0"
     for name in ("lake", "same_lake"):
         spark.sql(f"CREATE SCHEMA {name} LOCATION '{tmp_path / 'lake'}'")

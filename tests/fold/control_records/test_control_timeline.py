@@ -104,7 +104,7 @@ def test_an_unreadable_control_record_has_no_row_and_makes_the_next_suspect(tmp_
     assert [(row["offset"], row["suspect"]) for row in timeline(log)] == [(0, False), (2, True)]
 
 
-def test_two_copies_that_differ_leave_the_state_suspect_until_the_next_control_record(tmp_path: Path):
+def test_copies_that_differ_leave_the_state_suspect_until_a_control_record(tmp_path: Path):
     one = [control(0, checkpoint("a", 1, 0, 0)), control(1, delta("a", 1, 0, [(0, 3, 0, 1)]), leader_epoch=1)]
     other = [control(1, delta("a", 1, 0, [(0, 4, 0, 1)])), control(2, delta("a", 1, 1), leader_epoch=1)]
     for copy, written in (("x", one), ("y", other)):

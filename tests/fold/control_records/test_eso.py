@@ -124,7 +124,7 @@ def test_a_group_without_checkpoint_blocks_cleaning(tmp_path: Path):
     assert (lenient.earliest.offset, lenient.earliest.blocked_by, lenient.redundant_records) == (60, ("G4",), 2)
 
 
-def test_groups_without_a_checkpoint_are_named_even_if_they_are_ignored_but_no_group_has_one(tmp_path: Path):
+def test_ignored_groups_without_a_checkpoint_are_named_if_no_group_has_one(tmp_path: Path):
     options = control_options(ignore_uncheckpointed=True)
     result = fold_control_log(folded(tmp_path, {7: delta("G4", 1, 5, [(0, 0, 2, 1)])}).log, options=options)
     (row,) = result.cutoff.to_pylist()

@@ -19,12 +19,13 @@ from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.sources import table_plan
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.input_detection import AUTO, ExportPaths, RowSorter, read_export
+from share_state.sources.formats import AUTO, ExportPaths, RowSorter
+from share_state.sources.input_detection import read_export
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots, write_share_snapshots
 from share_state.sources.topics import read_subscriptions, read_topics
 from share_state.spark import sorted_tables as inputs
 from share_state.spark.sorted_tables import SparkSorter
-from tests.cli.commands import say
+from tests.cli.commands import run_cli
 from tests.profiles import nightly
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.sources.object_stores.s3 import BUCKET, put
@@ -220,7 +221,7 @@ def test_files_that_go_with_an_input(s3: str, tmp_path: Path):
 def _writes_the_same_tables(s3: str, capfd: pytest.CaptureFixture[str], local: Path, folder: Path) -> None:
     stored = put(s3, local, f"reconstructed/{folder.name}/{local.name}")
     for given, lake in ((local, "local"), (stored, "stored")):
-        assert say(capfd, "reconstruct", given, "--out", folder / lake).code == 0
+        assert run_cli(capfd, "reconstruct", given, "--out", folder / lake).code == 0
     one, other = (CommittedTables(str(folder / lake)) for lake in ("local", "stored"))
     assert one.run["records"] == other.run["records"] > 0
     for name in ("share_partition_state", "in_flight"):
@@ -253,6 +254,6 @@ def test_commands_without_spark(s3: str, command: str, capfd: pytest.CaptureFixt
         "diff": ["--as-of-offset", "0=100"],
     }[command]  # fmt: skip
     stored = put(s3, CHAOS, "segments/chaos")
-    there, here = (say(capfd, command, given, *arguments) for given in (stored, CHAOS))
+    there, here = (run_cli(capfd, command, given, *arguments) for given in (stored, CHAOS))
     assert there.code == here.code == 0
     assert there.out == here.out
