@@ -55,7 +55,9 @@ Dialect = Literal["auto", "share_group_state", "control_records"]
 Claims = Literal["history", "latest"]
 Mode = Literal["strict", "best-effort"]
 if TYPE_CHECKING:
-    Release = FileFormat = Format = str
+    Release = str
+    FileFormat = str
+    Format = str
 else:
     Release = Literal[tuple(RELEASES)]
     FileFormat = Literal[(AUTO, *format_names())]
