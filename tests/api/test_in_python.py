@@ -46,14 +46,14 @@ def test_every_name_it_promises_is_there_and_documented():
 
 
 def test_with_a_session_the_tables_are_those_without_one(spark: SparkSession):
-    arrow = share_state.reconstruct(DLQ, topics=TOPICS)
+    tables = share_state.reconstruct(DLQ, topics=TOPICS)
     frames = share_state.reconstruct(DLQ, topics=TOPICS, spark=spark)
     for name in ("share_partition_state", "in_flight", "findings", "cutoff"):
-        here, there = getattr(arrow, name), getattr(frames, name).toArrow()
+        here, there = getattr(tables, name), getattr(frames, name).toArrow()
         assert there.column_names == here.column_names == table_schema(name).names
         assert _sorted(there) == _sorted(here), name
-    assert arrow(share_state.cutoff([DLQ])).equals(arrow.cutoff)
-    assert repr(arrow).endswith("share_group_partitions: 48 rows)")
+    assert arrow(share_state.cutoff([DLQ])).equals(tables.cutoff)
+    assert repr(tables).endswith("share_group_partitions: 48 rows)")
     assert "cutoff: DataFrame[" in repr(frames)
 
 
