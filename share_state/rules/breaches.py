@@ -1,7 +1,7 @@
 """What rules return: breaches, messages of findings, and the texts in them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,7 @@ class Breaches:
         since: int64, ms: when the duration began that WAITED stands for in the message and that the evidence
             "milliseconds" has; -1 for none. It ends at the newest record of the export, which a task does not know.
         due: int64, ms: the finding counts only if the export goes on until then; -1 if it always counts.
+        until: int64, ms: the finding counts only if the export ends before then; -1 if it always counts.
     """
 
     offset: np.ndarray
@@ -72,9 +73,33 @@ class Breaches:
     written: np.ndarray | None = None
     since: np.ndarray | None = None
     due: np.ndarray | None = None
+    until: np.ndarray | None = None
 
 
 NOTHING = Breaches(np.zeros(0, np.int64), ("",))
+
+
+def take_breaches(breaches: Breaches, rows: np.ndarray) -> Breaches:
+    """Some rows of breaches whose evidence is in columns; a row may be taken twice."""
+
+    def take(column: Any) -> Any:
+        if column is None or isinstance(column, str):
+            return column
+        return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
+
+    return replace(
+        breaches,
+        offset=breaches.offset[rows],
+        message=tuple(map(take, breaches.message)),
+        key=take(breaches.key),
+        evidence={name: take(column) for name, column in breaches.evidence.items()},  # type: ignore[union-attr]
+        severity=take(breaches.severity),
+        settled=take(breaches.settled),
+        written=take(breaches.written),
+        since=take(breaches.since),
+        due=take(breaches.due),
+        until=take(breaches.until),
+    )
 
 
 def at_share_partitions(

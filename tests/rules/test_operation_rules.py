@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.batches import NOW
+from tests.kafka.batches import NOW, Batch
+from tests.log_writer import write_log_folder
 from tests.rules.histories import (
     ACKNOWLEDGED,
     ARCHIVED,
@@ -103,6 +104,29 @@ def test_what_lies_below_the_start_is_nobody_s_poison(tmp_path: Path):
     (row,) = judged.of("POISON_RECORDS")
     assert row["message"].startswith("1 offset (4) at the delivery limit")
     assert "POISON_RECORDS" not in found(tmp_path / "behind", snapshot([(2, 4, AVAILABLE, 4)], start=5)).codes
+
+
+@pytest.mark.parametrize(("minutes", "severity"), [(0, "info"), (4.99, "info"), (5, "warning"), (60, "warning")])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_records_before_their_last_delivery_are_a_warning_once_no_consumer_works_on_them(
+    tmp_path: Path, minutes: float, severity: str, elsewhere: bool
+):
+    """The export goes on so long, in the same state partition or in another one."""
+    history = (snapshot([(3, 3, AVAILABLE, 1)]), update([(3, 3, AVAILABLE, 4)]))
+    later = snapshot(partition=1, after=int(minutes * MINUTE))
+    if elsewhere:
+        write_log_folder(tmp_path, 1, [Batch([later], max_timestamp=NOW + later.time_delta)])
+    (row,) = found(tmp_path, *history, *(() if elsewhere else (later,))).of("POISON_RECORDS")
+    assert (row["partition"], row["severity"]) == (0, severity)
+
+
+def test_records_that_are_given_up_often_are_a_warning_at_once(tmp_path: Path):
+    history = (snapshot([(3, 3, AVAILABLE, 1)]), update([(3, 3, ARCHIVED, 5), (4, 4, AVAILABLE, 4)], count=1))
+    (row,) = found(tmp_path, *history).of("POISON_RECORDS")
+    assert row["severity"] == "warning"
+    many = update([(3, 3, ARCHIVED, 5), (4, 4, AVAILABLE, 4), (5, 203, ACKNOWLEDGED, 1)], count=200)
+    (row,) = found(tmp_path / "many", history[0], many).of("POISON_RECORDS")
+    assert row["severity"] == "info"
 
 
 def _stall(minutes: float, *between, **last) -> tuple:
