@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -47,7 +48,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "cutoff": ("cutoff", "--json", "--verify", "-q"),
     "decode": ("decode", "-q"),
 }
-OF_A_RUN = ("run_id", "started", "finished", "seconds")
+OF_A_RUN = ("run_id", "started", "finished", "seconds", "export_age_seconds")
 """Columns and keys that differ between any two runs."""
 
 _RUN = re.compile(r"\brun [0-9a-f]{8,}")
@@ -139,7 +140,7 @@ def rows_of(place: Path) -> Rows:
         text = _RUN.sub("run", (place / name).read_text(encoding="utf-8").replace(str(place), "."))
         rows[name] = [{"line": line} for line in text.splitlines()]
         if len(rows[name]) == 1 and text.startswith("{"):
-            rows |= {f"{name} {key}": _as_rows(value) for key, value in json.loads(text).items()}
+            rows |= {f"{name} {key}": _as_rows(value) for key, value in json.loads(text).items() if key not in OF_A_RUN}
             del rows[name]
     for log in sorted(place.rglob("_delta_log")):
         table = DeltaTable(str(log.parent)).to_pyarrow_table()
@@ -167,16 +168,22 @@ def differences(old: Rows, new: Rows) -> Iterator[str]:
         if name not in old or name not in new:
             yield f"{name}: only {'here' if name in new else 'there'}, {len(new.get(name, old.get(name, [])))} rows"
             continue
-        columns = [{column for row in rows[name] for column in row} for rows in (old, new)]
-        if old[name] and new[name] and columns[0] != columns[1]:
-            yield f"- {name}: columns {sorted(columns[0] - columns[1])}"
-            yield f"+ {name}: columns {sorted(columns[1] - columns[0])}"
-        common = columns[0] & columns[1] if old[name] and new[name] else columns[0] | columns[1]
-        there, here = (Counter(_text(row, common) for row in rows[name]) for rows in (old, new))
-        for sign, lost in (("-", there - here), ("+", here - there)):
-            if lost:
-                yield f"{sign} {name}: {lost.total()} of {len(old[name])} rows"
-                yield from (f"    {sign} {text[:300]}" for text in list(lost)[:_SHOWN])
+        there, here = ({column for row in rows[name] for column in row} for rows in (old, new))
+        common = there & here if old[name] and new[name] else there | here
+        if old[name] and new[name] and there != here:
+            yield f"{name}: columns only there {sorted(there - here)}, only here {sorted(here - there)}"
+        before, after = (Counter(_text(row, common) for row in rows[name]) for rows in (old, new))
+        gone, come = list((before - after).elements()), list((after - before).elements())
+        if gone or come:
+            yield f"{name}: {len(gone)} of {len(old[name])} rows are not here, {len(come)} not there"
+        for lost, added in list(zip_longest(gone, come, fillvalue="{}"))[:_SHOWN]:
+            yield f"    {_changes(json.loads(lost), json.loads(added))}"
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The values that differ between two rows, or the row if there is only one."""
+    names = [name for name in old or new if not old or not new or old[name] != new[name]]
+    return ", ".join(f"{name}: {old.get(name)!s:.150} -> {new.get(name)!s:.150}" for name in names)
 
 
 def _text(row: Mapping[str, Any], columns: set[str]) -> str:

@@ -96,16 +96,16 @@ def _uses(path: Path, name: str, seen: set[tuple[Path, str]] | None = None) -> s
         if used in module.definitions:
             uses |= _uses(path, used, seen)
         elif used in module.imports:
-            uses |= _imported(*module.imports[used], node, seen)
+            uses |= _imported(*module.imports[used], seen)
         elif name.startswith("test_") or _is_fixture(node):
             uses |= _fixture(path, used, seen)
     uses |= {"command" for text in _texts(node) if text in COMMAND_TEXTS}
     return uses
 
 
-def _imported(source: str, name: str, node: ast.AST, seen: set[tuple[Path, str]]) -> set[str]:
+def _imported(source: str, name: str, seen: set[tuple[Path, str]]) -> set[str]:
     if source == "share_state" and not name:
-        return {f"public {one}" for one in _attributes(node, "share_state")}
+        return {"public"}
     if source == "share_state":
         return {f"public {name}"}
     if source in COMMAND_MODULES:
@@ -157,12 +157,6 @@ def _names(node: ast.AST) -> Iterator[str]:
             yield one.id
         elif isinstance(one, ast.arg):
             yield one.arg
-
-
-def _attributes(node: ast.AST, module: str) -> Iterator[str]:
-    for one in ast.walk(node):
-        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == module:
-            yield one.attr
 
 
 def _texts(node: ast.AST) -> Iterator[str]:

@@ -16,7 +16,7 @@ from share_state.kafka.codec import encode
 from share_state.schema.declarations import layout
 from tests.fold.groups.group_writer import key, write_group_log
 from tests.kafka.batches import Record
-from tests.log_writer import batch, snapshot, write_segment
+from tests.log_writer import batch, snapshot, update, write_segment
 from tests.profiles import nightly
 from tests.truth import DATA
 
@@ -192,3 +192,80 @@ def test_a_column_is_declared_and_filled_and_earlier_warehouses_get_it(checkout:
     page = (checkout.root / "docs/tables/share_partition_state.md").read_text()
     assert re.search(r"\| batch_count \| `int` \| number of state batches \|", page)
     assert len(checkout.changed) == 2
+
+
+LINES_FORMAT = '''"""The format `hex-lines`: a line per record with offset, key and value, in hexadecimal digits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from share_state.kafka.record_batches import BATCH, BatchStatus, Chunk
+from share_state.kafka.text_records import RecordAccumulator
+from share_state.sources.discovery import STATE_TOPIC, Export, LogPartition, Segment
+from share_state.sources.export_files import text_files
+from share_state.sources.formats import ExportPaths, Format
+from share_state.sources.record_tables import NO_TIME
+from share_state.stores.paths import to_path
+
+_HEADER = b"offset key value"
+
+
+@dataclass(frozen=True, slots=True)
+class HexLines:
+    """Reads the records of one state partition; a `RecordSource`."""
+
+    form: str = "hex-lines"
+    has_offsets: bool = True
+    has_times: bool = False
+    has_sizes: bool = False
+
+    def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
+        """The records of a file as one batch."""
+        for number, segment in enumerate(log.segments):
+            records = RecordAccumulator()
+            lines = to_path(segment.path).read_text().splitlines()[1:]
+            for offset, key, value in map(str.split, lines):
+                records.add(int(offset), NO_TIME, bytes.fromhex(key), bytes.fromhex(value), 0)
+            data, rows = records.flush()
+            batch = np.zeros(1, BATCH)
+            batch["base_offset"], batch["last_offset"] = rows["offset"][[0, -1]]
+            batch["count"], batch["magic"], batch["status"] = len(rows), 2, BatchStatus.VALID
+            batch["segment"], batch["max_timestamp"] = number, NO_TIME
+            yield Chunk(data, batch, records=rows)
+
+
+def _matches(head: bytes) -> bool:
+    return head.startswith(_HEADER)
+
+
+def _find(export: ExportPaths) -> Export:
+    files = text_files(export.paths, _matches)
+    return Export([LogPartition(STATE_TOPIC, 0, tuple(Segment(str(file), 0, file.stat().st_size) for file in files), 0,
+                                source=HexLines())])
+
+
+FORMAT = Format("lines of hexadecimal digits", _matches, _find, lambda export: [])
+'''
+
+
+def test_an_input_format_is_one_module(checkout: Checkout, tmp_path: Path):
+    records = [snapshot(("g", "AAAAAAAAAAAAAAAAAAAAKg", 0), start_offset=5), update(("g", "AAAAAAAAAAAAAAAAAAAAKg", 0))]
+    lines = [
+        f"{offset} {(record.key or b'').hex()} {(record.value or b'').hex()}" for offset, record in enumerate(records)
+    ]
+    text = tmp_path / "records.txt"
+    text.write_text("\n".join(["offset key value", *lines, ""]))
+    checkout.append("share_state/sources/hex_lines_format.py", LINES_FORMAT)
+    for name, options in (("detected", []), ("named", ["--format", "hex-lines"])):
+        done = checkout.run("share_state", "reconstruct", text, "--out", tmp_path / name, *options)
+        rows = DeltaTable(str(tmp_path / name / "share_partition_state")).to_pyarrow_table().to_pylist()
+        assert [(row["group_id"], row["start_offset"], row["last_offset"]) for row in rows] == [("g", 5, 1)]
+        assert ("lines of hexadecimal digits (--format hex-lines)" in done.stderr) == (name == "detected")
+    assert "hex-lines" in checkout.share_state("reconstruct", "--help")
+    refused = checkout.run("share_state", "decode", text, "--format", "hex", code=2).stderr
+    assert "hex-lines" in refused
+    checkout.run("docs.reference_pages")
+    assert "hex-lines" in (checkout.root / "docs/options.md").read_text()
+    assert len(checkout.changed) == 1  # and its test

@@ -30,3 +30,9 @@ class WrittenTables:
             return pa.table({})
         rows = DeltaTable(str(self._place / table), version=self.versions[table]).to_pyarrow_table()
         return rows if where is None else rows.filter(where)
+
+
+def arrow(table: object) -> pa.Table:
+    """A table that a call without a session returns."""
+    assert isinstance(table, pa.Table)
+    return table

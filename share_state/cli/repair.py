@@ -19,7 +19,8 @@ from share_state.repairs.commands import KafkaTools
 from share_state.repairs.repair_plan import SUFFIXES, make_plan
 from share_state.repairs.status import audited, open_warehouse
 from share_state.report import console
-from share_state.sources.input_detection import AUTO, find_cluster_address
+from share_state.sources.formats import AUTO
+from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.kafka_client import bootstrap_servers
 
 

@@ -25,15 +25,14 @@ from share_state.sources.cluster_facts import ClusterFacts, read_cluster_facts
 from share_state.sources.discovery import (
     GROUP_TOPIC,
     STATE_TOPIC,
+    Export,
     LogPartition,
     find_data_folders,
     names_log,
     segment_folders,
 )
+from share_state.sources.formats import ExportPaths, RowSorter
 from share_state.sources.input_detection import (
-    Export,
-    ExportPaths,
-    RowSorter,
     adjacent_group_logs,
     find_cluster_address,
     find_dead_letters,

@@ -1,171 +1,41 @@
 """Finds the log partitions of an export: the format of its files, the logs in them, and the group side next to them."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from share_state.delta.reader import list_foreign_files, scan_foreign
-from share_state.errors import InputError, ShareStateError
+from share_state.delta.reader import scan_foreign
+from share_state.errors import InputError
 from share_state.sources.cluster_facts import ClusterFacts
-from share_state.sources.console_text import console_log, is_console_json
 from share_state.sources.discovery import (
     GROUP_TOPIC,
     STATE_TOPIC,
     Export,
     LogPartition,
-    Segment,
     find_group_logs,
-    find_logs_of_dialect,
     find_topic_logs,
 )
-from share_state.sources.dump_text import dump_logs, is_dump_text
+from share_state.sources.export_files import codec_of, data_files, existing_paths, first_content
+from share_state.sources.formats import (
+    AUTO,
+    SEGMENTS,
+    ExportPaths,
+    RowSorter,
+    format_of,
+    recognize,
+    split_topics,
+)
 from share_state.sources.kafka_client import ADDRESS_HINT, KAFKA_FORM, SCHEME, bootstrap_servers
 from share_state.sources.record_tables import Columns
-from share_state.sources.segments import check_loose_segments, without_obsolete_copies
-from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, parquet_batches, plan_table
+from share_state.sources.table_plan import parquet_batches
 from share_state.sources.text_shapes import name_shape
-from share_state.stores.paths import InputPath, expand_paths, normalize_address, read_head, regular_path, to_path
+from share_state.stores.paths import InputPath, expand_paths, normalize_address, to_path
 
 if TYPE_CHECKING:
     from share_state.sources.dead_letter_topics import DeadLetterSource
-
-AUTO, SEGMENTS = "auto", "segments"
-
-HEAD_SIZE = 1 << 20
-"""Bytes of a file that are enough to recognize its format."""
-
-_PARQUET = b"PAR1"
-_NOT_DATA = ("_", ".")
-_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-"""Ending of a file name -> how the file is compressed, for Arrow and Spark alike."""
-
-SortedLogs = tuple[list[LogPartition], set[str]]
-"""Log partitions, and the topics whose rows are left out."""
-
-
-class RowSorter(Protocol):
-    """Sorts rows by log partition and offset. Spark does this; it is passed in, so that this package needs no Spark."""
-
-    def sort_tables(
-        self, tables: Sequence[tuple[str, str]], columns: Columns, name: str, topics: Sequence[str]
-    ) -> SortedLogs:
-        """Sort tables as one, given by format (parquet, delta or json) and path; messages call them `name`."""
-        ...
-
-    def sort_frame(self, frame: Any, columns: Columns, topics: Sequence[str]) -> SortedLogs:
-        """Sort the rows of a DataFrame of Spark."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ExportPaths:
-    """Paths that are read as one export.
-
-    Attributes:
-        paths: files, folders and globs.
-        dialect: the dialect of segments.
-        columns: for tables: name in Spark's Kafka source -> name in the table.
-        sorter: None if Spark must not be started.
-    """
-
-    paths: Sequence[str]
-    dialect: str = AUTO
-    columns: Mapping[Any, str] = field(default_factory=dict)
-    sorter: RowSorter | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A format of exports.
-
-    Attributes:
-        label: its name in messages.
-        matches: whether a file that begins with these bytes has it.
-        find: finds the log partitions of paths of this format.
-        find_groups: finds the partitions of `__consumer_offsets` alone.
-    """
-
-    label: str
-    matches: Callable[[bytes], bool]
-    find: Callable[[ExportPaths], Export]
-    find_groups: Callable[[ExportPaths], list[LogPartition]]
-
-
-def _find_segments(given: ExportPaths) -> Export:
-    found = find_logs_of_dialect(given.paths, given.dialect)
-    for log in found:
-        check_loose_segments(log)
-    logs = [without_obsolete_copies(log) for log in found]
-    left_out = [
-        str(to_path(segment.path).parent)
-        for log, kept in zip(found, logs, strict=True)
-        if kept is not log
-        for segment in _segments_without(log, kept)
-    ]
-    folders = list(dict.fromkeys(left_out))
-    more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
-    note = "obsolete copies are left out, as they end before the log start of another copy"
-    return Export(logs, notes=(f"{note}: {folders[0]}{more}",) if folders else ())
-
-
-def _segments_without(log: LogPartition, kept: LogPartition) -> list[Segment]:
-    """The segments of a log that another form of it lacks."""
-    remaining = set(kept.segments)
-    return [segment for segment in log.segments if segment not in remaining]
-
-
-def _find_by_topic(find: Callable[[ExportPaths, Sequence[str]], SortedLogs], what: str, given: ExportPaths) -> Export:
-    logs, others = find(given, (STATE_TOPIC, GROUP_TOPIC))
-    names = ", ".join(sorted(others)[:5])
-    return _split_topics(logs, (f"{what} of other topics are skipped: {names}",) if others else ())
-
-
-def _find_dump_logs(given: ExportPaths, topics: Sequence[str]) -> SortedLogs:
-    return dump_logs(_text_files(given.paths, is_dump_text), topics)
-
-
-def _find_console_json(given: ExportPaths) -> Export:
-    note = "this format has no offsets, partitions or timestamps: columns that need them are null, and no cutoff"
-    return Export([console_log(_text_files(given.paths, is_console_json))], notes=(note,))
-
-
-def _split_topics(logs: Sequence[LogPartition], notes: tuple[str, ...] = ()) -> Export:
-    groups = [log for log in logs if log.topic == GROUP_TOPIC]
-    return Export([log for log in logs if log.topic != GROUP_TOPIC], tuple(groups), notes)
-
-
-FORMATS: Mapping[str, Format] = {
-    "table": Format(
-        "a table of keys and values",
-        lambda head: head.startswith(_PARQUET) or _is_json_table(head),
-        lambda given: _find_by_topic(find_table_logs, "rows", given),
-        lambda given: find_table_logs(given, (GROUP_TOPIC,))[0],
-    ),
-    "dump-log": Format(
-        "the text of kafka-dump-log",
-        is_dump_text,
-        lambda given: _find_by_topic(_find_dump_logs, "dumps", given),
-        lambda given: _find_dump_logs(given, (GROUP_TOPIC,))[0],
-    ),
-    "console-json": Format(
-        "the JSON of the console consumer",
-        is_console_json,
-        _find_console_json,
-        lambda given: [console_log(_text_files(given.paths, is_console_json), GROUP_TOPIC)],
-    ),
-    SEGMENTS: Format(
-        "segments of a log",
-        lambda head: len(head) > 16 and head[16] in (0, 1, 2),
-        _find_segments,
-        lambda given: find_group_logs(given.paths),
-    ),
-}
-"""Every format by its `--format` name; a file is of the first format that matches its beginning."""
 
 
 def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | None = None) -> Export:
@@ -173,7 +43,7 @@ def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | 
 
     Args:
         given: its paths, or the address of a cluster.
-        format: one of FORMATS, kafka, or AUTO to look at the content.
+        format: one of `format_names`, kafka, or AUTO to look at the content.
         kafka_properties: path of a properties file for a cluster, as Kafka's tools take it with --command-config.
     Raises:
         InputError: if an input cannot be used, is not of this format, or AUTO finds several formats.
@@ -184,9 +54,9 @@ def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | 
 
         return read_cluster(address, kafka_properties)
     name = detect_format(given.paths) if format == AUTO else format
-    found = FORMATS[name].find(given)
+    found = format_of(name).find(given)
     if format == AUTO and name != SEGMENTS:
-        return replace(found, notes=(f"read as {FORMATS[name].label} (--format {name})", *found.notes))
+        return replace(found, notes=(f"read as {format_of(name).label} (--format {name})", *found.notes))
     return found
 
 
@@ -196,7 +66,7 @@ def read_frame(frame: Any, columns: Mapping[Any, str], sorter: RowSorter) -> Exp
     Raises:
         InputError: if it lacks a column, or has one of another type.
     """
-    return _split_topics(sorter.sort_frame(frame, Columns(**columns), (STATE_TOPIC, GROUP_TOPIC))[0])
+    return split_topics(sorter.sort_frame(frame, Columns(**columns), (STATE_TOPIC, GROUP_TOPIC))[0])
 
 
 def read_group_export(given: ExportPaths, format: str = AUTO) -> tuple[LogPartition, ...]:
@@ -211,7 +81,7 @@ def read_group_export(given: ExportPaths, format: str = AUTO) -> tuple[LogPartit
                 f"{path}: the groups of a cluster must be read together with its state; give the cluster as the input"
             )
     name = detect_format(given.paths) if format == AUTO else format
-    return tuple(FORMATS[name].find_groups(given))
+    return tuple(format_of(name).find_groups(given))
 
 
 def find_cluster_address(inputs: Sequence[str], form: str = AUTO) -> str | None:
@@ -289,12 +159,12 @@ def detect_format(paths: Sequence[str]) -> str:
     """
     seen: dict[str, str] = {}
     for given in paths:
-        for path in _existing(given):
+        for path in existing_paths(given):
             if (name := _format_of(path)) is not None:
                 seen.setdefault(name, str(path))
     if len(seen) > 1:
         (one, of_one), (other, of_other) = list(seen.items())[:2]
-        raise InputError(f"{of_one} is {FORMATS[one].label}, {of_other} is {FORMATS[other].label}; give one format")
+        raise InputError(f"{of_one} is {format_of(one).label}, {of_other} is {format_of(other).label}; give one format")
     return next(iter(seen), SEGMENTS)
 
 
@@ -311,131 +181,15 @@ def _format_of(path: InputPath) -> str | None:
             if next(path.rglob("*.log"), None) is not None:
                 return SEGMENTS
         files = data_files(path)
-        file, head = _first_content(files) if files else (path, b"")
+        file, head = first_content(files) if files else (path, b"")
     except OSError:
         return None
-    name = next((name for name, format in FORMATS.items() if format.matches(head)), None)
+    name = recognize(head)
     if name is None and (shape := name_shape(str(file), head)) is not None:
         raise InputError(shape)
-    if name not in (None, "table") and _codec_of(file) is not None:
-        raise InputError(f"{file}: {FORMATS[name].label}, compressed as a file; decompress it first")
+    if name not in (None, "table") and codec_of(file) is not None:
+        raise InputError(f"{file}: {format_of(name).label}, compressed as a file; decompress it first")
     return name
-
-
-def _codec_of(file: InputPath) -> str | None:
-    return next((codec for ending, codec in _CODECS.items() if file.name.endswith(ending)), None)
-
-
-def _first_content(files: Sequence[InputPath]) -> tuple[InputPath, bytes]:
-    """The first file that is not empty, and how it begins; an empty file named as Parquet counts as Parquet."""
-    for file in files:
-        if head := _read_content(file):
-            return file, head
-    parquet = next((file for file in files if file.name.endswith(".parquet")), None)
-    return (files[0], b"") if parquet is None else (parquet, _PARQUET)
-
-
-def _read_content(file: InputPath) -> bytes:
-    """The first bytes of a file; of one whose name says that it is compressed, those of its content."""
-    head, codec = read_head(file, HEAD_SIZE), _codec_of(file)
-    if codec is None:
-        return head
-    content, stream = list[bytes](), pa.CompressedInputStream(pa.BufferReader(head), codec)
-    with suppress(OSError):  # the head ends inside a block
-        content += (stream.read(HEAD_SIZE // 16) for _ in range(16))
-    return b"".join(content)
-
-
-def _text_files(paths: Sequence[str], matches: Callable[[bytes], bool]) -> list[InputPath]:
-    """The files that paths name, and those of this format in folders.
-
-    Raises:
-        InputError: if there are none.
-    """
-    found = []
-    for given in paths:
-        named = _existing(given)
-        if not named:
-            raise InputError(f"{given}: no such file or folder; give a text, or a folder of texts")
-        for path in named:
-            is_file = path.is_file()
-            found += [path] if is_file else [one for one in data_files(path) if matches(read_head(one, HEAD_SIZE))]
-    if not found:
-        raise InputError(f"{paths[0]}: no text of this format in this folder; give the files")
-    return found
-
-
-def _existing(given: str) -> list[InputPath]:
-    try:
-        return expand_paths(given)
-    except OSError:
-        return []
-
-
-def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) -> SortedLogs:
-    """The log partitions of tables: Parquet files and Delta tables are read in place, all else is sorted by Spark.
-
-    Args:
-        given: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
-        topics: those to find; the first must be there. A table without topics is of the first.
-    Raises:
-        InputError: if a path cannot be read as a table of records.
-        ShareStateError: if the rows must be sorted and there is no sorter.
-    """
-    files, to_sort, columns = list[TableFile](), list[tuple[str, str]](), Columns(**given.columns)
-    for name in given.paths:
-        paths = expand_paths(name)
-        if not paths:
-            raise InputError(f"{name}: no such file or folder; give Parquet or JSON files, or a Delta table")
-        for path in paths:
-            if (path / "_delta_log").is_dir():
-                names = list_foreign_files(str(path))
-                if names is None:
-                    to_sort.append(("delta", str(path)))
-                else:
-                    files += list_table_files([path / one for one in names], path)
-                continue
-            data = data_files(path)
-            if not data:
-                raise InputError(f"{path}: no data files; give a folder of Parquet or JSON files, or a Delta table")
-            first, head = _first_content(data)
-            if head.startswith(_PARQUET):
-                files += list_table_files(data, path)
-            elif _is_json_table(head):
-                to_sort.append(("json", str(path)))
-            else:
-                raise InputError(f"{first}: neither Parquet nor lines of JSON with one record each; give one of these")
-    found = TablePlan([], set(), is_in_order=False) if to_sort else plan_table(files, columns, topics)
-    if found.is_in_order:
-        return found.logs, found.other_topics
-    if given.sorter is None:
-        raise ShareStateError("the rows of this table must be sorted by Spark; give spark=share_state.session()")
-    to_sort += [("parquet", file.path) for file in files]
-    return given.sorter.sort_tables(to_sort, columns, given.paths[0], topics)
-
-
-def _is_json_table(head: bytes) -> bool:
-    """Whether a file begins with a line that is a flat JSON object, as a record is."""
-    line = head.lstrip().partition(b"\n")[0]
-    try:
-        first = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(first, dict) and not any(isinstance(value, dict) for value in first.values())
-
-
-def data_files(path: InputPath) -> list[InputPath]:
-    """The data files of a table; Spark ignores names that begin with a dot or an underscore.
-
-    Source: Spark InMemoryFileIndex.
-    """
-    if path.is_file():
-        return [path]
-
-    def is_data(file: InputPath) -> bool:
-        return not any(part.startswith(_NOT_DATA) and "=" not in part for part in file.relative_to(str(path)).parts)
-
-    return [regular_path(file) for file in sorted(path.rglob("*")) if file.is_file() and is_data(file)]
 
 
 def adjacent_group_logs(paths: Sequence[str], logs: Sequence[LogPartition]) -> tuple[LogPartition, ...]:

@@ -14,7 +14,7 @@ from share_state.pipeline.executor import Executor
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
-from share_state.sources.input_detection import RowSorter
+from share_state.sources.formats import RowSorter
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.spark.masters import LOCAL_MASTER, is_under_spark_submit
 

@@ -11,10 +11,10 @@ from tests.warehouses import WrittenTables
 
 
 @pytest.mark.parametrize("seed", by_profile([7], range(1, 21)))
-def test_an_audit_that_knows_nothing_of_the_writer_finds_every_fault(light: Command, tmp_path: Path, seed: int):
+def test_an_audit_that_knows_nothing_of_the_writer_finds_every_fault(cli: Command, tmp_path: Path, seed: int):
     logs, lake = tmp_path / "logs", tmp_path / "lake"
-    assert light("simulate", "--out", logs, "--seed", seed, "--groups", by_profile(40, 60), "--fault", "all").code == 0
-    done = light("audit", logs, "--out", lake, "--json")
+    assert cli("simulate", "--out", logs, "--seed", seed, "--groups", by_profile(40, 60), "--fault", "all").code == 0
+    done = cli("audit", logs, "--out", lake, "--json")
     assert done.code == 1
     tables = WrittenTables(lake)
     (note,) = [note for note in tables.run["notes"] if note.startswith("writer of ")]

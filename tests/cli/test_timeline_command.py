@@ -44,28 +44,28 @@ def test_the_timeline_of_a_group_is_written_and_committed(share_state: Command, 
         assert {row[name] for name in row.keys() - latest[key].keys()} == {None}
 
 
-def test_a_run_without_a_timeline_shows_none_and_may_follow_one_with_it(light: Command, tmp_path: Path):
+def test_a_run_without_a_timeline_shows_none_and_may_follow_one_with_it(cli: Command, tmp_path: Path):
     out = tmp_path / "lake"
     options = ("reconstruct", DATA / "4.2.1/happy", "--out", out)
-    assert light(*options, "--timeline").code == 0
+    assert cli(*options, "--timeline").code == 0
     assert len(WrittenTables(out).read("timeline")) > 0
-    assert light(*options).code == 0
+    assert cli(*options).code == 0
     assert len(WrittenTables(out).read("timeline")) == 0
 
 
-def test_a_choice_without_a_timeline_is_refused(light: Command, tmp_path: Path):
-    said = light("reconstruct", CHAOS, "--out", tmp_path / "lake", "--group", "g1")
+def test_a_choice_without_a_timeline_is_refused(cli: Command, tmp_path: Path):
+    said = cli("reconstruct", CHAOS, "--out", tmp_path / "lake", "--group", "g1")
     assert (said.code, said.err) == (
         2, "share-state: --group g1: selects what --timeline writes; give --timeline too\n",
     )  # fmt: skip
     assert not (tmp_path / "lake").exists()
 
 
-def test_the_timeline_of_control_records_is_written_too(light: Command, tmp_path: Path):
+def test_the_timeline_of_control_records_is_written_too(cli: Command, tmp_path: Path):
     records = {0: checkpoint("a", 1, 0, 0), 1: delta("a", 1, 0, [(0, 3, 0, 1)]), 2: delta("a", 1, 1, [(0, 1, 2, 1)])}
     log_of(tmp_path / "broker", at(records), topic="orders")
     out = tmp_path / "lake"
-    assert light("reconstruct", tmp_path / "broker", "--out", out, "--timeline", "--group", "a").code == 0
+    assert cli("reconstruct", tmp_path / "broker", "--out", out, "--timeline", "--group", "a").code == 0
     rows = WrittenTables(out).read("timeline").sort_by("offset").to_pylist()
     assert [(row["kind"], row["start_offset"], row["end_offset"]) for row in rows] == [
         ("checkpoint", 0, 0), ("delta", 0, 4), ("delta", 2, 4)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def export(tmp_path: Path) -> Path:
     return without_topics(HAPPY, tmp_path / "export")
 
 
-def plan_of(*paths: Path | str, **values: object) -> FoldPlan:
+def plan_of(*paths: Path | str, **values: Any) -> FoldPlan:
     return build_plan(input_spec(OPTIONS, sources=[{"path": str(path)} for path in paths], **values), OPTIONS)
 
 
@@ -151,7 +152,7 @@ def test_lags_are_those_of_the_cluster_with_the_folder_alone(tmp_path: Path):
 
 @pytest.mark.parametrize("command", ["reconstruct", "explain", "cutoff", "diff", "decode", "repair", "audit"])
 def test_the_variable_names_the_file_for_every_command(
-    command: str, light: Command, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, cli: Command, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (row, *_) = share_state.reconstruct(str(export)).share_partition_state.to_pylist()
     key = ("--group", row["group_id"], "--topic", row["topic_id"], "--partition", row["partition"])
@@ -162,28 +163,26 @@ def test_the_variable_names_the_file_for_every_command(
         "audit": (export, "--out", tmp_path / "a", "--set", "limits.export_age=0"),
     }.get(command, (export,))
     monkeypatch.setenv("SHARE_STATE_TOPICS", str(tmp_path / "missing.json"))
-    refused = light(command, *call)
+    refused = cli(command, *call)
     assert (refused.code, "missing.json: cannot be read" in refused.err) == (2, True)
     monkeypatch.setenv("SHARE_STATE_TOPICS", str(HAPPY / "topics.json"))
-    assert light(command, *call).code == 0
+    assert cli(command, *call).code == 0
     monkeypatch.setenv("SHARE_STATE_TOPICS", str(tmp_path / "missing.json"))
-    assert light(command, *call, "--topics", HAPPY / "topics.json").code == 0
+    assert cli(command, *call, "--topics", HAPPY / "topics.json").code == 0
 
 
-def test_partitions_of_an_ordinary_topic_with_control_records_are_counted_by_the_metadata_log(
-    light: Command, tmp_path: Path
-):
+def test_the_metadata_log_counts_partitions_of_topics_with_control_records(cli: Command, tmp_path: Path):
     made = tmp_path / "made"
-    assert light("simulate", "--dialect", "control_records", "--out", made).code == 0
+    assert cli("simulate", "--dialect", "control_records", "--out", made).code == 0
     logs = sorted(path for path in made.rglob("*-0") if path.is_dir() and any(path.glob("*.log")))
     topic, place = logs[0].name.removesuffix("-0"), logs[0].parent
-    assert not [note for note in absent_notes(light, place, tmp_path) if "-97" in note]
+    assert not [note for note in absent_notes(cli, place, tmp_path) if "-97" in note]
     of_topic = [message("topic_record", name=topic, topic_id=uuid(1)), *(partition(1, number) for number in range(99))]
     write_metadata_log(place, [of_topic])
-    (note,) = [note for note in absent_notes(light, place, tmp_path) if topic in note]
+    (note,) = [note for note in absent_notes(cli, place, tmp_path) if topic in note]
     assert "are not in the input" in note
 
 
-def absent_notes(light: Command, place: Path, tmp_path: Path) -> list[str]:
+def absent_notes(cli: Command, place: Path, tmp_path: Path) -> list[str]:
     call = ("reconstruct", place, "--dialect", "control_records", "--out", tmp_path / "w", "--fail-on", "off", "--json")
-    return [note for note in light(*call).json["notes"] if "not in the input" in note]
+    return [note for note in cli(*call).json["notes"] if "not in the input" in note]

@@ -285,7 +285,7 @@ def test_a_stream_begins_anew_after_a_reconstruct_of_less(more: list[str], tmp_p
     assert run == StreamRun(run.query)
 
 
-def test_of_a_key_in_two_state_partitions_the_state_that_the_coordinator_loads_is_in_the_tables(tmp_path: Path):
+def test_a_key_in_two_state_partitions_has_the_state_that_the_coordinator_loads(tmp_path: Path):
     """That a key is split needs the states of all logs, which no micro-batch has; one of them is WRONG_PARTITION."""
     count = 3
     home = partition_for(f"{KEY[0]}:{KEY[1]}:0", count)

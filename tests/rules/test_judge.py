@@ -3,6 +3,7 @@
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,7 +27,7 @@ UPDATES = consecutive([Batch([Record(key(UPDATE, partition=number), update())]) 
 LOG = [*SNAPSHOTS, *UPDATES]
 
 
-def _in_place(number: int, **change: object) -> bytes:
+def _in_place(number: int, **change: Any) -> bytes:
     return in_bytes([replace(batch, **change) if row == number else batch for row, batch in enumerate(LOG)])
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ CHAOS = DATA / "4.3.1/chaos"
 Run = Callable[..., RunResult]
 
 
-def work_of(source: Path, **options: object) -> FoldPlan:
+def work_of(source: Path, **options: Any) -> FoldPlan:
     """What a command makes of a folder."""
     logs = find_logs([str(source)])
     beside = adjacent_group_logs([str(source)], logs)

@@ -7,6 +7,7 @@ GroupMetadataMessageFormatter; and of a log of `classic_groups` below, as `kafka
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,9 +26,10 @@ from share_state.pipeline.planning import build_plan
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.share_groups import orphan_share_state
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, find_group_logs, find_logs
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition, find_group_logs, find_logs
 from share_state.sources.dump_text import dump_logs
-from share_state.sources.input_detection import Export, ExportPaths, read_export, read_group_export
+from share_state.sources.formats import ExportPaths
+from share_state.sources.input_detection import read_export, read_group_export
 from share_state.spark.sorted_tables import SparkSorter
 from tests.fold.groups.described import scenarios
 from tests.fold.groups.group_tables import both_topics, json_lines, rows_of
@@ -56,7 +58,7 @@ def export(*inputs: Path) -> ExportPaths:
     return ExportPaths([str(one) for one in inputs])
 
 
-def planned(source: Path, *named: Path, **groups: object) -> FoldPlan:
+def planned(source: Path, *named: Path, **groups: Any) -> FoldPlan:
     """The plan of an input whose group side may be named."""
     paths = [str(one) for one in named] or None
     spec = input_spec(OPTIONS, sources=[{"path": str(source)}], groups={"paths": paths} | groups)

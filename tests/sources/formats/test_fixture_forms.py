@@ -53,7 +53,8 @@ def test_a_table_folds_to_the_tables_of_the_segments(scenario: Path, tmp_path: P
         expected, told = tables_of(segments, without=without), tables_of(rows, without=without)
         if held[log.partition].start_is_recorded:
             # A consumer never gets what lies before the log start, and a broker's loader reads the batch that holds it.
-            told.pop("findings"), expected.pop("findings")
+            told.pop("findings")
+            expected.pop("findings")
         assert told == expected
         assert rows.cutoff.select(SIZES).to_pylist() == [dict.fromkeys(SIZES)]
 

@@ -260,7 +260,7 @@ def test_two_forms_at_once(tmp_path: Path):
 
 
 def test_a_form_that_is_not_known():
-    with pytest.raises(ShareStateError, match="--format csv: give one of auto, segments, table, dump-log"):
+    with pytest.raises(ShareStateError, match="--format csv: give one of auto, console-json, dump-log"):
         input_spec(OPTIONS, sources=[{"path": "x", "format": "csv"}])
 
 
