@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import share_state
-from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.facts import TopicSource, settle_topics
 from share_state.pipeline.plan import FoldPlan, build_plan
