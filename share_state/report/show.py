@@ -30,6 +30,7 @@ from share_state.report.share_partitions import (
     plain_run,
 )
 from share_state.schema.declarations import table_schema
+from share_state.sources.group_configs import NOT_SET
 
 _COLUMNS = {
     "GROUP": "group_id",
@@ -280,6 +281,8 @@ def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) 
     if group is not None:
         print_line()
         _print_share_partitions(found["share_partitions"])
+    if group is not None:
+        _print_configs(found["groups"][0].get("configs") or ())
     if members or group is not None:
         print_line()
         _print_members(found["members"], otherwise="no members" if found["read"] else "members are not known")
@@ -306,6 +309,14 @@ def _print_share_partitions(rows: Sequence[Mapping[str, Any]]) -> None:
         place = [row["topic"] or row["topic_id"], row["partition"], row["status"]]
         cells.append([*place, row["start_offset"], row["lag"], ", ".join(row["members"]) or None])
     print_table(columns, cells, numeric=("PARTITION", "START-OFFSET", "LAG"), otherwise="no share-partitions")
+
+
+def _print_configs(configs: Sequence[Mapping[str, str]]) -> None:
+    """Print the configs of a group that somebody set."""
+    rows = [[one["name"], one["value"] or None, one["source"]] for one in configs if one["source"] != NOT_SET]
+    if rows:
+        print_line()
+        print_table(["CONFIG", "VALUE", "SOURCE"], rows)
 
 
 def _print_members(rows: Sequence[Mapping[str, Any]], *, otherwise: str) -> None:

@@ -7,9 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -130,45 +128,39 @@ _TOPICS_AT_ONCE = 5_000
 
 def topics_text(topics: Topics) -> Iterator[str]:
     """The content of the topics file, by topic name, in pieces."""
-    names = topics.names.take(
-        pc.sort_indices(topics.names, sort_keys=[("topic", "ascending"), ("topic_id", "ascending")])
-    )
-    ids = names["topic_id"].combine_chunks()
-    counts = topics.counts.combine_chunks()
-    numbers = counts["partitions"].take(pc.index_in(ids, counts["topic_id"]))
-    of_topics = {
-        "start_offsets": _OffsetsByTopic(topics.starts, ids),
-        "end_offsets": _OffsetsByTopic(topics.ends, ids),
-    }
+    names = topics.names
+    order = pc.sort_indices(names, sort_keys=[("topic", "ascending"), ("topic_id", "ascending")])
     begin = "{\n"
     for first in range(0, len(names), _TOPICS_AT_ONCE):
-        columns = (column.slice(first, _TOPICS_AT_ONCE).to_pylist() for column in (ids, names["topic"], numbers))
-        for number, (topic_id, name, count) in enumerate(zip(*columns, strict=True), first):
-            entry: dict[str, Any] = {"name": name} | ({} if count is None else {"partitions": count})
-            entry |= {key: known for key, offsets in of_topics.items() if (known := offsets.of(number))}
-            lines = json.dumps(entry, indent=2, ensure_ascii=False).replace("\n", "\n  ")
-            yield f'{begin}  "{topic_id}": {lines}'
+        some = names.take(order.slice(first, _TOPICS_AT_ONCE)).combine_chunks()
+        for topic_id, entry in zip(some["topic_id"].to_pylist(), _entries(topics, some), strict=True):
+            members = ",\n".join(f'    "{key}": {value}' for key, value in entry.items())
+            yield f'{begin}  "{topic_id}": {{\n{members}\n  }}'
             begin = ",\n"
     yield "\n}\n" if len(names) else "{}\n"
 
 
-class _OffsetsByTopic:
-    """The offsets of the partitions of each topic.
+def _entries(topics: Topics, names: pa.Table) -> Iterator[dict[str, str]]:
+    """The entry of each topic: key -> value as JSON."""
+    ids = names["topic_id"].combine_chunks()
+    places = pc.index_in(ids, topics.counts["topic_id"].combine_chunks())
+    counts = topics.counts["partitions"].combine_chunks().take(places).to_pylist()
+    starts, ends = (_offsets_by_topic(table, ids) for table in (topics.starts, topics.ends))
+    for topic_id, name, count in zip(ids.to_pylist(), names["topic"].to_pylist(), counts, strict=True):
+        entry = {"name": json.dumps(name, ensure_ascii=False)}
+        if count is not None:
+            entry["partitions"] = str(count)
+        for key, offsets in (("start_offsets", starts), ("end_offsets", ends)):
+            if topic_id in offsets:
+                lines = ",\n".join(f'      "{partition}": {offset}' for partition, offset in sorted(offsets[topic_id]))
+                entry[key] = f"{{\n{lines}\n    }}"
+        yield entry
 
-    Attributes:
-        table: topic_id, partition and offset, by topic and partition.
-        ends: row after the last one of each topic.
-    """
 
-    def __init__(self, table: pa.Table, topic_ids: pa.Array) -> None:
-        topics = pc.fill_null(pc.index_in(table["topic_id"], topic_ids), len(topic_ids)).to_numpy()
-        order = np.lexsort((table["partition"].to_numpy(), topics))
-        self.table = table.take(pa.array(order))
-        self.ends = np.searchsorted(topics[order], np.arange(len(topic_ids)), side="right")
-
-    def of(self, number: int) -> dict[str, int]:
-        """Partition -> offset for the topic with this number among `topic_ids`."""
-        begin = int(self.ends[number - 1]) if number else 0
-        rows = self.table.slice(begin, int(self.ends[number]) - begin)
-        partitions, offsets = (rows.column(place).to_pylist() for place in (1, 2)) if len(rows) else ([], [])
-        return {str(partition): offset for partition, offset in zip(partitions, offsets, strict=True)}
+def _offsets_by_topic(table: pa.Table, topic_ids: pa.Array) -> dict[str, list[tuple[int, int]]]:
+    """Topic id -> partition and offset of each of its partitions, for some topics."""
+    by_topic = dict[str, list[tuple[int, int]]]()
+    some = table.filter(pc.is_in(table["topic_id"], topic_ids)) if len(table) else table
+    for topic_id, partition, offset in zip(*(column.to_pylist() for column in some.columns), strict=True):
+        by_topic.setdefault(topic_id, []).append((partition, offset))
+    return by_topic

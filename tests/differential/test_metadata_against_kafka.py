@@ -99,6 +99,7 @@ def image(metadata: ClusterMetadata) -> dict[str, Any]:
     brokers = {str(broker): fenced for broker, fenced in metadata.brokers.items()}
     # Kafka's FeaturesImage holds the metadata version apart.
     features = {name: level for name, level in metadata.features.items() if name != "metadata.version"}
+    assert live["partitions"].to_pylist() == [len(partitions) for _, partitions in topics.values()]
     return {"topics": topics, "configs": configs, "features": features, "brokers": brokers}
 
 
@@ -119,6 +120,8 @@ def test_random_histories_give_the_image_of_kafka(spark, seed, length, cut):
     with tempfile.TemporaryDirectory() as folder:
         place = write_metadata_log(Path(folder), [records[at : at + 7] for at in range(0, len(records), 7)])
         assert image(read_metadata_log(place)) == expected
+        counted = read_metadata_log(place, partitions_of=["t1"]).live_topics
+        assert counted == read_metadata_log(place).live_topics
         # The same records, the first part of them in a snapshot.
         first = max(1, int(cut * len(records)))
         write_snapshot(Path(folder), first, records[:first])

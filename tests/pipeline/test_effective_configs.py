@@ -1,5 +1,6 @@
 """`share_groups` has the configs of each group as brokers use them, and where each value comes from."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 import share_state
 from share_state.api.arguments import plan_of
+from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from tests.fold.groups.group_writer import T, group_metadata, state_partitions, write_group_log
 from tests.sources.cluster_facts.metadata_writer import config, topic, write_metadata_log
@@ -75,6 +77,19 @@ def test_the_limits_that_rules_use_are_those_of_the_table(broker: Path):
             found = configs_of(broker, group, limits=limits)
             assert found[COUNT][0] == str(plan_limits.of_group("delivery_count", group))
             assert found[LOCKS][0] == str(plan_limits.of_group("record_locks", group))
+
+
+def test_groups_prints_the_configs_that_somebody_set(broker: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    lake = str(tmp_path / "w")
+    share_state.reconstruct(str(broker), warehouse=lake)
+    assert run(["groups", lake, "--group", "own"]) == 0
+    printed = capfd.readouterr().out
+    assert [line.split()[:2] for line in printed.splitlines() if "share." in line] == [
+        [COUNT, "7"], [LOCKS, "4000"], [DURATION, "20000"], [RESET, "earliest"],
+    ]  # fmt: skip
+    assert run(["groups", lake, "--group", "own", "--json"]) == 0
+    (group,) = json.loads(capfd.readouterr().out)["groups"]
+    assert len(group["configs"]) == 8
 
 
 def test_a_warehouse_has_them_and_as_of_a_time_those_of_that_time(broker: Path, tmp_path: Path):

@@ -1,17 +1,24 @@
 """A cluster read over the network gives what its own log folder gives."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Uuid
 
+from share_state.cli.main import run
+from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
+from share_state.pipeline.plan import build_plan
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.kafka_cluster import KafkaSource, read_cluster, topic_id_text
 from share_state.sources.partition_count import PartitionCount
+from share_state.sources.topics import read_topics
 from tests.sources.kafka_cluster.workload import A_PARTITION, TOPICS, Workload
 
 SIZES = {"redundant_bytes", "pinned_bytes"}
@@ -67,6 +74,44 @@ def test_names_and_ends_come_from_the_cluster(worked: Workload) -> None:
     ends = {place: end for place, end in ends.items() if place[0] in TOPICS}  # other tests may make their own
     assert not any(name.startswith("__") for name in names.values())
     assert ends == {(name, number): A_PARTITION for name, count in TOPICS.items() for number in range(count)}
+
+
+@pytest.mark.broker
+def test_the_topics_file_of_a_cluster_has_partitions_and_log_starts(worked: Workload, tmp_path: Path) -> None:
+    assert run(["topics", f"kafka://{worked.broker.address}", "--out", str(tmp_path / "topics.json")]) == 0
+    topics = read_topics(str(tmp_path / "topics.json"))
+    names = dict(zip(topics.names["topic_id"].to_pylist(), topics.names["topic"].to_pylist(), strict=True))
+    counts = {names[topic_id]: count for topic_id, count in topics.partition_counts.items()}
+    assert {name: counts[name] for name in TOPICS} == dict(TOPICS)
+    starts = {names[row["topic_id"]]: row["start_offset"] for row in topics.starts.to_pylist()}
+    assert {starts[name] for name in TOPICS} == {0}
+
+
+@pytest.mark.broker
+def test_a_cluster_precedes_the_topics_file(worked: Workload, tmp_path: Path) -> None:
+    address = f"kafka://{worked.broker.address}"
+    topic_id, name = next(
+        (row["topic_id"], row["topic"])
+        for row in read_cluster(address).topics.names.to_pylist()
+        if row["topic"] in TOPICS
+    )
+    stale = {
+        topic_id: {"name": "old", "partitions": 99, "end_offsets": {"0": 1}},
+        "AAAAAAAAAAAAAAAAAAAAAQ": "elsewhere",
+    }
+    (tmp_path / "old.json").write_text(json.dumps(stale))
+    spec = input_spec(OPTIONS, sources=[{"path": address}], topics=str(tmp_path / "old.json"))
+    plan = build_plan(spec, OPTIONS)
+    topics = plan.options.topics
+    assert topics.name_of(pa.array([topic_id, "AAAAAAAAAAAAAAAAAAAAAQ"])).to_pylist() == [name, "elsewhere"]
+    assert topics.end_of(pa.array([topic_id]), pa.array([0])).to_pylist() == [A_PARTITION]
+    assert topics.partition_counts[topic_id] == TOPICS[name]
+    assert f"the topic is {name} in the live cluster, but old in the topics file; {name} is used" in [
+        one.message for one in plan.fact_conflicts
+    ]
+    assert plan.facts["cluster_facts.topics"] == f"{address}, then {tmp_path / 'old.json'}"
+    configs = {one.name: one.source for one in plan.group_configs.effective("any")}
+    assert configs["share.delivery.count.limit"] == f"group.share.delivery.count.limit in {address}"
 
 
 @pytest.mark.broker
