@@ -12,7 +12,7 @@ from share_state.cli.main import run
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.planning import build_plan
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
