@@ -166,7 +166,7 @@ def stream(
         )
     else:
         adjacent, notes = (None, []) if spec.topics else read_adjacent_topics([source], [])
-        for note in notes:
+        for note in [*notes, *([adjacent.note] if adjacent else [])]:
             _LOG.info("%s", note)
         given = adjacent.topics if adjacent else named
 
