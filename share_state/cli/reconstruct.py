@@ -22,7 +22,7 @@ from share_state.fold.states import to_datetime
 from share_state.pipeline.across_logs import EXTENDED
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
-from share_state.pipeline.result import WRITER
+from share_state.pipeline.result import TOPICS_NOTE, WRITER
 from share_state.report.console import format_time, print_findings, print_json, print_line
 from share_state.report.cutoff_text import unknown_cutoffs
 from share_state.report.share_partitions import plain_run
@@ -69,7 +69,7 @@ def reconstruct(
                 result = run_reconstruct(executor, plan, place, inputs=tuple(inputs), options=texts, progress=progress)
     progress.close()
     for note in result.notes:
-        if not note.startswith(WRITER):
+        if not note.startswith((WRITER, TOPICS_NOTE)):
             _LOG.info("%s", note)
     found = result.plain() | {"warehouse": place, "judge": judge}
     if as_json:
@@ -102,7 +102,7 @@ def _print_result(found: Mapping[str, Any]) -> None:
         age = max(0, round(time.time() * 1000) - found["log_time"])
         print_line(f"the newest record was {duration_text(age)} old: {format_time(to_datetime(found['log_time']))}")
     for note in found["notes"]:
-        if EXTENDED.removeprefix("{}") in note:
+        if EXTENDED.removeprefix("{}") in note or note.startswith(TOPICS_NOTE):
             print_line(note)
     if (unknown := unknown_cutoffs(found["cutoff"])) is not None:
         print_line(f"the cutoff is {unknown}")

@@ -231,7 +231,7 @@ def _topics_of_folder(source: str, spec: InputSpec) -> Callable[[], Topics]:
         topics = read_topics(spec.topics)
     else:
         adjacent, notes = read_adjacent_topics([source], [])
-        for note in notes:
+        for note in [*notes, *([adjacent.note] if adjacent else [])]:
             _LOG.info("%s", note)
         topics = adjacent.topics if adjacent else Topics()
     return lambda: topics

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from share_state.errors import pluralize
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.result import ABSENT_NOTE, GROUPS_NOTE, START_NOTE, TAIL_NOTE, TIME_NOTE
+from share_state.pipeline.result import ABSENT_NOTE, GROUPS_NOTE, START_NOTE, TAIL_NOTE, TIME_NOTE, TOPICS_NOTE
 from share_state.rules.breaches import listed
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
@@ -28,10 +28,13 @@ _WITHOUT_GROUPS = (
 def extent_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
     """What is not in the input, as far as it shows that: beginnings and ends of logs, partitions of ordinary topics.
 
+    And which topics file was found beside the logs.
+
     Args:
         progress: as in RunResult.
     """
     outside = [] if plan.outside is None else [f"{TIME_NOTE}{plan.outside}"]
+    outside += [f"{TOPICS_NOTE}{plan.topics_note}"] if plan.topics_note else []
     outside += [f"{GROUPS_NOTE}{_WITHOUT_GROUPS}"] if plan.lacks_groups else []
     return [*outside, *_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
 

@@ -50,6 +50,7 @@ class TopicSource:
         name: as messages call it.
         topics: names, partitions and ends.
         origin: its path or address; None if the call holds the topics.
+        note: what a run says of it; None for nothing.
         is_authority: whether the topics are those of the cluster itself, so that another source may be out of date.
         removed: id -> name of topics that were deleted, as far as the source shows them.
     """
@@ -57,12 +58,13 @@ class TopicSource:
     name: str
     topics: Topics
     origin: str | None = None
+    note: str | None = None
     is_authority: bool = False
     removed: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_adjacent_topics(inputs: Iterable[str], logs: Iterable[LogPartition]) -> tuple[TopicSource | None, list[str]]:
-    """The topics file beside the logs, and notes on it; one that cannot be read is only noted.
+    """The topics file beside the logs, and notes on files that cannot be read.
 
     Args:
         inputs: as given.
@@ -77,12 +79,12 @@ def read_adjacent_topics(inputs: Iterable[str], logs: Iterable[LogPartition]) ->
             notes.append(f"{error}; this file beside the logs is not used")
             continue
         others = ", ".join(str(other) for other in files[number + 1 :])
-        notes.append(
-            f"names and ends of topics come from {file}, beside the logs"
+        note = (
+            f"names and ends come from {file}, beside the logs"
             + (f", and not from {others}" if others else "")
-            + "; another file is given by --topics"
+            + "; --topics names another file"
         )
-        return TopicSource("topics file", topics, str(file)), notes
+        return TopicSource("topics file", replace(topics, may_be_old=True), str(file), note), notes
     return None, notes
 
 
@@ -274,6 +276,7 @@ def merge_topics(first: Topics, second: Topics) -> Topics:
         _merge(first.starts, second.starts, ["topic_id", "partition"]),
         first.is_complete or second.is_complete,
         first.are_live or second.are_live,
+        second.may_be_old if not len(first.ends) else first.may_be_old,
     )
 
 

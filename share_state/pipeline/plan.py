@@ -147,6 +147,7 @@ class FoldPlan:
         dead_letter_topics: group -> the dead-letter topic that it is configured with, as far as that is known.
         notes: facts about the input that the result depends on, one line each.
         lacks_groups: whether groups were to be read, but the input has none.
+        topics_note: which topics file was found beside the logs; None for none.
         outside: why the as-of time is outside of the times of the input; None if it is not, or there is none.
         facts: facts about the cluster that its data folder holds, and where from, for the options of a run.
         fact_conflicts: facts about the cluster for which two sources disagree.
@@ -174,6 +175,7 @@ class FoldPlan:
     dead_letter_topics: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     lacks_groups: bool = False
+    topics_note: str | None = None
     outside: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     fact_conflicts: tuple[FactConflict, ...] = ()

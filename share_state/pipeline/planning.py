@@ -127,6 +127,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         and spec.groups is not None
         and not spec.names_only
         and any(log.topic == STATE_TOPIC for log in logs),
+        topics_note=adjacent.note if adjacent else None,
         outside=outside,
         facts=settled.origins,
         fact_conflicts=settled.conflicts,

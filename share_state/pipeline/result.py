@@ -226,10 +226,13 @@ GROUPS_NOTE = "groups are not checked: "
 AGES_NOTE = "ages of records: "
 """How the note begins that says why the oldest unfinished records could not be read."""
 
+TOPICS_NOTE = "topics: "
+"""Begins the note on a topics file that was found beside the logs."""
+
 EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE, TIME_NOTE, GROUPS_NOTE)
 """How notes begin that say what is not in the input."""
 
-KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE, AGES_NOTE, *EXTENT_NOTES)
+KEPT_NOTES = (TOPICS_NOTE, WRITER, DEAD_LETTERS_NOTE, AGES_NOTE, *EXTENT_NOTES)
 """Notes that stay while nothing is new."""
 
 

@@ -1,6 +1,6 @@
 """Rules that compare the folded state with what is known of topics: they exist, and where their logs begin and end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -79,7 +79,10 @@ def records_lost(state: StateOfTopics) -> Breaches:
 
 @rule("START_BEYOND_END", Scope.TOPICS, ERROR, "KIP-932, share-partition start and end offset")
 def start_beyond_end(state: StateOfTopics) -> Breaches:
-    """The start and the end offset of a share-partition are at or before the end of its topic."""
+    """The start and the end offset of a share-partition are at or before the end of its topic.
+
+    It is a warning if the end comes from a topics file that was found beside the logs, because that may be old.
+    """
     if not len(state.topics.ends):
         return NOTHING
     starts, ends, log_ends = state.starts, window_ends(state.folded.chains), state.log_ends
@@ -89,7 +92,8 @@ def start_beyond_end(state: StateOfTopics) -> Breaches:
     offsets = np.where(is_start, starts[rows], ends[rows])
     text = (which, offsets, " is beyond the end of the topic, ", log_ends[rows], f": {_STALE}")
     evidence = {"start_offset": starts[rows], "end_offset": ends[rows], "topic_end_offset": log_ends[rows]}
-    return at_share_partitions(state.folded, rows, *text, **evidence)
+    breaches = at_share_partitions(state.folded, rows, *text, **evidence)
+    return replace(breaches, severity=np.full(len(rows), WARNING, object)) if state.topics.may_be_old else breaches
 
 
 @rule("TOPIC_GONE", Scope.TOPICS, WARNING, "KIP-932, DeleteShareGroupState")

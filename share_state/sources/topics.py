@@ -37,6 +37,7 @@ class Topics:
         starts: columns topic_id, partition (int32) and start_offset (first offset that is not deleted, int64).
         is_complete: whether a topic that `counts` lacks does not exist.
         are_live: whether a running cluster was asked for them.
+        may_be_old: whether the ends come from a file that nobody named, so that they may be older than the log.
     """
 
     names: pa.Table = field(default_factory=_NAMES.empty_table)
@@ -45,6 +46,7 @@ class Topics:
     starts: pa.Table = field(default_factory=_STARTS.empty_table)
     is_complete: bool = False
     are_live: bool = False
+    may_be_old: bool = False
 
     @property
     def partition_counts(self) -> dict[str, int]:

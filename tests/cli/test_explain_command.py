@@ -101,7 +101,8 @@ def test_an_offset_that_was_never_delivered_says_why(told):
     )
     assert told(BEGUN) == (
         "no delivery is recorded: beyond SPEO, the in-flight window ends at 10; it may be acquired right now, or not"
-        " exist yet: the end of the topic is not known (--topics)."
+        " exist yet: the end of the topic is not known; give --topics topics.json, which `share-state topics"
+        " kafka://HOST:PORT --out topics.json` writes."
     )
     assert told(snapshot(KEY, start_offset=-1)) == (
         "no delivery is recorded: the share-partition has no start offset yet; it may be acquired right now."

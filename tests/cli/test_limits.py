@@ -68,7 +68,8 @@ def test_a_stream_that_reads_once_finds_the_same_under_the_same_limits(cli: Comm
 def test_reconstruct_finds_the_poison_records_that_an_audit_finds(cli: Command, tmp_path: Path):
     cli("reconstruct", CHAOS, "--out", tmp_path / "a", "--limit", "delivery_count=3")
     cli("audit", CHAOS, "--out", tmp_path / "b", "--set", "limits.delivery_count=3")
-    assert len(findings(tmp_path / "a")) == 18
+    poison = [one for one in findings(tmp_path / "a") if "POISON_RECORDS" in one]
+    assert len(poison) == 18
     assert findings(tmp_path / "a") == findings(tmp_path / "b")
 
 

@@ -30,7 +30,8 @@ def test_the_timeline_of_a_group_is_written_and_committed(share_state: Command, 
     assert (found.column_names, found.schema.types) == (table_schema("timeline").names, table_schema("timeline").types)
     assert len(found) > 100
     # The fold alone does not know the names that the group side tells.
-    assert found.drop_columns(["topic"]).to_pylist() == expected.drop_columns(["topic"]).to_pylist()
+    known = [name for name in found.column_names if name not in ("topic", "topic_end_offset")]
+    assert found.select(known).to_pylist() == expected.select(known).to_pylist()
     assert None not in found["topic"].to_pylist()
     latest = {(row["topic_id"], row["partition"]): row for row in found.to_pylist()}
     states = {

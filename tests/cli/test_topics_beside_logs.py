@@ -53,8 +53,7 @@ def test_the_file_is_found_in_the_folder_and_beside_the_folders_of_logs(export: 
     file = write_topics(export, "beside")
     plan = plan_of(export / given if given else export)
     assert name_of(plan) == "beside"
-    (note,) = [note for note in plan.notes if "topics.json" in note]
-    assert note.startswith(f"names and ends of topics come from {file}, beside the logs")
+    assert plan.topics_note == f"names and ends come from {file}, beside the logs; --topics names another file"
     assert plan.facts["cluster_facts.topics"] == str(file)
 
 
@@ -72,7 +71,7 @@ def test_a_file_that_the_call_names_precedes_it(export: Path, tmp_path: Path):
     named = write_topics(tmp_path, "named")
     plan = plan_of(export, topics=str(named))
     assert name_of(plan) == "named"
-    assert not [note for note in plan.notes if "beside the logs" in note]
+    assert plan.topics_note is None
     assert plan.facts["cluster_facts.topics"] == str(named)
     assert name_of(plan_of(export, known_topics=topics_of({ORDERS["topicId"]: "called"}))) == "called"
 
@@ -95,7 +94,7 @@ def test_of_the_files_of_several_brokers_the_first_is_used(export: Path, tmp_pat
     assert name_of(plan) == "second"  # the folder itself is given
     plan = plan_of(export, second)
     assert name_of(plan) == "first"
-    assert f"and not from {other}" in "".join(plan.notes)
+    assert f"and not from {other}" in str(plan.topics_note)
 
 
 def test_the_metadata_log_precedes_it_and_tells_what_is_stale(export: Path):
@@ -146,8 +145,22 @@ def test_a_live_cluster_precedes_the_topics_file_and_that_the_data_folder():
 def test_lags_are_those_of_the_cluster_with_the_folder_alone(tmp_path: Path):
     found = share_state.reconstruct(str(HAPPY), warehouse=str(tmp_path / "w"))
     assert None not in found.share_partition_state["topic_end_offset"].to_pylist()
-    options = dict(CommittedTables(str(tmp_path / "w")).run["options"])
-    assert options["cluster_facts.topics"] == str(HAPPY / "topics.json")
+    row = CommittedTables(str(tmp_path / "w")).run
+    assert dict(row["options"])["cluster_facts.topics"] == str(HAPPY / "topics.json")
+    (note,) = [note for note in row["notes"] if note.startswith("topics: ")]
+    assert note.startswith(f"topics: names and ends come from {HAPPY / 'topics.json'}, beside the logs")
+
+
+def test_an_audit_of_the_same_logs_and_the_same_file_finds_nothing_new(light: Command, export: Path, tmp_path: Path):
+    file = write_topics(export, "beside")
+    audit = ("audit", export, "--out", tmp_path / "w", "--set", "limits.export_age=0", "--fail-on", "off", "--json")
+    assert any(note.startswith("topics: ") for note in light(*audit).json["run"]["notes"])
+    again = light(*audit).json["run"]["notes"]
+    assert again[0].startswith("nothing new")
+    assert [note for note in again if note.startswith("topics: ")]
+    file.write_text(file.read_text().replace("beside", "renamed"))
+    assert not light(*audit).json["run"]["notes"][0].startswith("nothing new")
+    assert {row["topic"] for row in light("show", tmp_path / "w", "--json").json["share_partitions"]} >= {"renamed"}
 
 
 @pytest.mark.parametrize("command", ["reconstruct", "explain", "cutoff", "diff", "decode", "repair", "audit"])
