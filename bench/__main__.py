@@ -10,7 +10,7 @@ from bench.inputs import Shape
 from bench.measurements import MEASUREMENTS
 from bench.report import Report
 from bench.runner import Settings
-from share_state.cli.main import keep_freed_memory
+from share_state.cli.process import keep_freed_memory
 from share_state.errors import ShareStateError
 
 _DECLARED = (Shape, Settings)

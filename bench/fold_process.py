@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from share_state.cli.main import keep_freed_memory
+from share_state.cli.process import keep_freed_memory
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.sources.discovery import LogPartition, find_logs

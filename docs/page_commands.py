@@ -22,7 +22,8 @@ from pathlib import Path
 
 import typer.main
 
-from share_state.cli.main import COMMANDS, FOUND, app, import_module, run
+from share_state.cli.command import FOUND, app
+from share_state.cli.main import COMMANDS, import_module, run
 
 HOME = Path(__file__).parents[1]
 PAGES = sorted([HOME / "README.md", HOME / "bench/README.md", *(HOME / "docs").rglob("*.md")])

@@ -89,7 +89,7 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session", params=[HERE, IN_SPARK])
 def tasks(request: pytest.FixtureRequest) -> "Executor":
     """Threads of this process, and Spark's tasks. A test of the first needs no session."""
-    from share_state.pipeline.executor import LocalExecutor  # noqa: PLC0415  numba reads the environment that is set above
+    from share_state.pipeline.local_executor import LocalExecutor  # noqa: PLC0415  numba reads the environment that is set above
     from share_state.spark.spark_executor import SparkExecutor  # noqa: PLC0415
 
     return LocalExecutor() if request.param == HERE else SparkExecutor(request.getfixturevalue("spark"))

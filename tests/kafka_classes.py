@@ -11,7 +11,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from py4j.java_gateway import JavaObject, JVMView
 from py4j.protocol import Py4JJavaError
 
 Key = tuple[str, str, int]
@@ -154,7 +153,7 @@ class KafkaShard:
         updates_per_snapshot: the broker setting that `snapshot_update_count` depends on.
     """
 
-    def __init__(self, jvm: JVMView, jars: list[Path], updates_per_snapshot: int = 500) -> None:
+    def __init__(self, jvm: Any, jars: list[Path], updates_per_snapshot: int = 500) -> None:
         self._shard = _new_shard(jvm, jars, updates_per_snapshot)
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
@@ -201,7 +200,7 @@ class KafkaShard:
         return self._shard.redundantOffset()
 
 
-def read_segment(jvm: JVMView, jars: list[Path], path: Path) -> list[tuple[int, int, bytes | None, bytes | None]]:
+def read_segment(jvm: Any, jars: list[Path], path: Path) -> list[tuple[int, int, bytes | None, bytes | None]]:
     """Every record of a segment, as the broker's own log reader sees it.
 
     Args:
@@ -220,14 +219,14 @@ def read_segment(jvm: JVMView, jars: list[Path], path: Path) -> list[tuple[int, 
     return [(offset, timestamp, _bytes(key), _bytes(value)) for offset, timestamp, key, value in json.loads(answer)]
 
 
-def _new_shard(jvm: JVMView, jars: list[Path], updates_per_snapshot: int) -> JavaObject:
+def _new_shard(jvm: Any, jars: list[Path], updates_per_snapshot: int) -> Any:
     values = jvm.java.util.ArrayList()
     values.add(updates_per_snapshot)
     return _constructor(jvm, tuple(jars)).newInstance(values.toArray())
 
 
 @cache
-def _constructor(jvm: JVMView, jars: tuple[Path, ...]) -> JavaObject:
+def _constructor(jvm: Any, jars: tuple[Path, ...]) -> Any:
     """The constructor of the Java above, compiled against one release."""
     urls = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.net.URL"), len(jars))
     for place, jar in enumerate(jars):

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -47,10 +48,10 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "cutoff": ("cutoff", "--json", "--verify", "-q"),
     "decode": ("decode", "-q"),
 }
-OF_A_RUN = ("run_id", "started", "finished")
-"""Columns that differ between any two runs."""
+OF_A_RUN = ("run_id", "started", "finished", "seconds", "export_age_seconds")
+"""Columns and keys that differ between any two runs."""
 
-_OF_A_RUN = re.compile(r'"(run_id|started|finished|run)": ?"[^"]*"|\b\d+(\.\d+)? ?(ms|s)\b|\brun [0-9a-f]{8,}')
+_RUN = re.compile(r"\brun [0-9a-f]{8,}")
 _SHOWN = 3
 _SIMULATED = ("simulate", "--seed=1", "--groups=4", "--minutes=4", "--state-partitions=3", "--fault=all")
 
@@ -101,9 +102,9 @@ def cases(folder: Path) -> Iterator[Case]:
              for path in sorted(DATA.rglob(pattern)) if path.name != "topics.json"]  # fmt: skip
     for place in [*logs, *files]:
         yield from _calls(str(place.relative_to(DATA)), place)
-    for place in logs:
-        name = str(place.relative_to(DATA))
-        yield from _calls(f"{name} as a table", write(table_of(find_logs([str(place)])), folder / name / "a.parquet"))
+    for place in [one for one in logs if not one.is_relative_to(DATA / "cases")]:
+        name, held = str(place.relative_to(DATA)), [log for log in find_logs([str(place)]) if log.size]
+        yield from _calls(f"{name} as a table", write(table_of(held), folder / name / "a.parquet"))
     for dialect in ("share_group_state", "control_records"):
         out = folder / dialect
         call = [sys.executable, "-m", "share_state", *_SIMULATED, f"--dialect={dialect}", f"--out={out}"]
@@ -125,7 +126,7 @@ def run_all(todo: Sequence[Case], root: Path, folder: Path) -> list[Rows]:
     places = [folder / str(number) for number in range(len(todo))]
     for place in places:
         place.mkdir(parents=True)
-    environment = os.environ | {"PYTHONPATH": str(root), "SHARE_STATE_LIMITS__EXPORT_AGE": "0"}
+    environment = os.environ | {"PYTHONPATH": str(root)}
     calls = json.dumps([(str(place), case.arguments) for place, case in zip(places, todo, strict=True)])
     runner = [str(python) if python.exists() else sys.executable, "-c", RUNNER]
     subprocess.run(runner, input=calls, text=True, env=environment, check=True, cwd=root)
@@ -136,13 +137,29 @@ def rows_of(place: Path) -> Rows:
     """What a command left in a folder: exit code, output and tables."""
     rows: Rows = {"exit code": [{"code": (place / "exit code").read_text(encoding="utf-8")}]}
     for name in ("stdout", "stderr"):
-        lines = (place / name).read_text(encoding="utf-8").splitlines()
-        rows[name] = [{"line": _OF_A_RUN.sub("...", line.replace(str(place), "."))} for line in lines]
+        text = _RUN.sub("run", (place / name).read_text(encoding="utf-8").replace(str(place), "."))
+        rows[name] = [{"line": line} for line in text.splitlines()]
+        if len(rows[name]) == 1 and text.startswith("{"):
+            rows |= {f"{name} {key}": _as_rows(value) for key, value in json.loads(text).items() if key not in OF_A_RUN}
+            del rows[name]
     for log in sorted(place.rglob("_delta_log")):
         table = DeltaTable(str(log.parent)).to_pyarrow_table()
         kept = [name for name in table.column_names if name not in OF_A_RUN]
         rows[log.parent.name] = table.select(kept).to_pylist()
     return rows
+
+
+def _as_rows(value: Any) -> list[dict[str, Any]]:
+    every = [_of_any_run(one) for one in (value if isinstance(value, list) else [value])]
+    return [one if isinstance(one, dict) else {"value": one} for one in every]
+
+
+def _of_any_run(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_of_any_run(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _of_any_run(one) for key, one in value.items() if key not in OF_A_RUN}
+    return value
 
 
 def differences(old: Rows, new: Rows) -> Iterator[str]:
@@ -151,16 +168,22 @@ def differences(old: Rows, new: Rows) -> Iterator[str]:
         if name not in old or name not in new:
             yield f"{name}: only {'here' if name in new else 'there'}, {len(new.get(name, old.get(name, [])))} rows"
             continue
-        columns = [{column for row in rows[name] for column in row} for rows in (old, new)]
-        if old[name] and new[name] and columns[0] != columns[1]:
-            yield f"- {name}: columns {sorted(columns[0] - columns[1])}"
-            yield f"+ {name}: columns {sorted(columns[1] - columns[0])}"
-        common = columns[0] & columns[1] if old[name] and new[name] else columns[0] | columns[1]
-        there, here = (Counter(_text(row, common) for row in rows[name]) for rows in (old, new))
-        for sign, lost in (("-", there - here), ("+", here - there)):
-            if lost:
-                yield f"{sign} {name}: {lost.total()} of {len(old[name])} rows"
-                yield from (f"    {sign} {text[:300]}" for text in list(lost)[:_SHOWN])
+        there, here = ({column for row in rows[name] for column in row} for rows in (old, new))
+        common = there & here if old[name] and new[name] else there | here
+        if old[name] and new[name] and there != here:
+            yield f"{name}: columns only there {sorted(there - here)}, only here {sorted(here - there)}"
+        before, after = (Counter(_text(row, common) for row in rows[name]) for rows in (old, new))
+        gone, come = list((before - after).elements()), list((after - before).elements())
+        if gone or come:
+            yield f"{name}: {len(gone)} of {len(old[name])} rows are not here, {len(come)} not there"
+        for lost, added in list(zip_longest(gone, come, fillvalue="{}"))[:_SHOWN]:
+            yield f"    {_changes(json.loads(lost), json.loads(added))}"
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The values that differ between two rows, or the row if there is only one."""
+    names = [name for name in old or new if not old or not new or old[name] != new[name]]
+    return ", ".join(f"{name}: {old.get(name)!s:.150} -> {new.get(name)!s:.150}" for name in names)
 
 
 def _text(row: Mapping[str, Any], columns: set[str]) -> str:

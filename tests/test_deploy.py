@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from share_state.cli.main import FOUND, UNUSABLE, run
+from share_state.cli.command import FOUND, UNUSABLE
+from share_state.cli.main import run
 from share_state.config.loading import load_settings
 from share_state.delta.reader import CommittedTables
 from tests.profiles import nightly

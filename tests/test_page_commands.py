@@ -8,7 +8,7 @@ import pytest
 
 import share_state
 from docs.page_commands import HOME, PAGES, PageCommand, commands, example_folder, execute, matches, parse, python_calls
-from share_state.cli.main import FOUND
+from share_state.cli.command import FOUND
 
 RENEW = "run: python -m docs.page_commands PAGE"
 COMMANDS = [command for page in PAGES for command in commands(page)]

@@ -25,7 +25,7 @@ def test_the_workflow_runs_targets_of_the_makefile():
     assert {command.removeprefix("make ") for command in commands} <= TARGETS
 
 
-def test_the_workflow_tests_each_python_that_the_project_names_and_the_oldest_dependencies():
+def test_the_workflow_tests_each_named_python_and_the_oldest_dependencies():
     matrix = _workflow()["jobs"]["test"]["strategy"]["matrix"]
     classifiers = PYPROJECT["project"]["classifiers"]
     named = [name.rpartition(" ")[2] for name in classifiers if re.search(r"Python :: 3\.\d+$", name)]

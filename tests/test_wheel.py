@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from share_state import __version__
-from share_state.cli.main import DONE, UNUSABLE
+from share_state.cli.command import DONE, UNUSABLE
 from share_state.errors import EXTRAS
 from tests.cli.every_command import CALLS, CLUSTER, prepare
 from tests.profiles import nightly

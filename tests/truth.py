@@ -5,11 +5,12 @@ An independent model: it shares no code with share_state and works offset by off
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 DATA = Path(__file__).parent / "data"
 
@@ -130,7 +131,7 @@ def _expected_state(row: dict) -> dict:
     }
 
 
-def value_by_offset(batches: list[list[int]]) -> dict[int, tuple[int, int]]:
+def value_by_offset(batches: Iterable[Sequence[int]]) -> dict[int, tuple[int, int]]:
     """Offset -> the greatest (delivery count, state) of the batches [first, last, state, count] that cover it."""
     values: dict[int, tuple[int, int]] = {}
     for first, last, state, count in batches:
@@ -139,9 +140,10 @@ def value_by_offset(batches: list[list[int]]) -> dict[int, tuple[int, int]]:
     return values
 
 
-def runs(values: Iterable[tuple[int, object]]) -> Iterator[tuple[int, int, object]]:
+def runs(values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, int, Any]]:
     """(first, last, value) of neighbouring offsets of equal value, longest runs first to last."""
-    first = last = value = None
+    first: int | None = None
+    last, value = 0, None
     for offset, here in values:
         if first is not None and offset == last + 1 and here == value:
             last = offset

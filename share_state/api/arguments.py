@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeGuard, TypeVar,
 from share_state.config.declaration import OptionSpec, python
 from share_state.config.input_spec import ARGUMENTS, input_options, spec_of_options, texts_of_options
 from share_state.errors import InputError, ShareStateError
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.sources.as_of import AsOf
-from share_state.sources.object_stores import normalize_address
 from share_state.sources.topics import Topics, topics_of
+from share_state.stores.paths import normalize_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,10 +26,10 @@ from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE
 from share_state.errors import ShareStateError
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.across_logs import name_topics, read_groups, settle_timeline
-from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.task import decoded_batches, timeline_batches
 from share_state.schema.declarations import arrow_type, table_schema
-from share_state.sources.object_stores import normalize_address
+from share_state.stores.paths import normalize_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

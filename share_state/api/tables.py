@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from share_state.errors import SetupError
-from share_state.pipeline.executor import Executor, LocalExecutor
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def write_tables(
     Raises:
         WarehouseError: if the folder holds something else, or cannot be written.
     """
-    from share_state.delta.warehouse import warehouse_lock  # noqa: PLC0415
+    from share_state.delta.warehouse_place import warehouse_lock  # noqa: PLC0415
     from share_state.pipeline.reconstruct import audit_note, run_reconstruct  # noqa: PLC0415  Delta is slow to import
 
     texts = {**(options or {}), "judge": plan.judging}
@@ -100,7 +101,7 @@ def check_writable(session: "SparkSession | None", warehouse: str) -> tuple[str,
         WarehouseError: if the folder holds something else.
     """
     if session is None:
-        from share_state.delta.warehouse import check_warehouse_path  # noqa: PLC0415
+        from share_state.delta.warehouse_place import check_warehouse_path  # noqa: PLC0415
 
         check_warehouse_path(warehouse)
         return warehouse, None

@@ -8,18 +8,19 @@ from typing import Annotated, get_args
 
 import typer
 
+from share_state.cli.command import DONE, FOUND, Quiet, Verbose, command
 from share_state.cli.input_options import InputOptions
-from share_state.cli.main import DONE, FOUND, Quiet, Verbose, command
 from share_state.cli.options import FailingSeverity, Json, SparkConf, announce_compiling, pairs
 from share_state.config.input_spec import KEYS, input_options
 from share_state.config.loading import Assignment, load_settings, settings_for
 from share_state.config.model import AuditSettings, ReportSettings, config_fingerprint
-from share_state.delta.warehouse import Warehouse, warehouse_lock
+from share_state.delta.warehouse import Warehouse
+from share_state.delta.warehouse_place import warehouse_lock
 from share_state.errors import ShareStateError, pluralize, require
 from share_state.fold.limits import Limits
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import Progress
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.planning import build_plan
+from share_state.pipeline.progress import Progress
 from share_state.pipeline.result import RunResult
 from share_state.report import console
 from share_state.report.audit_data import AuditReport, read_report

@@ -25,7 +25,8 @@ def words_to_complete() -> list[str]:
 
 def complete_rule(incomplete: str) -> list[str]:
     """Complete `--rule CODE=SEVERITY`: codes, then their severities."""
-    from share_state.rules.registry import OFF, SEVERITIES, registered  # noqa: PLC0415  rules import the fold
+    from share_state.rules.breaches import OFF, SEVERITIES  # noqa: PLC0415  rules import the fold
+    from share_state.rules.registry import registered  # noqa: PLC0415  rules import the fold
 
     return _complete_pair(incomplete, registered(), (*SEVERITIES, OFF))
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
+from share_state.cli.command import Bundle
 from share_state.cli.completion import complete_limit, complete_rule
-from share_state.cli.main import Bundle
 from share_state.cli.options import announce_compiling, pairs
 from share_state.config.declaration import OptionSpec, parse_limit
 from share_state.config.input_spec import (
@@ -209,7 +209,7 @@ def open_plan(
     Raises:
         ShareStateError: if an option or an input cannot be used.
     """
-    from share_state.pipeline.plan import build_plan  # noqa: PLC0415  `topics` starts without Delta
+    from share_state.pipeline.planning import build_plan  # noqa: PLC0415  `topics` starts without Delta
     from share_state.spark.choice import ExecutorChoice, open_sorter  # noqa: PLC0415
 
     with open_sorter(choice or ExecutorChoice()) as sorter:

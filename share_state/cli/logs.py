@@ -8,16 +8,16 @@ from typing import Annotated, Literal
 
 import typer
 
+from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions, Inputs, open_plan
-from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import DeliveryLimit, FailOn, Group, Json, Partition, Running, Topic, fails
 from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE, LATER_OPTIONS, OPTIONS, FieldNames
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.across_logs import judge_input, name_topics
-from share_state.pipeline.executor import Progress
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.progress import Progress
 from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.result import EXTENT_NOTES, summarize
 from share_state.pipeline.task import OutputSpec

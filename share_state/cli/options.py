@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
+from share_state.cli.command import Bundle, Quiet, Verbose
 from share_state.cli.completion import complete_group, complete_topic
-from share_state.cli.main import Bundle, Quiet, Verbose
 from share_state.errors import ShareStateError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def pairs(given: Sequence[str] | None, option: str = "--spark-conf", form: str =
 
 def fails(by_severity: Mapping[str, int], fail_on: str) -> bool:
     """Whether there are findings at or above a severity."""
-    from share_state.rules.registry import at_or_above  # noqa: PLC0415
+    from share_state.rules.breaches import at_or_above  # noqa: PLC0415
 
     return any(by_severity.get(severity) for severity in at_or_above(fail_on))
 

@@ -9,18 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
+from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions, Inputs, open_plan
-from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import FailOn, Json, Out, Running, fails
 from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE, JUDGE_STATE
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import warehouse_lock
+from share_state.delta.warehouse_place import warehouse_lock
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.durations import duration_text
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import to_datetime
 from share_state.pipeline.across_logs import EXTENDED
-from share_state.pipeline.executor import Progress
+from share_state.pipeline.progress import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.pipeline.result import TOPICS_NOTE, WRITER
 from share_state.report.console import format_time, print_findings, print_json, print_line

@@ -5,21 +5,22 @@ from typing import Annotated
 
 import typer
 
+from share_state.cli.command import Quiet, command
 from share_state.cli.completion import complete_group
 from share_state.cli.input_options import InputOptions, open_plan
-from share_state.cli.main import Quiet, command
 from share_state.cli.options import Json
 from share_state.config.input_spec import InputSpec
 from share_state.config.loading import settings_for
 from share_state.config.sections import Release
 from share_state.errors import ShareStateError, pluralize
 from share_state.kafka.releases import RELEASES
-from share_state.pipeline.executor import Progress
-from share_state.pipeline.inputs import AUTO, find_cluster_address
+from share_state.pipeline.progress import Progress
 from share_state.repairs.commands import KafkaTools
 from share_state.repairs.repair_plan import SUFFIXES, make_plan
 from share_state.repairs.status import audited, open_warehouse
 from share_state.report import console
+from share_state.sources.formats import AUTO
+from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.kafka_client import bootstrap_servers
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions
-from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import FailOn, Json, fails
 from share_state.errors import pluralize
 from share_state.report import console
@@ -37,7 +37,7 @@ def topics(
     from share_state.sources.topics_file import collect_topics, topics_text  # noqa: PLC0415
 
     if any(one.startswith(SCHEME) for one in inputs):
-        from share_state.pipeline.inputs import find_cluster_address  # noqa: PLC0415  imports Delta
+        from share_state.sources.input_detection import find_cluster_address  # noqa: PLC0415  imports Delta
         from share_state.sources.kafka_client import read_client_properties  # noqa: PLC0415
         from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415  the client library is an extra
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from share_state.cli.main import Quiet, command
+from share_state.cli.command import Quiet, command
 from share_state.errors import SetupError, require
 from share_state.fold.checkpoint import RowDigest, checkpoint_row, checkpoint_share_partitions, restore_checkpoint
 from share_state.fold.dialect import verify_cutoff
@@ -32,7 +32,7 @@ from share_state.kafka.control_records import CONTROL_RECORD, ControlRecords
 from share_state.kafka.record_batches import Chunk, locate_records
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
-from share_state.pipeline.executor import Progress
+from share_state.pipeline.progress import Progress
 from share_state.rules.findings import judge, judge_records
 from share_state.simulator.simulation import simulate
 from share_state.sources import jars

@@ -1,16 +1,15 @@
-"""Commands that read tables and print: `show` and `groups`; and `rules`."""
+"""Commands that read tables and print: `show` and `groups`; and `rules`.
+
+They import what they call in their bodies: a shell that completes a group imports this module and waits for it.
+"""
 
 from typing import Annotated
 
 import typer
 
+from share_state.cli.command import command
 from share_state.cli.completion import complete_group
-from share_state.cli.main import command
 from share_state.cli.options import Group, Json, Partition, Topic, Warehouse
-from share_state.fold.fold_options import SharePartitionFilter
-from share_state.report import console
-from share_state.report.cluster_use import print_cluster
-from share_state.report.show import describe_groups, print_groups, print_state, print_state_json
 
 
 @command("share-state show /lake/share_state --group orders-app --topic orders")
@@ -27,6 +26,10 @@ def show(
     ] = False,
 ) -> None:
     """Print offsets, lag and records in flight."""
+    from share_state.fold.fold_options import SharePartitionFilter  # noqa: PLC0415  imports numba
+    from share_state.report.cluster_use import print_cluster  # noqa: PLC0415
+    from share_state.report.show import print_state, print_state_json  # noqa: PLC0415
+
     selection = SharePartitionFilter(group, topic, partition)
     if cluster:
         print_cluster(warehouse, as_json=as_json)
@@ -47,20 +50,24 @@ def groups(
     as_json: Json = False,
 ) -> None:
     """Print members, assignment and lag of share groups."""
+    from share_state.report.console import print_json  # noqa: PLC0415  imports numba
+    from share_state.report.show import describe_groups, print_groups  # noqa: PLC0415
+
     found = describe_groups(warehouse, group)
-    console.print_json(found) if as_json else print_groups(found, group=group, members=members)
+    print_json(found) if as_json else print_groups(found, group=group, members=members)
 
 
 @command("share-state rules --json")
 def rules(as_json: Json = False) -> None:
     """List the rules: what must hold, severity and source."""
-    from share_state.rules.registry import registered  # noqa: PLC0415  rules import the fold
+    from share_state.report.console import print_json, print_table  # noqa: PLC0415  imports numba
+    from share_state.rules.registry import registered  # noqa: PLC0415
 
     listed = [
         {"rule": rule.code, "severity": rule.severity, "statement": rule.statement, "source": rule.source}
         for rule in sorted(registered().values(), key=lambda rule: rule.code)
     ]
     if as_json:
-        console.print_json(listed)
+        print_json(listed)
     else:
-        console.print_table(["RULE", "SEVERITY", "STATEMENT", "SOURCE"], [list(rule.values()) for rule in listed])
+        print_table(["RULE", "SEVERITY", "STATEMENT", "SOURCE"], [list(rule.values()) for rule in listed])

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from share_state.cli.main import DONE, FOUND, command
+from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.options import Json, pairs
 from share_state.config.sections import Release
 from share_state.errors import pluralize

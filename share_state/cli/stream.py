@@ -16,19 +16,19 @@ from typing import Annotated, Any
 
 import typer
 
+from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions
-from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import FailOn, Json, Out, Running, announce_compiling, fails
 from share_state.cli.reconstruct import print_findings, print_size
+from share_state.config.input_spec import InputSpec
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
+from share_state.delta.warehouse_place import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, ShareStateError, WarehouseError, require
 from share_state.fold.limits import Limits
 from share_state.pipeline.dead_letter_checks import StreamLetters
-from share_state.pipeline.executor import LOCAL_MASTER, Progress
 from share_state.pipeline.facts import merge_topics, read_adjacent_topics, settle_live_limits
-from share_state.pipeline.inputs import find_cluster_address, find_dead_letters
-from share_state.pipeline.plan import ask_limits
+from share_state.pipeline.planning import ask_limits
+from share_state.pipeline.progress import Progress
 from share_state.pipeline.resume import INITIAL, discard_unused, open_stream
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_tables import StreamProgress, StreamRun, StreamTables
@@ -36,10 +36,12 @@ from share_state.report import console
 from share_state.report.console import print_line
 from share_state.report.prometheus import StreamMetrics, serve_metrics
 from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.input_detection import find_cluster_address, find_dead_letters
 from share_state.sources.kafka_client import read_client_properties
-from share_state.sources.object_stores import absolute_address, to_path
 from share_state.sources.topics import Topics, read_topics
 from share_state.spark.choice import names_schema
+from share_state.spark.masters import LOCAL_MASTER
+from share_state.stores.paths import absolute_address, to_path
 
 _TOPICS_SECONDS = 10.0
 _LOG = logging.getLogger("share_state")
@@ -66,7 +68,13 @@ def _check_places(source: str, out: str, checkpoint: str) -> None:
 
     Raises:
         InputError: if one of them is within another.
+        WarehouseError: if no stream can write to `out`.
     """
+    check_warehouse_path(out)
+    if names_schema(out):
+        raise WarehouseError(
+            f"{out}: a stream writes to a folder or an address, not to a schema; give ./{out} or a path"
+        )
     places = {"--checkpoint": checkpoint, "--out": out, "INPUT": source}
     folders = {name: place for name, place in places.items() if not find_cluster_address([place])}
     paths = {name: f"{to_path(place).resolve()}/" for name, place in folders.items()}
@@ -143,47 +151,19 @@ def stream(
 ) -> int:
     """Keep the tables current while share groups run."""
     progress, milliseconds = Progress(quiet=running.quiet), _milliseconds(trigger)
-    check_warehouse_path(out)
-    if names_schema(out):
-        raise WarehouseError(
-            f"{out}: a stream writes to a folder or an address, not to a schema; give ./{out} or a path"
-        )
     _check_places(source, out, checkpoint)
     spec = options.spec([])
     limits, state_partitions = spec.limits.to_limits(), spec.state_partitions
     kafka_properties = options.get("kafka_properties")
-    named = read_topics(spec.topics) if spec.topics else Topics()
     if find_cluster_address([source]):
         live, limits = _cluster(source, kafka_properties, limits, once)
+        named = read_topics(spec.topics) if spec.topics else Topics()
 
-        def known() -> Topics:
+        def fetch_topics() -> Topics:
             return merge_topics(live(), named)
-    elif "://" not in source and not Path(source).is_dir():
-        raise InputError(f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns")
-    elif "://" not in source and not any(Path(source).rglob("*.parquet")) and any(Path(source).rglob("*.log")):
-        raise InputError(
-            f"{source}: segments of a log, which `share-state audit` reads; give a folder of Parquet files"
-        )
     else:
-        adjacent, notes = (None, []) if spec.topics else read_adjacent_topics([source], [])
-        for note in [*notes, *([adjacent.note] if adjacent else [])]:
-            _LOG.info("%s", note)
-        given = adjacent.topics if adjacent else named
-
-        def known() -> Topics:
-            return given
-
-    letters = None
-    if spec.dead_letters:
-        find = partial(find_dead_letters, spec.dead_letters, kafka_properties)
-        find()
-        letters = StreamLetters(
-            find,
-            severities=spec.rules,
-            state_partitions=state_partitions,
-            copied_last=spec.dead_letters_copied_last,
-            **({"seconds": inf} if once else {}),
-        )
+        fetch_topics = _topics_of_folder(source, spec)
+    letters = _letters(spec, kafka_properties, once=once)
     require("pyspark", "pandas", "google.protobuf")
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
     from share_state.spark.streaming import StreamSpec, check_readable, run_stream  # noqa: PLC0415
@@ -198,7 +178,7 @@ def stream(
         texts = {**options.texts, "checkpoint": checkpoint}
         with (
             discard_unused(out, folder, run),
-            StreamTables(out, run, fold, options=texts, topics=known, letters=letters) as tables,
+            StreamTables(out, run, fold, options=texts, topics=fetch_topics, letters=letters) as tables,
         ):
             what = StreamSpec(
                 inputs[0],
@@ -217,13 +197,8 @@ def stream(
             choice, latest = running.choice, deque[StreamProgress](maxlen=1)
             with ExitStack() as opened:
                 if prometheus_port is not None:
-                    metrics = StreamMetrics(
-                        tables,
-                        lambda: latest[-1] if latest else None,
-                        warehouse=out,
-                        limits=limits,
-                        most=prometheus_share_partitions,
-                    )
+                    shown = {"warehouse": out, "limits": limits, "most": prometheus_share_partitions}
+                    metrics = StreamMetrics(tables, lambda: latest[-1] if latest else None, **shown)
                     opened.callback(serve_metrics(prometheus_address, prometheus_port, metrics))
                 spark = opened.enter_context(
                     session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, progress=progress)
@@ -237,6 +212,43 @@ def stream(
     found = result.plain() | {"warehouse": out, "micro_batch": tables.run.batch if tables.run.batch >= 0 else None}
     console.print_json(found) if as_json else _print_result(found, source)
     return FOUND if fails(result.by_severity, fail_on) else DONE
+
+
+def _topics_of_folder(source: str, spec: InputSpec) -> Callable[[], Topics]:
+    """What is known of topics if the records are in a folder of Parquet files.
+
+    Raises:
+        InputError: if it is not such a folder.
+    """
+    if "://" not in source and not Path(source).is_dir():
+        raise InputError(f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns")
+    if "://" not in source and not any(Path(source).rglob("*.parquet")) and any(Path(source).rglob("*.log")):
+        raise InputError(
+            f"{source}: segments of a log, which `share-state audit` reads; give a folder of Parquet files"
+        )
+    if spec.topics:
+        topics = read_topics(spec.topics)
+    else:
+        adjacent, notes = read_adjacent_topics([source], [])
+        for note in [*notes, *([adjacent.note] if adjacent else [])]:
+            _LOG.info("%s", note)
+        topics = adjacent.topics if adjacent else Topics()
+    return lambda: topics
+
+
+def _letters(spec: InputSpec, kafka_properties: str | None, *, once: bool) -> StreamLetters | None:
+    """Matches the dead letters that a spec names; None for none."""
+    if not spec.dead_letters:
+        return None
+    find = partial(find_dead_letters, spec.dead_letters, kafka_properties)
+    find()
+    return StreamLetters(
+        find,
+        severities=spec.rules,
+        state_partitions=spec.state_partitions,
+        copied_last=spec.dead_letters_copied_last,
+        **({"seconds": inf} if once else {}),
+    )
 
 
 def _print_result(found: Mapping[str, Any], source: str) -> None:

@@ -30,7 +30,7 @@ from share_state.config.model import (
 from share_state.config.sections import Column
 from share_state.errors import ShareStateError, printable
 from share_state.rules.registry import registered
-from share_state.sources.object_stores import regular_path, to_path
+from share_state.stores.paths import regular_path, to_path
 
 _EXAMPLE = "conf/audit.yaml"
 _NO_FILE = "the configuration"

@@ -18,7 +18,7 @@ from share_state.config.declaration import NEST, PREFIX
 from share_state.config.input_spec import InputSpec
 from share_state.config.sections import InputSettings, PathText, RuleCode, Section, Severity, Source
 from share_state.errors import printable
-from share_state.sources.object_stores import to_path
+from share_state.stores.paths import to_path
 
 KeyPath = tuple[str | int, ...]
 """The names from the top of the configuration to a value; a list item is named by its number."""

@@ -20,7 +20,9 @@ from share_state.config.declaration import (
 )
 from share_state.fold.limits import GroupLimits, Limits
 from share_state.kafka.releases import RELEASES
-from share_state.sources.object_stores import normalize_address
+from share_state.sources.formats import AUTO, format_names
+from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.stores.paths import normalize_address
 
 HISTORY, LATEST = "history", "latest"
 """Which records of classic consumer groups are judged: all in the log, or the latest of each group."""
@@ -48,16 +50,18 @@ def _to_address(path: str) -> str:
     return address
 
 
-FileFormat = Literal["auto", "segments", "table", "dump-log", "console-json"]
-Format = Literal[FileFormat, "kafka"]
 Column = Literal["key", "value", "topic", "partition", "offset", "timestamp"]
 Dialect = Literal["auto", "share_group_state", "control_records"]
 Claims = Literal["history", "latest"]
 Mode = Literal["strict", "best-effort"]
 if TYPE_CHECKING:
     Release = str
+    FileFormat = str
+    Format = str
 else:
     Release = Literal[tuple(RELEASES)]
+    FileFormat = Literal[(AUTO, *format_names())]
+    Format = Literal[(AUTO, *format_names(), KAFKA_FORM)]
 Severity = Annotated[Literal["error", "warning", "info", "off"], BeforeValidator(_off_if_false)]
 RuleCode = Annotated[str, AfterValidator(_is_registered)]
 PathText = Annotated[

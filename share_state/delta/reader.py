@@ -25,7 +25,7 @@ from share_state.errors import (
     inodes_error,
 )
 from share_state.schema.declarations import table_schema
-from share_state.sources.object_stores import StoreUnavailableError, delta_storage_options, parse_address, store_error
+from share_state.stores.object_stores import StoreUnavailableError, delta_storage_options, parse_address, store_error
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

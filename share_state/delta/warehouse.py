@@ -5,16 +5,10 @@ together, and readers use no others. A run locks the folder that it writes to. O
 refuses to commit if another run has committed since it began.
 """
 
-import fcntl
-import json
-import os
-import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,7 +20,6 @@ from share_state.delta.merge import lost_table, merge_errors, merged_rows, overt
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
-    check_delta_path,
     commit_errors,
     damaged_files,
     delete_folder,
@@ -38,172 +31,28 @@ from share_state.delta.reader import (
     refuse_link,
     run_ids,
     version_to_read,
-    warehouse_errors,
 )
 from share_state.delta.staging import STAGING_PREFIX, Staging
-from share_state.errors import InputError, WarehouseError, reason_of
+from share_state.errors import InputError, WarehouseError
 from share_state.schema import declarations
 from share_state.schema.declarations import stored_schema, table_schema
-from share_state.sources.object_stores import StorePath, absolute_address, delta_storage_options
+from share_state.stores.object_stores import delta_storage_options
+from share_state.stores.paths import absolute_address
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
+from share_state.delta.table_columns import RowStream, missing_columns
+from share_state.delta.warehouse_place import ALL_TABLES, EMPTY_FOLDER_HINT, missing_folders
 
-CORE_TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
-"""The tables of every run; `runs` is committed last."""
-
-AUDIT_TABLES = ("share_partition_history", "carried_share_partitions", "carried_logs", "group_outcomes")
-"""The further tables of an audit."""
-
-OPTIONAL_TABLES = ("timeline",)
-"""The tables of a run that asks for them."""
-
-GROUP_TABLES = ("share_groups", "share_group_members", "share_group_partitions")
-"""The tables of a run whose input holds the group side."""
-
-CLAIM_TABLES = ("sticky_claim", "effective_previous_assignment")
-"""The tables about classic consumer groups, if any member claims a partition."""
-
-DEAD_LETTER_TABLES = ("archiving_ranges", "dead_letters", "lost_dead_letters")
-"""The tables of a run with dead-letter topics."""
-
-ALL_TABLES = (*CORE_TABLES, *AUDIT_TABLES, *OPTIONAL_TABLES, *GROUP_TABLES, *CLAIM_TABLES, *DEAD_LETTER_TABLES)
-
-_FIX = "give an empty folder"
-_LOCK = ".lock"
-_LOCK_HOLDER = ".lock.holder.json"
-_BATCH_BYTES = 16 << 20
-"""delta-rs keeps the order of rows within a batch only; most tables are one batch."""
 PROPERTIES = {"delta.checkpointInterval": "10"}
 """Of every table: opening one reads a checkpoint of its log and at most 9 entries; by delta-rs' default, up to 99."""
+
+
 _HISTORY_TABLES = ("share_partition_history", "runs")
+
+
 _MOST_SMALL_FILES, _COMPACTED_BYTES = 16, 16 << 20
 """Small files of many nights become one; such a file is cheap to rewrite when its oldest night expires."""
-
-
-def missing_folders(root: str) -> list[Path]:
-    """The folder and its parents that do not exist, the deepest first; none for an address in an object store."""
-    path = Path(root).absolute()
-    return [] if "://" in root else [folder for folder in (path, *path.parents) if not folder.exists()]
-
-
-def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
-    """Refuse a place that holds anything but a warehouse.
-
-    Args:
-        root: a folder or an address in an object store.
-        tables: the tables that may be there.
-    Raises:
-        WarehouseError: if it is a file, cannot be read, or holds other things; if an object store refuses.
-    """
-    if "://" in root:
-        _check_address(root, tables)
-        return
-    check_delta_path(root)
-    path = Path(root)
-    try:
-        if path.is_symlink() and not path.exists():
-            raise WarehouseError(f"{root}: a dangling symbolic link is here; give a folder for the tables")
-        if path.exists() and not path.is_dir():
-            raise WarehouseError(f"{root}: a file is here; give a folder for the tables")
-        entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")] if path.exists() else []
-    except OSError as error:
-        raise WarehouseError(f"{root}: cannot be read ({error.strerror}); give a folder for the tables") from None
-    for entry in entries:
-        if entry.name in tables:
-            refuse_link(str(entry))
-    # A killed run leaves its lock file, and may leave a table that has no commit yet.
-    was_locked = (path / _LOCK).exists()
-    known = {
-        entry.name for entry in entries if entry.name in tables and (was_locked or next(entry.glob("**/*.json"), None))
-    }
-    # A Delta table at the place itself (`decode --out`) is replaced whole; its log names the files that are its own.
-    foreign = [entry.name for entry in entries if entry.name not in known and "_delta_log" not in known]
-    if foreign:
-        raise _occupied(root, foreign[0])
-    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    if not existing.is_dir():
-        raise WarehouseError(f"{root}: {existing} is a file; give a folder for the tables")
-
-
-def _check_address(root: str, tables: Sequence[str]) -> None:
-    try:
-        path = StorePath.at(root)
-        if path.is_file():
-            raise WarehouseError(f"{root}: a file is here; give a folder for the tables")
-        path.check_bucket()
-        names = [name for name in path.names() if not name.startswith(".")]
-    except InputError as error:
-        raise WarehouseError(str(error)) from None
-    foreign = [name for name in names if name not in tables and "_delta_log" not in {*names} & {*tables}]
-    if foreign:
-        raise _occupied(root, foreign[0])
-
-
-def _occupied(root: str, name: str) -> WarehouseError:
-    return WarehouseError(f"{root}: holds something else ({name}); give an empty folder or a warehouse")
-
-
-@contextmanager
-def warehouse_lock(root: str, command: str) -> Iterator[None]:
-    """Lock a warehouse while a command writes to it; an address in an object store is not locked.
-
-    The operating system releases the lock when the process ends, so a killed run blocks nobody.
-
-    Args:
-        root: the warehouse; its folder is created if it does not exist.
-        command: the command that writes, for the error of another one.
-    Raises:
-        WarehouseError: if another run holds the lock, or the folder cannot be written.
-    """
-    if "://" in root:
-        yield
-        return
-    path, made = Path(root), missing_folders(root)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = (path / _LOCK).open("a", encoding="utf-8")
-    except OSError as error:
-        raise WarehouseError(
-            f"{root}: cannot be written ({reason_of(root, error)}); give a folder for the tables"
-        ) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A run that failed before it wrote anything has deleted its lock file.
-            is_current = os.path.samestat(os.fstat(lock.fileno()), (path / _LOCK).stat())
-        except OSError:
-            is_current = False
-        if not is_current:
-            raise WarehouseError(
-                f"{root}: locked by {_lock_holder(path)}; wait until it is done, or give another warehouse"
-            ) from None
-        holder = {
-            "command": command,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        try:
-            with warehouse_errors(root):
-                (path / _LOCK_HOLDER).write_text(json.dumps(holder), encoding="utf-8")
-                for staged in path.glob(f"{STAGING_PREFIX}*"):
-                    delete_folder(str(staged))  # of a run that was killed
-            yield
-        finally:
-            (path / _LOCK_HOLDER).unlink(missing_ok=True)
-            if [entry.name for entry in path.iterdir()] == [_LOCK]:
-                (path / _LOCK).unlink()
-                for folder in made:
-                    folder.rmdir()
-
-
-def _lock_holder(path: Path) -> str:
-    try:
-        holder = json.loads((path / _LOCK_HOLDER).read_text(encoding="utf-8"))
-        return f"`share-state {holder['command']}`, process {holder['pid']} on {holder['host']} since {holder['since']}"
-    except (OSError, ValueError, KeyError):
-        return "another run"
 
 
 @dataclass(slots=True)
@@ -229,6 +78,8 @@ class Commit:
 
 class Warehouse:
     """Writes the tables of one run; a context manager that deletes on exit what the run staged, and what failed.
+
+    Size: one method per operation on the tables of a run; all share what the run has opened and committed.
 
     Attributes:
         root: path or address.
@@ -362,7 +213,7 @@ class Warehouse:
 
     def run_ids(self, table: str) -> set[str]:
         """The runs that have rows in a table."""
-        with commit_errors(self.folder(table), _FIX):
+        with commit_errors(self.folder(table), EMPTY_FOLDER_HINT):
             existing = self._table(table)
             return set() if existing is None else run_ids(self.folder(table), table, existing)
 
@@ -377,7 +228,7 @@ class Warehouse:
         notes = []
         for table in _HISTORY_TABLES:
             place = self.folder(table)
-            with commit_errors(place, _FIX):
+            with commit_errors(place, EMPTY_FOLDER_HINT):
                 if (existing := self._table(table)) is None or not (damaged := damaged_files(place, existing)):
                     continue
                 filesystem, folder = open_filesystem(place)
@@ -402,7 +253,7 @@ class Warehouse:
                 if all(time < datetime.now(UTC) - timedelta(days=days) for time in times):
                     filesystem.delete_dir(found.path)
         for table in tables:
-            with commit_errors(self.folder(table), _FIX):
+            with commit_errors(self.folder(table), EMPTY_FOLDER_HINT):
                 if (existing := self._table(table)) is None:
                     continue
                 if table in _HISTORY_TABLES:
@@ -411,7 +262,7 @@ class Warehouse:
 
     def compact_runs(self) -> None:
         """Compact small files of `runs`, which every run reads, after a run that writes no other table."""
-        with commit_errors(self.folder("runs"), _FIX):
+        with commit_errors(self.folder("runs"), EMPTY_FOLDER_HINT):
             if (existing := self._table("runs")) is not None:
                 _compact(existing)
 
@@ -473,7 +324,7 @@ class Warehouse:
         if table != "runs" and not self._is_begun and self._version("runs") != self._runs_version:
             raise self._overtaken()
         self._is_begun = True
-        with commit_errors(path, _FIX):
+        with commit_errors(path, EMPTY_FOLDER_HINT):
             existing = self._table(table)
             if table == "runs" and (None if existing is None else existing.version()) != self._runs_version:
                 raise self._overtaken()
@@ -482,7 +333,7 @@ class Warehouse:
             replaced = replaced_runs and existing and run_ids(path, table, existing) & {*replaced_runs}
             one = Commit(path, existing, replaced_runs is None, sorted((replaced and replaced_runs) or ()))
             if existing is not None:
-                one.version, one.missing = existing.version(), _missing_columns(table, path, existing)
+                one.version, one.missing = existing.version(), missing_columns(table, path, existing)
             yield one
             version = one.version + 1 if existing is None and one.version < 0 else self._version(table)
         if version is None or (table != "runs" and version != one.version + 1):
@@ -519,7 +370,7 @@ class Warehouse:
                     options["predicate"] = f"run_id IN ({names})"
             # With retries, delta-rs would append to a table that another run has created meanwhile.
             options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
-            stream = _RowStream(rows, schema)
+            stream = RowStream(rows, schema)
             try:
                 write_deltalake(one.path if existing is None else existing, stream.reader, **options)
             except DeltaError as error:
@@ -532,7 +383,7 @@ class Warehouse:
                 raise stream.error or error from None
 
     def _version(self, table: str) -> int | None:
-        with commit_errors(self.folder(table), _FIX):
+        with commit_errors(self.folder(table), EMPTY_FOLDER_HINT):
             existing = self._table(table)
         return None if existing is None else existing.version()
 
@@ -561,64 +412,3 @@ def _compact(existing: "DeltaTable") -> None:
     small = [file for file in list_files(existing) if file["size_bytes"] < _COMPACTED_BYTES // 2]
     if len(small) > _MOST_SMALL_FILES and not needs_scan(existing):
         existing.optimize.compact(target_size=_COMPACTED_BYTES)
-
-
-def _missing_columns(table: str, path: str, existing: "DeltaTable") -> list[str]:
-    """The declared columns that a table lacks.
-
-    Raises:
-        WarehouseError: if another program wrote it.
-    """
-    declared, found = table_schema(table), pa.schema(existing.schema())
-    foreign = [name for name in found.names if name not in declared.names and not found.field(name).nullable]
-    # A table that share_state wrote has at least the first column.
-    foreign += found.names[: declared.names[0] not in found.names]
-    foreign += [one.name for one in declared if one.name in found.names and not _is_same(one, found.field(one.name))]
-    if foreign:
-        raise WarehouseError(
-            f"{path}: another table is here (with the column {foreign[0]} {found.field(foreign[0]).type}); "
-            f"give an empty folder"
-        )
-    return [name for name in declared.names if name not in found.names]
-
-
-def _is_same(declared: pa.Field, found: pa.Field) -> bool:
-    """Whether Delta stores both types alike, whatever Arrow calls their parts."""
-    from deltalake import Schema  # noqa: PLC0415  slow to import
-
-    return Schema.from_arrow(pa.schema([pa.field("x", declared.type)])) == Schema.from_arrow(
-        pa.schema([pa.field("x", found.type)])
-    )
-
-
-class _RowStream:
-    """Rows with the columns of a table, in its order; those that the rows lack are null.
-
-    Attributes:
-        reader: reads the rows; texts are dictionaries if they are in the first rows, which is faster to write.
-        error: what their source raised.
-    """
-
-    def __init__(self, rows: Iterable[pa.Table], schema: pa.Schema) -> None:
-        pieces = iter(rows)
-        first = next(pieces, schema.empty_table())
-        encoded = {one.name: one.type for one in first.schema if pa.types.is_dictionary(one.type)}
-        self._schema = pa.schema([one.with_type(encoded.get(one.name, one.type)) for one in schema])
-        self.error: Exception | None = None
-        self.reader = pa.RecordBatchReader.from_batches(self._schema, self._batches(chain((first,), pieces)))
-
-    def _batches(self, pieces: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
-        waiting, size = list[pa.Table](), 0
-        try:
-            for rows in pieces:
-                given = {name: rows[name] for name in rows.column_names}
-                columns = [given.get(one.name, pa.nulls(len(rows), one.type)) for one in self._schema]
-                waiting.append(pa.table(columns, self._schema.names).cast(self._schema))
-                size += waiting[-1].nbytes
-                if size >= _BATCH_BYTES:
-                    yield from pa.concat_tables(waiting).combine_chunks().to_batches()
-                    waiting, size = [], 0
-            yield from pa.concat_tables([self._schema.empty_table(), *waiting]).combine_chunks().to_batches()
-        except Exception as error:
-            self.error = error
-            raise

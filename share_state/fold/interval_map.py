@@ -10,7 +10,7 @@ import numpy as np
 from share_state.fold.interval_merge import clip_ranges, priority, range_columns, sweep
 from share_state.fold.outcomes import count_outcome
 from share_state.jit.compile import allocating_kernel, inlined, kernel
-from share_state.kafka.buffers import copy_rows
+from share_state.jit.intrinsics import copy_rows
 from share_state.kafka.delivery_states import ARCHIVING, AVAILABLE, is_illegal_transition, is_terminal
 from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
 

@@ -322,6 +322,8 @@ class Pieces:
 class Folded:
     """A folded log of either dialect.
 
+    Size: the whole result of a fold, one attribute per fact that rules and tables take from it.
+
     Attributes:
         log: the log partition.
         numbers: int64, numbers of the share-partitions that have a state.

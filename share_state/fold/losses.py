@@ -1,6 +1,7 @@
-"""Finds where records of a log are missing or unreadable, for both dialects, while its batches are read.
+"""Finds which records of a log are missing or unreadable, for both dialects, while its batches are read.
 
-A state is suspect if records since its latest snapshot may be missing: `LossTracker` notes from which offsets on.
+A state is suspect if records since its latest snapshot may be missing: `LossTracker` notes from which offsets on, and
+`is_suspect` tells which states that concerns.
 """
 
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from share_state.fold.state_chains import NO_OFFSET
-from share_state.kafka.record_batches import CONTROL, BatchStatus
+from share_state.kafka.record_batches import CONTROL, BatchStatus, missing_offsets
 from share_state.sources.as_of import Window
 
 _LEFT_OUT_OF_COPIES = (BatchStatus.CONFLICT, BatchStatus.UNREPLICATED)
@@ -37,6 +38,11 @@ class Losses:
     def first(self) -> int:
         """The earliest of `offsets`, -1 for none."""
         return min(self.offsets, default=NO_OFFSET)
+
+    def last_before(self, offsets: np.ndarray) -> np.ndarray:
+        """The latest of `offsets` at or before each of some offsets, -1 for none."""
+        lost = np.array([NO_OFFSET, *sorted(self.offsets)])
+        return lost[np.searchsorted(lost, offsets, side="right") - 1]
 
 
 class LossTracker:
@@ -141,6 +147,48 @@ class LossTracker:
         self.next_offset = end if until is None else min(end, until)
         self._last_segment = int(batch["segment"])
 
+    @property
+    def first_offset(self) -> int:
+        """The first offset that counts: that of the log, or of the window."""
+        return max(self._log_start_offset, self._window.from_offset or 0)
+
+    @property
+    def last_lost_offset(self) -> int:
+        """The latest offset, at or after the first that counts, from which records may be missing; -1 for none."""
+        last = self.losses.last
+        return last if last >= self.first_offset else NO_OFFSET
+
+    @property
+    def has_lost_records(self) -> bool:
+        """Whether any record is missing or unreadable, also at the end of the log."""
+        return bool(self.losses.offsets) or self.is_damaged
+
+    def note_missing(self, batches: np.ndarray, records: np.ndarray) -> np.ndarray:
+        """Note the offsets of the window that are missing inside batches.
+
+        Args:
+            batches, records: the BATCH and RECORD rows of a chunk that `take` took.
+        Returns:
+            int64 rows (first missing offset, first offset after the gap).
+        """
+        until = self.next_offset if self._window.until_offset is None else self._window.until_offset
+        missing = np.clip(missing_offsets(batches, records), self.first_offset, until)
+        missing = missing[missing[:, 0] < missing[:, 1]]
+        self.note(missing[:, 0].tolist())
+        return missing
+
+    def note_unreadable(self, offsets: np.ndarray, is_lost: np.ndarray) -> None:
+        """Note the records of a chunk that may be the newest of any share-partition.
+
+        Args:
+            offsets: those of all its records, in log order.
+            is_lost: bool, whether each is such a record.
+        """
+        if is_lost.any():
+            lost = np.concatenate(([False], is_lost, [False]))
+            # The first and the last record of each run of lost records are enough.
+            self.note(offsets[lost[1:-1] & ~(lost[:-2] & lost[2:])].tolist())
+
     def note(self, offsets: Iterable[int]) -> None:
         """Note offsets from which records are missing or unreadable."""
         self._not_admitted += offsets
@@ -162,14 +210,32 @@ class LossTracker:
             self.note([max(self.next_offset, 0)])
         self.admit()
 
-    def end(self, first_offset: int) -> int:
+    @property
+    def end(self) -> int:
         """The offset after the last record; a time selects records, so batches after the last of them do not count."""
         end = self.next_offset if self._window.until_time_ms is None else self.window_end
-        return max(end, first_offset)
+        return max(end, self.first_offset)
 
     def gaps_before(self, end: int) -> list[tuple[int, int, bool]]:
         """The gaps that begin at or before an offset."""
         return [gap for gap in self.gaps if gap[0] <= end]
+
+
+def is_suspect(chains: np.ndarray, last_lost_offset: int | np.ndarray, *, start_is_shown: bool) -> np.ndarray:
+    """Whether records that each state of `__share_group_state` depends on are missing or unreadable.
+
+    A delta names its predecessor, so share_state.fold.draft.control_chains decides it otherwise for control records.
+
+    Args:
+        chains: CHAIN rows of live share-partitions.
+        last_lost_offset: the latest offset from which records may be missing, -1 for none; one for all, or per row.
+        start_is_shown: whether no record of the broker's own log precedes the input; if not, the snapshot of a state
+            that begins with an update may be there.
+    Returns:
+        bool, one per row.
+    """
+    suspect = (chains["suspect_offset"] != NO_OFFSET) | (last_lost_offset > chains["snapshot_offset"])
+    return suspect if start_is_shown else suspect | (chains["snapshot_offset"] == NO_OFFSET) & ~chains["was_deleted"]
 
 
 def _any_before(flags: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -259,15 +259,23 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
             )
         )
     last = len(rows) - 1
-    final = states.batches[states.ends[last] : states.ends[-1]]
     explanation.offset_state = state_at(last)
     explanation.start_offset, explanation.end_offset = start(last), end(last)
     explanation.effective_start = int(leads[last]) if has_start[last] else None
-    explanation.gap = _gap(explanation, final) if explanation.offset_state.place == Place.GAP else None
-    explanation.first_gap_start = _first_gap(explanation, final)
-    explanation.has_base = bool(exists[last] and chains["snapshot_offset"][last] != NO_OFFSET)
-    explanation.records += len(rows)
-    explanation.last_offset, explanation.last_timestamp = int(rows[last]["offset"]), int(rows[last]["timestamp"])
+    _set_last(explanation, states)
+
+
+def _set_last(explanation: Explanation, states: RecordStates) -> None:
+    """Complete an explanation, whose offset state and start are set, by the last of some states."""
+    last = states.rows[-1]
+    chain = states.chains[-1]
+    ranges = states.batches[states.ends[-2] : states.ends[-1]]
+    explanation.gap = _gap(explanation, ranges) if explanation.offset_state.place == Place.GAP else None
+    explanation.first_gap_start = _first_gap(explanation, ranges)
+    explanation.has_base = bool(chain["exists"] and chain["snapshot_offset"] != NO_OFFSET)
+    explanation.records += len(states.rows)
+    explanation.last_offset = int(last["offset"])
+    explanation.last_timestamp = int(last["timestamp"])
 
 
 def _covering(batches: np.ndarray, begins: np.ndarray, ends: np.ndarray, offset: int) -> tuple[np.ndarray, np.ndarray]:

@@ -41,8 +41,9 @@ from share_state.fold.state_chains import (
     is_cold,
     prefetch_batches,
 )
-from share_state.jit.compile import inlined, kernel, prefetch
-from share_state.kafka.buffers import clone_rows, concat_rows, copy_rows, take_rows
+from share_state.jit.compile import inlined, kernel
+from share_state.jit.intrinsics import copy_rows, prefetch
+from share_state.kafka.buffers import clone_rows, concat_rows, take_rows
 from share_state.kafka.delivery_states import ARCHIVING
 from share_state.kafka.state_records import (
     LARGEST_OFFSET,

@@ -16,8 +16,9 @@ from typing import overload
 import numpy as np
 
 from share_state.fold.interval_merge import clip_ranges, range_columns, sweep
-from share_state.jit.compile import allocating_kernel, inlined, kernel, prefetch
-from share_state.kafka.buffers import allocate_rows, clone_rows, concat_rows, copy_rows, fill_rows, write_rows
+from share_state.jit.compile import allocating_kernel, inlined, kernel
+from share_state.jit.intrinsics import copy_rows, prefetch
+from share_state.kafka.buffers import allocate_rows, clone_rows, concat_rows, fill_rows, write_rows
 from share_state.kafka.state_records import STATE_BATCH, UNREADABLE_FAULTS, Fault, Kind, Layout, StateRecords
 
 Fold = Callable[..., object]

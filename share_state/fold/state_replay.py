@@ -14,14 +14,15 @@ import pyarrow as pa
 from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.interval_map import count_terminal, ensure_capacity, has_capacity
 from share_state.fold.interval_merge import effective_starts, end_offsets
-from share_state.fold.losses import Losses
+from share_state.fold.losses import Losses, is_suspect
 from share_state.fold.outcomes import OUTCOMES
 from share_state.fold.record_context import RECORD_CONTEXT, advance
-from share_state.fold.state_chains import CHAIN, NO_OFFSET, Chains, group_by_key
-from share_state.fold.state_log import decode_log, is_suspect
+from share_state.fold.state_chains import CHAIN, Chains, group_by_key
+from share_state.fold.state_log import decode_log
 from share_state.fold.states import RecordStates, RecordView, key_columns, state_table, to_timestamps
 from share_state.jit.compile import allocating_kernel
-from share_state.kafka.buffers import clone_rows, copy_rows
+from share_state.jit.intrinsics import copy_rows
+from share_state.kafka.buffers import clone_rows
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH, UNREADABLE_FAULTS, Kind, StateRecords
 from share_state.sources.as_of import Window
@@ -95,8 +96,7 @@ class _StateLogReader:
         return state_table(chains, key, self.log.partition, self._suspect(states), topic_ends)
 
     def _suspect(self, states: RecordStates) -> np.ndarray:
-        lost = np.array([NO_OFFSET, *sorted(self._losses.offsets)])
-        lost_by_then = lost[np.searchsorted(lost, states.rows["offset"], side="right") - 1]
+        lost_by_then = self._losses.last_before(states.rows["offset"])
         return is_suspect(states.chains, lost_by_then, start_is_shown=self.log.shows_its_start)
 
     def suspect_at_end(self) -> np.ndarray:

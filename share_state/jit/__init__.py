@@ -1,1 +1,5 @@
-"""Compiling kernels with numba."""
+"""Everything that touches the private parts of numba and LLVM; what another version lacks is done the plain way.
+
+`compile` has the decorators of kernels and the cache of compiled code. `intrinsics` has operations of kernels that
+Python cannot express, `native` functions of C libraries, and `compile_times` reports what numba is compiling.
+"""

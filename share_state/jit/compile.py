@@ -1,7 +1,7 @@
 """How numba compiles the kernels and where it caches them.
 
 A kernel is a function over NumPy arrays that numba compiles to machine code. `kernel`, `allocating_kernel` and
-`inlined` are the decorators; `prefetch` is for kernels that read scattered rows. numba caches a compiled function by
+`inlined` are the decorators. numba caches a compiled function by
 its own source file only, but a kernel includes the code of the kernels that it calls. `KernelCacheLocator` therefore
 names the cache folder after the sources of all kernels.
 """
@@ -19,17 +19,15 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from llvmlite import ir
-from numba import cfunc, njit, types
-from numba.core import caching, cgutils, config
+from numba import cfunc, njit
+from numba.core import caching, config
 from numba.core.options import DefaultOptions
-from numba.extending import intrinsic
 
 KERNEL_PACKAGES = ("fold", "jit", "kafka", "rules", "sources")
 """Packages of share_state whose functions are cached by `KernelCacheLocator`."""
 
 _PACKAGE = Path(__file__).parents[1]
-_KERNEL_MARKERS = (b"share_state.jit.compile import", b"numba", b"record_rule", b"state_batch_rule")
+_KERNEL_MARKERS = (b"share_state.jit.", b"numba", b"record_rule", b"state_batch_rule")
 """Each source file that defines kernels or parts of them contains one of these texts."""
 
 _NUMBA_LOCATORS = (
@@ -75,13 +73,19 @@ def _kernel_folder() -> Path | None:
     if root is None:
         return None
     digest = hashlib.blake2b(digest_size=8)
+    for source in kernel_sources():
+        digest.update(source.read_bytes())
+    return root / "kernels" / digest.hexdigest()
+
+
+def kernel_sources() -> Iterator[Traversable]:
+    """The modules that define kernels or parts of them, in a fixed order."""
     for package in KERNEL_PACKAGES:
         # A package in an archive of `--py-files` has no path on the disk.
         for source in _sources(resources.files("share_state") / package):
             text = source.read_bytes()
             if any(marker in text for marker in _KERNEL_MARKERS):
-                digest.update(text)
-    return root / "kernels" / digest.hexdigest()
+                yield source
 
 
 def _sources(folder: Traversable) -> Iterator[Traversable]:
@@ -179,38 +183,3 @@ inlined: Any = njit(cache=_IS_CACHED, inline="always")
 def first_class(function: Callable[..., object], signature: Any) -> Any:
     """Compile a function for one signature. Kernels that take it as an argument do not depend on which one they get."""
     return cfunc(signature, nogil=True, cache=_IS_CACHED)(function)
-
-
-_BYTE_POINTER, _INT = ir.IntType(8).as_pointer(), ir.IntType(32)
-_WORD, _CACHE_LINE = 8, 64
-_READ, _KEEP_IN_CACHE, _DATA = _INT(0), _INT(3), _INT(1)
-
-
-def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
-    del typing_context, row
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array_type = signature.args[0]
-        try:
-            rows = context.make_array(array_type)(context, builder, arguments[0])
-            pointer = cgutils.get_item_pointer(context, builder, array_type, rows, [arguments[1]])
-            first = builder.bitcast(pointer, _BYTE_POINTER)
-            size = min(context.get_abi_sizeof(context.get_data_type(array_type.dtype)), _CACHE_LINE)
-            function_type = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _INT, _INT, _INT])
-            function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
-            # An item of at most one word lies in one cache line.
-            for at in [0] if size <= _WORD else [0, size - 1]:
-                builder.call(function, [builder.gep(first, [_INT(at)]), _READ, _KEEP_IN_CACHE, _DATA])
-        except (AttributeError, TypeError, ValueError):
-            pass  # Other versions of numba or llvmlite: the kernel is correct without the hint.
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), emit
-
-
-# Records of one share-partition lie far apart: with prefetching, the fold takes half the time.
-prefetch: Any = intrinsic(_prefetch)
-"""prefetch(array, row): begin to load the first 64 bytes of array[row] into the CPU's cache; the row must exist.
-
-Source: LLVM Language Reference, llvm.prefetch.
-"""

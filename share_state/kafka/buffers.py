@@ -2,7 +2,7 @@
 
 `BufferPool` reuses buffers chunk after chunk; `RecordBuffer` and `RecordBufferPool` hold decoded records. The functions
 named `*_rows` copy structured arrays as bytes, because NumPy copies field by field, which is 15 times as slow.
-`copy_rows` is for kernels. `prefetched` and `BackgroundWorker` run the stages of reading a log in threads.
+`prefetched` and `BackgroundWorker` run the stages of reading a log in threads.
 """
 
 from collections import deque
@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 _Buffer = TypeVar("_Buffer")
 
@@ -214,32 +211,6 @@ def _with_capacity(array: np.ndarray, used: int, count: int) -> np.ndarray:
     larger = np.empty(max(count, 2 * len(array)), array.dtype)
     write_rows(array[:used], larger)
     return larger
-
-
-def _copy_rows(typing_context: Any, source: Any, begin: Any, target: Any, to: Any, count: Any) -> Any:
-    del typing_context, begin, to, count
-    array_types = source, target
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        del signature
-        first, into = (
-            cgutils.get_item_pointer(context, builder, kind, context.make_array(kind)(context, builder, array), [at])
-            for kind, array, at in zip(array_types, arguments[0:4:2], arguments[1:4:2], strict=True)
-        )
-        size = context.get_abi_sizeof(context.get_data_type(source.dtype))
-        cgutils.raw_memmove(builder, into, first, arguments[4], size)
-        return context.get_dummy_value()
-
-    return types.void(source, types.intp, target, types.intp, types.intp), emit
-
-
-copy_rows: Any = intrinsic(_copy_rows)
-"""copy_rows(source, begin, target, to, count): copy `count` rows from source[begin:] to target[to:], in kernels.
-
-Both arrays are contiguous and of one type, and may be the same array. The caller checks that the rows exist.
-
-Source: LLVM Language Reference, llvm.memmove.
-"""
 
 
 def column_bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -8,12 +8,11 @@ The caller of `..._at` checks that the bytes exist.
 from pathlib import Path
 
 import google_crc32c._crc32c
-import llvmlite.binding as llvm
 import numpy as np
-from numba import types
 
 from share_state.errors import SetupError
 from share_state.jit.compile import inlined, kernel
+from share_state.jit.native import CPU_BYTES, SIZE, UINT32, native_function
 
 LARGEST_INT64 = 2**63 - 1
 
@@ -132,10 +131,7 @@ def _library() -> Path:
     raise SetupError(f"{extension.parent}: google-crc32c is installed without its C library; install it from a wheel")
 
 
-# Cached kernels refer to the function by name, so the library must be loaded before any kernel.
-llvm.load_library_permanently(str(_library()))
-
-crc32c = types.ExternalFunction("crc32c_value", types.uint32(types.CPointer(types.uint8), types.uintp))
+crc32c = native_function(_library(), "crc32c_value", UINT32, CPU_BYTES, SIZE)
 """crc32c(pointer to the first byte, number of bytes) -> uint32; uses the CPU's CRC instruction if there is one."""
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.jit.compile import allocating_kernel, inlined, kernel, prefetch
+from share_state.jit.compile import allocating_kernel, inlined, kernel
+from share_state.jit.intrinsics import prefetch
 from share_state.kafka.buffers import column_bytes
 from share_state.kafka.primitives import int16_at, int32_at, int64_at
 

@@ -10,7 +10,8 @@ from enum import IntEnum
 import numpy as np
 
 from share_state.jit.compile import inlined, kernel
-from share_state.kafka.buffers import RecordBuffer, RecordBufferPool, copy_rows
+from share_state.jit.intrinsics import copy_rows
+from share_state.kafka.buffers import RecordBuffer, RecordBufferPool
 from share_state.kafka.primitives import byte_at, int16_at, int32_at, int64_at, uvarint
 from share_state.kafka.share_partition_keys import (
     KeyTable,

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from share_state.config.input_spec import JUDGE_NONE
 from share_state.config.sections import HISTORY
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.delta.warehouse_place import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError
 from share_state.fold.dead_letters.archiving import RANGES, merge_ranges
 from share_state.fold.dead_letters.matching import LETTERS, LOST, ReadLetters, read_letters
@@ -31,16 +31,18 @@ from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.dead_letter_checks import judge_letters, known_times
 from share_state.pipeline.extents import extent_notes
-from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
+from share_state.pipeline.plan import FoldPlan, GroupInput
+from share_state.pipeline.planning import names_unknown
 from share_state.pipeline.result import RunResult, keep_proven, logs_of_other_records, mark_unsafe, summarize
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
+from share_state.rules.breaches import listed
 from share_state.rules.cluster_settings import AuditedCluster
 from share_state.rules.coverage import ExportAge
 from share_state.rules.dead_letter_losses import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
-from share_state.rules.registry import Scope, listed
+from share_state.rules.registry import Scope
 from share_state.rules.share_groups import judge_groups, judge_sticky
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC

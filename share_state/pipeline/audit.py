@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.warehouse import GROUP_TABLES, Warehouse
+from share_state.delta.warehouse import Warehouse
+from share_state.delta.warehouse_place import GROUP_TABLES
 from share_state.errors import WarehouseError, pluralize
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
 from share_state.fold.dead_letters.archiving import RANGES
@@ -26,17 +27,19 @@ from share_state.fold.history import (
 )
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age, read_driver_side
-from share_state.pipeline.executor import Executor, Progress
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.facts import without_origins
 from share_state.pipeline.oldest_records import judge_oldest_records
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.progress import Progress
 from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.reconstruct import carried_logs, finish_findings, replace_tables
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan, without_changed
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE
+from share_state.rules.breaches import OFF
 from share_state.rules.coverage import EXPORT_STALE
-from share_state.rules.registry import OFF
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume_point import READ_FROM_START, digest_of_logs
 
@@ -100,23 +103,12 @@ def run_audit(
     tables = Warehouse(warehouse)
     lost = tables.repair_history()
     last = LastRun.of(warehouse)
-    known = last and last.cluster
-    if known and cluster and known != cluster:
-        raise WarehouseError(f"{warehouse}: holds cluster {known}, not {cluster}; give each cluster its own warehouse")
-    cluster = cluster or known or ""
+    cluster = _cluster_of(warehouse, last, cluster)
     with progress("look for what is new"):
         plan, notes = resume_plan(plan, last, afresh)
         notes += lost
-        if plan.groups is not None:
-            fingerprint["groups.digest"] = digest_of_logs(plan.groups.logs)
-        elif last is not None and GROUP_TABLES[0] in last.tables.versions:
-            notes = [*notes, NO_GROUPS]
-        if plan.dead_letters is not None:
-            fingerprint["dead_letters.digest"] = plan.dead_letters.digest()
-            if noted_from := _noted_from(plan, last):
-                fingerprint[_NOTED_FROM] = str(noted_from)
-        if last is not None and _has_other_rules(last, fingerprint) and _resumed_partitions(plan):
-            notes = [*notes, OTHER_RULES]
+        fingerprint |= _digests(plan, last)
+        notes = [*notes, *_notes_since(plan, last, fingerprint)]
     is_same = not by_wall_clock and is_unchanged(plan)
     if last is not None and is_same and _has_same_options(last, fingerprint, notes) and _is_as_old(plan, last, clock):
         result = _nothing_new(last, notes)
@@ -180,6 +172,35 @@ def run_audit(
     return result
 
 
+def _cluster_of(warehouse: str, last: LastRun | None, cluster: str) -> str:
+    """The name of the cluster of a warehouse, "" for none; the warehouse keeps the first one that it is given."""
+    known = last and last.cluster
+    if known and cluster and known != cluster:
+        raise WarehouseError(f"{warehouse}: holds cluster {known}, not {cluster}; give each cluster its own warehouse")
+    return cluster or known or ""
+
+
+def _digests(plan: FoldPlan, last: LastRun | None) -> dict[str, str]:
+    """What identifies the group side and the dead letters of an audit, as options of its run."""
+    digests = {}
+    if plan.groups is not None:
+        digests["groups.digest"] = digest_of_logs(plan.groups.logs)
+    if plan.dead_letters is not None:
+        digests["dead_letters.digest"] = plan.dead_letters.digest()
+        if noted_from := _noted_from(plan, last):
+            digests[_NOTED_FROM] = str(noted_from)
+    return digests
+
+
+def _notes_since(plan: FoldPlan, last: LastRun | None, fingerprint: Mapping[str, str]) -> list[str]:
+    """Notes on what has changed since the last audit besides the logs."""
+    if last is None:
+        return []
+    lacks_groups = plan.groups is None and GROUP_TABLES[0] in last.tables.versions
+    has_other_rules = _has_other_rules(last, fingerprint) and _resumed_partitions(plan)
+    return [*[NO_GROUPS] * lacks_groups, *([OTHER_RULES] if has_other_rules else [])]
+
+
 def _is_as_old(plan: FoldPlan, last: LastRun, clock: int) -> bool:
     """Whether unchanged input is older than `limits.export_age` only if the last audit has found that."""
     found = last.tables.read(FINDINGS, pc.field("rule") == EXPORT_STALE, ["rule"])
@@ -220,7 +241,7 @@ def _has_same_options(last: LastRun, options: Mapping[str, str], notes: list[str
     """Whether the last audit had the same options and notes."""
     before = last.tables.run
     own = [note for note in before["notes"] if note != NOTHING_NEW and not note.startswith(KEPT_NOTES)]
-    return options == dict(before["options"]) and notes == own
+    return without_origins(options) == without_origins(dict(before["options"])) and notes == own
 
 
 def _has_other_rules(last: LastRun, options: Mapping[str, str]) -> bool:

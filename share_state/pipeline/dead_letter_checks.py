@@ -20,9 +20,10 @@ from share_state.fold.dead_letters.matching import (
     read_letters,
 )
 from share_state.pipeline.result import DEAD_LETTERS_NOTE
+from share_state.rules.breaches import listed
 from share_state.rules.dead_letter_losses import AuditedDeadLetters
 from share_state.rules.findings import findings
-from share_state.rules.registry import Scope, listed
+from share_state.rules.registry import Scope
 from share_state.schema.declarations import table_schema
 from share_state.sources.dead_letter_topics import DeadLetterSource
 

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from share_state.errors import pluralize
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import ABSENT_NOTE, GROUPS_NOTE, START_NOTE, TAIL_NOTE, TIME_NOTE, TOPICS_NOTE
-from share_state.rules.registry import listed
+from share_state.rules.breaches import listed
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
 from share_state.sources.partition_count import missing_numbers

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _OPTION = "cluster_facts"
 """Begins the names of facts among the options of a run."""
 
+_DIGEST = f"{_OPTION}.digest"
+"""Changes with the facts themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
@@ -293,14 +296,21 @@ def _origins(facts: ClusterFacts, limits: Mapping[str, int], sources: Sequence[T
         texts["end_offsets"] = facts.origins["end_offsets"]
     if not texts:
         return {}
-    digest = hashlib.sha256(repr(facts.settings).encode())
+    # Without its path: an export may be in another folder each night.
+    settings = facts.settings and replace(facts.settings, path="")
+    digest = hashlib.sha256(repr((settings, values)).encode())
     # The ends of a live cluster differ from moment to moment, and the configuration has a digest of its topics file.
     for topics in (source.topics for source in sources if not source.topics.are_live):
         for table in (topics.names, topics.counts, topics.ends, topics.starts):
             digest.update(_content(table))
     options = {f"{_OPTION}.{name}": text for name, text in texts.items()}
-    options[f"{_OPTION}.digest"] = digest.hexdigest()[:16]
+    options[_DIGEST] = digest.hexdigest()[:16]
     return options | {f"limits.of_cluster.{name}": str(value) for name, value in limits.items()}
+
+
+def without_origins(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a run without those that only say where facts come from."""
+    return {name: text for name, text in options.items() if not name.startswith(f"{_OPTION}.") or name == _DIGEST}
 
 
 def _content(table: pa.Table) -> memoryview:

@@ -9,13 +9,15 @@ import pyarrow as pa
 
 from share_state.config.input_spec import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import Warehouse, check_warehouse_path
+from share_state.delta.warehouse import Warehouse
+from share_state.delta.warehouse_place import check_warehouse_path
 from share_state.errors import NothingCommittedError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, sealed, with_input
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
-from share_state.pipeline.executor import Executor, Progress
+from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.progress import Progress
 from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.result import RunResult, keep_proven, run_row, summarize
 from share_state.pipeline.sink import Sink

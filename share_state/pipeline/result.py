@@ -138,7 +138,8 @@ def summarize(
             if first is not None and found["second"] > first[2] // 1000:
                 findings[found["severity"], found["rule"]] += found["count"]
         for found in summary["pending"]:
-            if clock is not None and clock >= found["due"]:
+            end = NO_OFFSET if clock is None else clock
+            if found["due"] <= end and (found["until"] < 0 or end < found["until"]):
                 findings[found["severity"], found["rule"]] += found["count"]
         progress[summary["log"]] = summary["next_offset"]
     progress = dict(sorted(progress.items()))

@@ -32,10 +32,11 @@ from share_state.pipeline.stream_tables import StreamRun, last_stream_run
 from share_state.pipeline.task import CUTOFF, FINDINGS, STATE
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment, join_copies
-from share_state.sources.object_stores import absolute_address, read_errors
 from share_state.sources.partition_count import count_partitions
 from share_state.sources.resume_point import ResumePoint, ResumeStatus, digest_of_logs, resume
 from share_state.sources.segments import without_obsolete_copies
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import absolute_address
 
 COMMAND = "audit"
 

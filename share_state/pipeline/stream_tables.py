@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from share_state.delta.commits import held_signals, standing
 from share_state.delta.merge import DELETED, keep_log_for_a_day, restore_version, without_deleted
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
+from share_state.delta.warehouse import Warehouse
+from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
 from share_state.fold.dead_letters.archiving import RANGES
 from share_state.fold.history import HISTORY_TABLE, LOG_TIME, add_verdicts
@@ -31,8 +32,9 @@ from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
 from share_state.pipeline.stream_fold import COMPLETE, KEYS, LogChanges, StreamFold
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
+from share_state.rules.breaches import OFF
 from share_state.rules.findings import cap_findings
-from share_state.rules.registry import OFF, Scope, registered
+from share_state.rules.registry import Scope, registered
 from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
 
@@ -126,6 +128,8 @@ def last_stream_run(warehouse: str) -> StreamRun | None:
 
 class StreamTables:
     """Merges micro-batches into the tables of a warehouse; a context manager.
+
+    Size: one method per step of a micro-batch; all share the commit that is under way.
 
     Attributes:
         run: what is committed.

@@ -40,6 +40,7 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.rules.findings import (
     CONDITIONS,
     DUE,
+    UNTIL,
     WRITTEN,
     complete_durations,
     count_findings,
@@ -89,7 +90,7 @@ SUMMARIES = pa.schema(
         ("is_resumed", pa.bool_()),
         ("findings", pa.list_(pa.struct(_COUNT))),
         ("unproven", pa.list_(pa.struct([*_COUNT, ("second", pa.int64())]))),
-        ("pending", pa.list_(pa.struct([*_COUNT, ("due", pa.int64())]))),
+        ("pending", pa.list_(pa.struct([*_COUNT, ("due", pa.int64()), ("until", pa.int64())]))),
         ("archiving", pa.list_(pa.int64())),
         ("key_modulus", pa.int64()),
         ("digest", pa.string()),
@@ -277,7 +278,7 @@ class Digest:
 
 def _certain(findings: pa.Table) -> pa.Table:
     """The findings that count whatever the other logs show."""
-    for name in (WRITTEN, DUE):
+    for name in (WRITTEN, DUE, UNTIL):
         if name in findings.schema.names:
             findings = findings.filter(pc.field(name) < 0)
     return findings
@@ -297,7 +298,8 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         unproven = _counted(rows.append_column("second", pa.array(seconds)), ["severity", "rule", "second"])
     counts = folded.observations.counts
     if DUE in findings.schema.names:
-        pending = _counted(findings.filter(pc.field(DUE) >= 0), ["severity", "rule", DUE])
+        of_the_end = findings.filter((pc.field(DUE) >= 0) | (pc.field(UNTIL) >= 0))
+        pending = _counted(of_the_end, ["severity", "rule", DUE, UNTIL])
     # Folding the input again shows nothing about records that are not in it.
     is_provable = folded.cutoff["safe"][0].as_py()
     proof = plan.prove(folded) if plan.verify and is_provable else None

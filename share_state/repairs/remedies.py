@@ -91,7 +91,10 @@ def repairs(found: Survey, tools: KafkaTools) -> tuple[Repair, ...]:
 
 
 class _Advisor:
-    """Options for one share-partition."""
+    """Options for one share-partition.
+
+    Size: one method per kind of trouble and per remedy.
+    """
 
     def __init__(self, status: SharePartitionStatus, found: Survey, tools: KafkaTools) -> None:
         self.status, self.found, self.tools, row = status, found, tools, status.row

@@ -23,7 +23,7 @@ from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.kafka.delivery_states import DeliveryState
 from share_state.kafka.releases import RELEASES, Release
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import WRITER
 from share_state.report.share_partitions import (

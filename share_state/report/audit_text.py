@@ -13,7 +13,8 @@ from share_state.delta.reader import REPORTED
 from share_state.errors import pluralize
 from share_state.fold.durations import duration_text
 from share_state.fold.history import OK as VERDICT_OK
-from share_state.report.audit_data import AuditReport, BrokenRule, FlaggedSharePartition
+from share_state.report.audit_data import AuditReport
+from share_state.report.broken_rules import BrokenRule
 from share_state.report.console import (
     UNKNOWN,
     escape_unprintable,
@@ -26,9 +27,10 @@ from share_state.report.console import (
     print_table,
 )
 from share_state.report.cutoff_text import log_name, unknown_cutoffs
+from share_state.report.flagged import FlaggedSharePartition
 from share_state.report.lags import lag_reason
 from share_state.report.share_partitions import RULES_WITHOUT_STATE
-from share_state.rules.registry import ERROR, INFO, WARNING
+from share_state.rules.breaches import ERROR, INFO, WARNING
 
 OK = "ok"
 """The level of an audit that needs no attention."""

@@ -17,7 +17,7 @@ from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
 from share_state.kafka.primitives import partition_for
 from share_state.report.console import print_line, print_table
 from share_state.report.share_partitions import plain_run
-from share_state.rules.registry import ERROR, INFO, SEVERITIES, WARNING
+from share_state.rules.breaches import ERROR, INFO, SEVERITIES, WARNING
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.topics import Topics
 

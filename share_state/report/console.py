@@ -80,7 +80,8 @@ def print_lines(text: str) -> None:
 
 def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
     """Print how many findings each rule has and the statement that they violate, the most severe first."""
-    from share_state.rules.registry import SEVERITIES, registered  # noqa: PLC0415  only after a fold
+    from share_state.rules.breaches import SEVERITIES  # noqa: PLC0415  only after a fold
+    from share_state.rules.registry import registered  # noqa: PLC0415  only after a fold
 
     if not findings:
         print_line("no findings")

@@ -13,7 +13,7 @@ from share_state.report.console import (
     print_table,
     write_report,
 )
-from share_state.rules.registry import listed
+from share_state.rules.breaches import listed
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM
 

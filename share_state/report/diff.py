@@ -17,13 +17,13 @@ from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, OUTCOME_COLUMNS
 from share_state.fold.states import KEY
 from share_state.kafka.delivery_states import ARCHIVED, TERMINAL, state_name
-from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import OutputSpec, returned_table
 from share_state.report.audit_text import outcomes_text
 from share_state.report.console import UNKNOWN, escape_unprintable, print_line, print_table
 from share_state.report.share_partitions import NO_BEGINNING, check_known, lacks_beginning
-from share_state.rules.registry import listed
+from share_state.rules.breaches import listed
 from share_state.schema.declarations import table_schema
 
 RangeState = tuple[str, bool]

@@ -23,11 +23,11 @@ from share_state.fold.offset_history import (
 from share_state.fold.states import to_datetime
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ACQUIRED, ARCHIVING, state_name
 from share_state.kafka.primitives import partition_for
-from share_state.pipeline.inputs import adjacent_group_logs
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, format_time, print_line, print_table
 from share_state.report.share_partitions import NO_BEGINNING
 from share_state.sources.discovery import LogPartition, find_group_logs
+from share_state.sources.input_detection import adjacent_group_logs
 from share_state.sources.pruned_logs import read_whole
 from share_state.sources.topics import TOPICS_HINT
 

@@ -19,8 +19,9 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import pluralize
 from share_state.fold.durations import duration_text
 from share_state.report import console
-from share_state.report.audit_data import AuditReport, FlaggedSharePartition
+from share_state.report.audit_data import AuditReport
 from share_state.report.audit_text import OUTCOMES, advice, audit_level, headline, outcomes_text, show_command
+from share_state.report.flagged import FlaggedSharePartition
 from share_state.report.plots.charts import (
     GAP,
     INK,
@@ -35,7 +36,7 @@ from share_state.report.plots.charts import (
     styled,
 )
 from share_state.report.share_partitions import DELIVERY_STATES, ascending, descending
-from share_state.rules.registry import SEVERITIES
+from share_state.rules.breaches import SEVERITIES
 
 Rows = Sequence[Mapping[str, Any]]
 

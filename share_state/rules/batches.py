@@ -9,7 +9,8 @@ from share_state.fold.draft.control_log import FoldedControlLog
 from share_state.fold.log_stats import BATCH_FAULTS
 from share_state.fold.state_log import FoldedLog
 from share_state.kafka.record_batches import BatchStatus
-from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Breaches, Scope, rule
+from share_state.rules.breaches import ERROR, INFO, NOTHING, WARNING, Breaches
+from share_state.rules.registry import Scope, rule
 from share_state.sources.discovery import LogPartition
 from share_state.sources.resume_point import ResumeStatus
 

@@ -7,7 +7,7 @@ from share_state.fold.record_context import ContextChunk
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.state_log import FoldedLog
 from share_state.kafka.state_records import Kind
-from share_state.rules.registry import (
+from share_state.rules.breaches import (
     ERROR,
     INFO,
     NOTHING,
@@ -15,14 +15,12 @@ from share_state.rules.registry import (
     WARNING,
     Breaches,
     Message,
-    Scope,
     at_share_partitions,
-    continues,
     in_words,
     message,
-    record_rule,
-    rule,
 )
+from share_state.rules.compiled import continues
+from share_state.rules.registry import Scope, record_rule, rule
 
 
 @rule("ORPHAN_UPDATE", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorShard.initializeState, generateShareStateRecord")

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from share_state.kafka.primitives import parse_digits
-from share_state.rules.registry import ERROR, WARNING, GroupBreach, Scope, listed, rule
+from share_state.rules.breaches import ERROR, WARNING, GroupBreach, listed
+from share_state.rules.registry import Scope, rule
 from share_state.sources.cluster_facts import ClusterSettings
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.group_configs import used_value

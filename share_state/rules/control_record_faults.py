@@ -11,8 +11,9 @@ from share_state.fold.durations import duration_text
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.control_records import UNREADABLE_CONTROL_FAULTS, ControlFault
+from share_state.rules.breaches import ERROR, INFO, WARNING, Breaches, GroupBreach, at_share_partitions
 from share_state.rules.delta_links import at_records
-from share_state.rules.registry import ERROR, INFO, WARNING, Breaches, GroupBreach, Scope, at_share_partitions, rule
+from share_state.rules.registry import Scope, rule
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 
 # Deleted records.

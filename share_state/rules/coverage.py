@@ -10,7 +10,8 @@ from share_state.errors import pluralize
 from share_state.fold.durations import duration_text
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import KEY, SHARE_GROUP_STATE, to_datetime
-from share_state.rules.registry import ERROR, NOTHING, PLACE, WARNING, Breaches, GroupBreach, Scope, rule
+from share_state.rules.breaches import ERROR, NOTHING, PLACE, WARNING, Breaches, GroupBreach
+from share_state.rules.registry import Scope, rule
 from share_state.schema.declarations import table_schema
 from share_state.sources.partition_count import StatePartitionCoverage
 from share_state.sources.resume_point import ResumeStatus

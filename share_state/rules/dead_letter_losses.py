@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope, rule
+from share_state.rules.breaches import ERROR, INFO, WARNING, GroupBreach
+from share_state.rules.registry import Scope, rule
 
 _KEY = ["group_id", "topic_id", "topic", "partition"]
 

@@ -11,7 +11,8 @@ from share_state.fold.draft.control_chains import ControlChains, fold_control
 from share_state.fold.draft.control_log import LINK, FoldedControlLog
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.kafka.control_records import EPOCH_MODULUS, UNREADABLE_CONTROL_FAULTS, ControlKind
-from share_state.rules.registry import ERROR, WARNING, Breaches, Column, Scope, listed, rule
+from share_state.rules.breaches import ERROR, WARNING, Breaches, Column, listed
+from share_state.rules.registry import Scope, rule
 
 
 def at_records(rows: np.ndarray, *pieces: Column, severity: np.ndarray | None = None, **evidence: Column) -> Breaches:

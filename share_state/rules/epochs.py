@@ -5,7 +5,9 @@ import pyarrow as pa
 
 from share_state.fold.record_context import ContextChunk
 from share_state.kafka.state_records import Kind
-from share_state.rules.registry import ERROR, INFO, WARNING, Message, continues, message, record_rule
+from share_state.rules.breaches import ERROR, INFO, WARNING, Message, message
+from share_state.rules.compiled import continues
+from share_state.rules.registry import record_rule
 
 
 @record_rule("SNAPSHOT_EPOCH_GAP", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState")

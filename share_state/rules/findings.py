@@ -20,7 +20,7 @@ from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import KEY, as_type, row_texts
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import take_rows
-from share_state.rules.registry import (
+from share_state.rules.breaches import (
     FINDINGS,
     NO_KEY,
     OFF,
@@ -29,12 +29,10 @@ from share_state.rules.registry import (
     Breaches,
     Column,
     GroupBreach,
-    Predicate,
-    Scope,
-    checks_of,
-    composed_rules,
-    registered,
+    take_breaches,
 )
+from share_state.rules.compiled import composed_rules
+from share_state.rules.registry import Predicate, Scope, checks_of, registered
 from share_state.rules.state_batches import OVER_LIMIT
 from share_state.rules.topic_offsets import StateOfTopics
 from share_state.schema.declarations import table_schema
@@ -44,10 +42,10 @@ from share_state.sources.topics import Topics
 WRITTEN = "written"
 """Column for unproven findings: `Breaches.written`."""
 
-SINCE, DUE = "since", "due"
-"""Columns for findings with a duration: `Breaches.since`, `Breaches.due`."""
+SINCE, DUE, UNTIL = "since", "due", "until"
+"""Columns for findings that depend on the end of the export: `Breaches.since`, `Breaches.due`, `Breaches.until`."""
 
-CONDITIONS = (WRITTEN, SINCE, DUE)
+CONDITIONS = (WRITTEN, SINCE, DUE, UNTIL)
 """Columns of findings that are not complete before all logs are read."""
 
 
@@ -181,7 +179,7 @@ def _greatest(breaches: Breaches, name: str, of: Any) -> Breaches:
     """For each of the values in `of`, the first row with the greatest evidence of a name."""
     values, owners = np.asarray(breaches.evidence[name]), np.unique(of, return_inverse=True)[1]  # type: ignore[index]
     order = np.lexsort((np.arange(len(owners)), -values, owners))
-    return _take(breaches, np.sort(order[np.append(True, np.diff(owners[order]) > 0)]))
+    return take_breaches(breaches, np.sort(order[np.append(True, np.diff(owners[order]) > 0)]))
 
 
 def _once_per_group(folded: Folded, found: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]:
@@ -205,7 +203,7 @@ def _once_per_group(folded: Folded, found: Sequence[tuple[str, Breaches]]) -> li
                 if group not in best or value > best[group][0]:
                     best[group] = (value, number, row)
         kept = [sorted(row for _, part, row in best.values() if part == number) for number in range(len(parts))]
-        merged += [(code, _take(one, np.array(rows))) for one, rows in zip(parts, kept, strict=True) if rows]
+        merged += [(code, take_breaches(one, np.array(rows))) for one, rows in zip(parts, kept, strict=True) if rows]
     return [*others, *merged]
 
 
@@ -274,12 +272,12 @@ def own_clock(folded: Folded) -> int:
 def _cap(breaches_by_rule: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]:
     """Keep the first FINDINGS_KEPT breaches of each rule, severity and `settled`; one more counts the others.
 
-    Breaches that may not count (`Breaches.written`, `Breaches.due`), and those about groups, are all kept.
+    Breaches that may not count (`Breaches.written`, `due`, `until`), and those about groups, are all kept.
     """
     seen, rest, kept = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], tuple[Breaches, int]](), []
     for code, one in breaches_by_rule:
         count = len(one.offset)
-        may_not_count = one.written is not None or one.due is not None
+        may_not_count = any(column is not None for column in (one.written, one.due, one.until))
         if may_not_count or one.identity is not None or isinstance(one.evidence, pa.MapArray):
             kept.append((code, one))
             continue
@@ -294,32 +292,14 @@ def _cap(breaches_by_rule: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Br
             rows.append(single)
             if len(others := np.setdiff1d(of_kind, single)):
                 before = rest[name][1] if name in rest else 0
-                rest[name] = _take(one, others[-1:]), before + int(weights[others].sum())
+                rest[name] = take_breaches(one, others[-1:]), before + int(weights[others].sum())
         if count := sum(map(len, rows)):
-            single = _take(one, np.sort(np.concatenate(rows))) if count < len(one.offset) else one
+            single = take_breaches(one, np.sort(np.concatenate(rows))) if count < len(one.offset) else one
             plain = {name: column for name, column in single.evidence.items() if name != FINDINGS}  # type: ignore[union-attr]
             kept.append((code, replace(single, evidence=plain)))
     for (code, *_), (last, count) in rest.items():
         kept.append((code, replace(last, evidence={**last.evidence, FINDINGS: np.array([count])})))  # type: ignore[dict-item]
     return kept
-
-
-def _take(breaches: Breaches, rows: np.ndarray) -> Breaches:
-    def take(column: Any) -> Any:
-        if column is None or isinstance(column, str):
-            return column
-        return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
-
-    return replace(
-        breaches,
-        offset=breaches.offset[rows],
-        message=tuple(map(take, breaches.message)),
-        key=take(breaches.key),
-        evidence={name: take(column) for name, column in breaches.evidence.items()},  # type: ignore[union-attr]
-        severity=take(breaches.severity),
-        settled=take(breaches.settled),
-        since=take(breaches.since),
-    )
 
 
 def cap_findings(rows: pa.Table) -> pa.Table:
@@ -389,17 +369,18 @@ def _present_conditions(findings: pa.Table) -> list[str]:
 
 
 def complete_durations(findings: pa.Table, clock: int) -> pa.Table:
-    """Complete the findings with a duration, and drop those whose duration is too short to count.
+    """Complete the findings with a duration, and drop those that the end of the export does not let count.
 
     Args:
-        findings: result of `judge`, with or without the columns SINCE and DUE, which are dropped.
+        findings: result of `judge`, with or without the columns SINCE, DUE and UNTIL, which are dropped.
         clock: ms, up to which durations are measured.
     """
     if SINCE not in findings.schema.names:
         return findings
-    findings = findings.filter(pa.array(findings[DUE].fill_null(NO_OFFSET).to_numpy() <= clock))
+    due, until = (findings[name].fill_null(NO_OFFSET).to_numpy() for name in (DUE, UNTIL))
+    findings = findings.filter(pa.array((due <= clock) & ((until < 0) | (until > clock))))
     since = findings[SINCE].fill_null(NO_OFFSET).to_numpy()
-    findings = findings.drop_columns([SINCE, DUE]).combine_chunks()
+    findings = findings.drop_columns([SINCE, DUE, UNTIL]).combine_chunks()
     rows = np.flatnonzero(since >= 0)
     if not len(rows):
         return findings

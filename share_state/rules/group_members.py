@@ -8,8 +8,9 @@ from share_state.fold.groups.group_replay import GroupFault, ShareGroup, to_pair
 from share_state.fold.groups.group_tables import expected_assignment_sizes, members_per_partition
 from share_state.fold.log_stats import BATCH_FAULTS
 from share_state.rules import batches, records  # noqa: F401  their rules apply to group records, too
+from share_state.rules.breaches import ERROR, INFO, WARNING, GroupBreach, listed
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope, listed, register, registered, rule
+from share_state.rules.registry import Scope, register, registered, rule
 
 
 @rule("ASSIGNED_UNINITIALIZED", Scope.GROUPS, WARNING, "Kafka GroupMetadataManager.shareGroupHeartbeat")

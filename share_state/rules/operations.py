@@ -14,7 +14,7 @@ from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, TERMINAL, is_poison
-from share_state.rules.registry import (
+from share_state.rules.breaches import (
     INFO,
     NOTHING,
     PLACE,
@@ -23,10 +23,10 @@ from share_state.rules.registry import (
     Breaches,
     Column,
     GroupBreach,
-    Scope,
     at_share_partitions,
-    rule,
+    take_breaches,
 )
+from share_state.rules.registry import Scope, rule
 
 _MAX_RANGES = 5
 _MINUTE_MS = 60_000
@@ -67,22 +67,36 @@ def poison_records(folded: Folded) -> Breaches:
     show what became of deliveries, it is always a warning.
     """
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
-    limit, start = (np.repeat(column, np.diff(folded.chains.ends)) for column in (limits, folded.leader_starts()))
+    sizes = np.diff(folded.chains.ends)
+    limit, start = np.repeat(limits, sizes), np.repeat(folded.leader_starts(), sizes)
     # Of the offsets before the leader's start, only archived ones are reported.
     is_reported = (batches["last"] >= start) | (batches["state"] == ARCHIVED)
     rows = np.flatnonzero(is_poison(batches["state"], batches["count"], limit) & is_reported)
     after = " or one delivery below it"
     shares, is_frequent = _failed_deliveries(folded)
-    is_idle = folded.judged_at - folded.chains.chains["last_consumed_at"] >= _IN_PROGRESS_MS
     waiting = rows[~np.isin(batches["state"][rows], [*TERMINAL])]
     waits = np.zeros(len(limits), bool)
     waits[np.searchsorted(folded.chains.ends, waiting, "right") - 1] = True
-    severity = np.where(is_frequent | (waits & is_idle), WARNING, INFO).astype(object)
-    return _with_ranges(
+    found = _with_ranges(
         folded,
         rows,
         lambda owners: ("at the delivery limit of ", limits[owners], after, shares.take(pa.array(owners))),
-        severity=severity,
+    )
+    if found.key is None:
+        return NOTHING
+    by_number = np.argsort(folded.numbers)
+    places = by_number[np.searchsorted(folded.numbers, found.key, sorter=by_number)]
+    idle_at = folded.chains.chains["last_consumed_at"][places] + _IN_PROGRESS_MS
+    # Whether consumers still work on them shows the end of the export, so each of both severities has its condition.
+    is_open = waits[places] & ~is_frequent[places]
+    severity = np.where(is_frequent[places] | is_open, WARNING, INFO).astype(object)
+    every, open_rows = np.arange(len(places)), np.flatnonzero(is_open)
+    always = np.full(len(places), NO_OFFSET)
+    return replace(
+        take_breaches(found, np.concatenate((every, open_rows))),
+        severity=np.concatenate((severity, np.full(len(open_rows), INFO, object))),
+        due=np.concatenate((np.where(is_open, idle_at, NO_OFFSET), always[open_rows])),
+        until=np.concatenate((always, idle_at[open_rows])),
     )
 
 

@@ -6,7 +6,8 @@ import pyarrow as pa
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import KEY
 from share_state.kafka.state_records import Fault, Layout
-from share_state.rules.registry import ERROR, FINDINGS, INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule
+from share_state.rules.breaches import ERROR, FINDINGS, INFO, NOTHING, PLACE, WARNING, Breaches, Column
+from share_state.rules.registry import Scope, rule
 
 _KEY_TEXT = "the broker could not load this partition"
 

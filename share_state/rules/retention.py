@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from share_state.fold.durations import duration_text
 from share_state.fold.states import KEY, to_datetime
-from share_state.rules.registry import NOTHING, WARNING, Breaches, Scope, rule
+from share_state.rules.breaches import NOTHING, WARNING, Breaches
+from share_state.rules.registry import Scope, rule
 
 _UNLIMITED = -1
 

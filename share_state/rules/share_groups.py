@@ -11,9 +11,10 @@ from share_state.fold.durations import duration_text
 from share_state.fold.groups.group_replay import TopicPartitions, to_pairs
 from share_state.fold.groups.sticky import FoldedSticky
 from share_state.kafka.primitives import partition_for
+from share_state.rules.breaches import INFO, WARNING, GroupBreach
 from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups, Listed
-from share_state.rules.registry import INFO, WARNING, GroupBreach, Scope, rule
+from share_state.rules.registry import Scope, rule
 from share_state.sources.as_of import time_text
 from share_state.sources.topics import BEFORE_THE_LOG
 

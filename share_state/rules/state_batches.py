@@ -9,18 +9,9 @@ import pyarrow as pa
 from share_state.fold.record_context import ContextChunk
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE
 from share_state.kafka.state_records import Kind, Layout
-from share_state.rules.registry import (
-    INFO,
-    PLACE,
-    WARNING,
-    Message,
-    continues,
-    message,
-    record_rule,
-    span,
-    state_batch_rule,
-    state_names,
-)
+from share_state.rules.breaches import INFO, PLACE, WARNING, Message, message, span, state_names
+from share_state.rules.compiled import continues
+from share_state.rules.registry import record_rule, state_batch_rule
 
 OVER_LIMIT = "DELIVERY_COUNT_OVER_LIMIT"
 

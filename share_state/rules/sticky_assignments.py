@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from share_state.fold.groups.sticky import INVALIDATED, FoldedSticky, ResolvedOwner, is_subscribed
 from share_state.kafka.classic_groups import STATELESS, STICKY, STREAMS, ClaimingMember, GroupGeneration
 from share_state.kafka.group_records import TopicPartition
-from share_state.rules.registry import INFO, WARNING, GroupBreach, Scope, listed, rule
+from share_state.rules.breaches import INFO, WARNING, GroupBreach, listed
+from share_state.rules.registry import Scope, rule
 
 
 def members_of(sticky: FoldedSticky) -> Iterator[tuple[GroupGeneration, ClaimingMember]]:

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
 from share_state.kafka.delivery_states import TERMINAL
-from share_state.rules.registry import ERROR, NOTHING, WARNING, Breaches, Scope, at_share_partitions, rule
+from share_state.rules.breaches import ERROR, NOTHING, WARNING, Breaches, at_share_partitions
+from share_state.rules.registry import Scope, rule
 from share_state.sources.topics import Topics
 
 _UNKNOWN = -1

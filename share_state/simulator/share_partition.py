@@ -66,6 +66,8 @@ class AcknowledgeResult:
 class SharePartition:
     """One share group's state of a topic-partition, as its leader keeps it in memory.
 
+    Size: one method per transition of Kafka's class of this name.
+
     It has no clock and does no I/O: callers pass the time, persist the pending writes it returns, and report each
     result with `write_succeeded` or `write_failed`.
 

@@ -17,7 +17,7 @@ from share_state.simulator.requests import OutcomeMismatch, RequestReplay, read_
 from share_state.simulator.settings import WIDEST, BrokerConfigs, ConfigError, DraftConfigs, PlayerSettings, with_config
 from share_state.simulator.types import SharePartitionKey, SimulationError, find_release
 from share_state.simulator.workload import BEHAVIOURS, GroupAdmin, Member, Workload, run_cold_snapshots, run_pruning
-from share_state.sources.object_stores import regular_path
+from share_state.stores.paths import regular_path
 
 START_MS = 1_700_000_000_000
 _GROUPS_A_TOPIC = 3

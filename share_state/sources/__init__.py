@@ -1,8 +1,9 @@
 """Where records come from: each source yields the chunks of a log partition in offset order.
 
-Read `discovery` first (`LogPartition` and how logs are found), then `segments` (reading them) and `resume_point` (what
-is new since an earlier run). Other formats: `record_tables` and `table_plan` (Parquet), `dump_text` and `console_text`
-(output of Kafka's tools), `kafka_cluster` with `kafka_client` and `kafka_admin` (a running cluster; `jars` has its Java
-client). `object_stores` has the paths, `as_of` the time windows, `topics` and `share_snapshots` files that accompany an
-input.
+Read `input_detection` first (the format of an input, and its logs), then `formats`: each format is a module named after
+it, such as `table_format`, and `export_files` lists their files. `discovery` has `LogPartition` and finds logs in
+folders, `segments` reads them, `resume_point` finds what is new since an earlier run. `record_tables` and `table_plan`
+read Parquet, `dump_text` and `console_text` the output of Kafka's tools, `kafka_cluster` with `kafka_client` and
+`kafka_admin` a running cluster (`jars` has its Java client), `dead_letter_topics` dead letters. `as_of` has the time
+windows, `topics` and `share_snapshots` files that accompany an input, `cluster_facts` what a broker's data folder says.
 """

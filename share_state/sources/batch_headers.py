@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from share_state.kafka.primitives import parse_digits
 from share_state.kafka.record_batches import HEADER_SIZE
-from share_state.sources.object_stores import InputPath
+from share_state.stores.paths import InputPath
 
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _LOG_OVERHEAD = 12

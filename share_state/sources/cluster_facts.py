@@ -20,13 +20,14 @@ from share_state.sources.dead_letter_settings import DeadLetterSettings
 from share_state.sources.discovery import GROUP_TOPIC, HIGH_WATERMARK_CHECKPOINT, METADATA_FOLDER, STATE_TOPIC
 from share_state.sources.group_configs import GROUP_CONFIGS, GroupConfigs, used_value
 from share_state.sources.metadata_log import KEPT_CONFIGS, ClusterMetadata, read_metadata_log
-from share_state.sources.object_stores import InputPath, read_errors
 from share_state.sources.topic_extents import (
     TopicExtent,
     latest_extents,
     read_extents,
 )
 from share_state.sources.topics import BEFORE_THE_LOG, Topics, topics_of
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import InputPath
 
 SERVER_PROPERTIES = "server.properties"
 _UNLIMITED = -1

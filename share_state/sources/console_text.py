@@ -19,8 +19,9 @@ from share_state.kafka.text_records import (
     encode_state_record,
 )
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import InputPath, read_errors, to_path
 from share_state.sources.record_tables import NO_TIME
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import InputPath, to_path
 
 _READ_STEP = 1 << 20
 _MAX_OBJECT = 256 << 20

@@ -16,11 +16,11 @@ from share_state.kafka.buffers import is_text
 from share_state.kafka.dead_letter_headers import DEAD_LETTERS, HEADER_PREFIX, HEADERS, dead_letters, header_columns
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment
-from share_state.sources.object_stores import InputPath
 from share_state.sources.pruned_logs import read_pieces
 from share_state.sources.record_tables import check_distinct, check_time_unit, int64_column, timestamp_ms
 from share_state.sources.resume_point import digest_of_logs
 from share_state.sources.segments import index_records, read_chunks
+from share_state.stores.paths import InputPath
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_admin import DeadLetterTopics

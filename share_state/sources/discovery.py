@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 from share_state.errors import InputError
 from share_state.kafka.compression import MAX_BODY_SIZE
 from share_state.kafka.primitives import LARGEST_INT64, parse_digits
-from share_state.sources.object_stores import InputPath, StorePath, expand_paths, read_errors, read_head, to_path
 from share_state.sources.topics import Topics
+from share_state.stores.object_stores import StorePath, read_errors
+from share_state.stores.paths import InputPath, expand_paths, read_head, to_path
 
 if TYPE_CHECKING:
     from share_state.kafka.record_batches import Chunk

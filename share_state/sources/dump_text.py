@@ -20,8 +20,9 @@ from share_state.kafka.text_records import (
     encode_state_record,
 )
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import InputPath, read_errors, to_path
 from share_state.sources.segments import RepeatedOffsetsError, merge_replicas
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import InputPath, to_path
 
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _LOG_APPEND = "LogAppendTime:"

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from share_state.errors import InputError
-from share_state.sources.object_stores import read_errors, regular_path, to_path
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import regular_path, to_path
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LOGINS = ("PlainLoginModule", "ScramLoginModule")

@@ -29,8 +29,9 @@ from share_state.kafka.metadata_records import (
 from share_state.kafka.record_batches import BatchStatus, Chunk, locate_records
 from share_state.kafka.share_partition_keys import binary_texts, utf8_texts, uuid_texts
 from share_state.sources.discovery import LogPartition, Segment
-from share_state.sources.object_stores import InputPath, read_errors
 from share_state.sources.segments import RepeatedOffsetsError, read_chunks
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import InputPath
 
 KEPT_CONFIGS = (
     "cleanup.policy",

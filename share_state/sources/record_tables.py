@@ -19,7 +19,7 @@ from share_state.kafka.record_batches import BATCH, RECORD, BatchStatus, Chunk
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.discovery import LogPartition
 from share_state.sources.encoded_text import NotEncodedError, decode_texts
-from share_state.sources.object_stores import parquet_source
+from share_state.stores.paths import parquet_source
 
 NO_TIME = -1
 """A missing timestamp. Source: Kafka RecordBatch.NO_TIMESTAMP."""

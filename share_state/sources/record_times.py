@@ -11,9 +11,10 @@ import numpy as np
 from share_state.kafka.record_batches import locate_records
 from share_state.sources.batch_headers import BatchHeader, SegmentHeaders, find_segments
 from share_state.sources.discovery import LogPartition, Segment
-from share_state.sources.object_stores import InputPath, StorePath, read_errors, to_path
 from share_state.sources.segments import read_chunks
 from share_state.sources.topic_extents import topic_folders
+from share_state.stores.object_stores import StorePath, read_errors
+from share_state.stores.paths import InputPath, to_path
 
 RecordPlace = tuple[str, int, int]
 """Topic, partition and offset of a record."""

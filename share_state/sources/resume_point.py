@@ -12,8 +12,9 @@ import numpy as np
 from share_state.kafka.record_batches import HEADER_SIZE, BatchStatus
 from share_state.sources.discovery import LogPartition, Segment, in_offset_order
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.object_stores import Store, StorePath, read_errors, store_error, to_path
 from share_state.sources.segments import frame_segments
+from share_state.stores.object_stores import Store, StorePath, read_errors, store_error
+from share_state.stores.paths import to_path
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_cluster import KafkaSource

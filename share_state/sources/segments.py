@@ -30,7 +30,8 @@ from share_state.kafka.record_batches import (
 )
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment, is_segment_name, of_copies
-from share_state.sources.object_stores import READ_SIZE, StorePath, StoreUnavailableError, read_errors, to_path
+from share_state.stores.object_stores import READ_SIZE, StorePath, StoreUnavailableError, read_errors
+from share_state.stores.paths import to_path
 
 _MAGIC_AT, _INDEX_ENTRY = 16, 8
 _MIN_SEGMENT_BYTES = 1 << 20

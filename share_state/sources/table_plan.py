@@ -16,7 +16,6 @@ from share_state.kafka.buffers import is_text
 from share_state.kafka.primitives import parse_digits
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import InputPath, parquet_source, read_errors
 from share_state.sources.record_tables import (
     Columns,
     RowGroup,
@@ -26,6 +25,8 @@ from share_state.sources.record_tables import (
     int64_column,
     timestamp_ms,
 )
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import InputPath, parquet_source
 
 MAX_OVERLAP = 256 << 20
 """Bytes of row groups with overlapping offsets that may be in memory at a time."""

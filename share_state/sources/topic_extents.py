@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from share_state.kafka.primitives import parse_digits
 from share_state.sources.batch_headers import SegmentHeaders, find_segments
 from share_state.sources.discovery import HIGH_WATERMARK_CHECKPOINT
-from share_state.sources.object_stores import InputPath, StorePath, read_errors
+from share_state.stores.object_stores import StorePath, read_errors
+from share_state.stores.paths import InputPath
 
 _LARGEST_INT32 = 2**31 - 1
 

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import from_json
 
 from share_state.errors import InputError
-from share_state.sources.object_stores import read_errors, regular_path, to_path
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import regular_path, to_path
 
 TOPICS_HINT = "give --topics topics.json, which `share-state topics kafka://HOST:PORT --out topics.json` writes"
 """What a person does if names or ends of topics are not known."""

@@ -15,8 +15,9 @@ from share_state.errors import InputError
 from share_state.sources.cluster_facts import read_cluster_facts
 from share_state.sources.discovery import LogPartition, find_data_folders, is_data_folder, log_parent
 from share_state.sources.kafka_client import SCHEME
-from share_state.sources.object_stores import InputPath, expand_paths, read_errors, to_path
 from share_state.sources.topics import Topics, topics_of
+from share_state.stores.object_stores import read_errors
+from share_state.stores.paths import InputPath, expand_paths, to_path
 
 TOPICS_FILE = "topics.json"
 """Name of a topics file that is read without being named."""

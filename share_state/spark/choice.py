@@ -8,12 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from share_state.delta.warehouse import check_warehouse_path
+from share_state.delta.warehouse_place import check_warehouse_path
 from share_state.errors import require
-from share_state.pipeline.executor import LOCAL_MASTER, Executor, LocalExecutor, Progress, is_under_spark_submit
-from share_state.pipeline.inputs import RowSorter
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.progress import Progress
+from share_state.sources.formats import RowSorter
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.spark.masters import LOCAL_MASTER, is_under_spark_submit
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_cluster import KafkaSource

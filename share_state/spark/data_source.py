@@ -21,18 +21,19 @@ from share_state.pipeline.across_logs import (
     read_groups,
     settle_cutoffs,
 )
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.inputs import find_cluster_address
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import DECODED_RECORDS
 from share_state.pipeline.result import keep_proven, summarize
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, OutputSpec, decoded_batches, returned_table
 from share_state.pipeline.task import run_task as fold_batches
 from share_state.rules.findings import conditional, unconditional
 from share_state.schema.declarations import table_schema
+from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.object_stores import absolute_address
 from share_state.spark.kafka_stream import KAFKA_RECORDS, ClusterStreamReader, DecodedStreamReader, reader_options
+from share_state.stores.paths import absolute_address
 
 TABLES = (DECODED_RECORDS, STATE, IN_FLIGHT, CUTOFF, FINDINGS)
 """What the option `table` may name; the first is the default."""

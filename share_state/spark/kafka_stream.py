@@ -27,7 +27,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.kafka_client import ClientProperties, read_client_properties
-from share_state.sources.object_stores import normalize_address
+from share_state.stores.paths import normalize_address
 
 KAFKA_RECORDS = pa.schema(
     [

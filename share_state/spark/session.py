@@ -28,12 +28,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError, ShareStateError, SparkEndedError, require
-from share_state.pipeline.executor import LOCAL_MASTER, is_local, is_master, is_under_spark_submit
 from share_state.schema import declarations
 from share_state.sources import jars
+from share_state.spark.masters import LOCAL_MASTER, is_local, is_master, is_under_spark_submit
 
 if TYPE_CHECKING:
-    from share_state.pipeline.executor import Progress
+    from share_state.pipeline.progress import Progress
 
 UNPACKED = "share_state_package"
 """Folder in an executor's working directory."""

@@ -37,20 +37,15 @@ from share_state.kafka.buffers import is_text
 from share_state.kafka.primitives import parse_digits
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.state_records import LARGEST_OFFSET
-from share_state.pipeline.inputs import SortedLogs, data_files
 from share_state.pipeline.task import PerLog, balance_tasks
 from share_state.sources.discovery import GROUP_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import (
-    READ_SIZE,
-    SCHEMES,
-    StorePath,
-    absolute_address,
-    parquet_source,
-    read_errors,
-)
+from share_state.sources.export_files import data_files
+from share_state.sources.formats import SortedLogs
 from share_state.sources.record_tables import Columns, check_time_unit, rows_in_chunks, rows_of_batches
 from share_state.sources.table_plan import list_table_files, missing_topic_message, parquet_batches, parquet_errors
 from share_state.spark.session import reason
+from share_state.stores.object_stores import READ_SIZE, SCHEMES, StorePath, read_errors
+from share_state.stores.paths import absolute_address, parquet_source
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
@@ -62,7 +57,7 @@ _LARGEST = {"partition": INT32_MAX, "offset": LARGEST_OFFSET - 1}
 
 
 class SparkSorter:
-    """Sorts rows of tables and DataFrames into log partitions; a RowSorter of share_state.pipeline.inputs.
+    """Sorts rows of tables and DataFrames into log partitions; a RowSorter of share_state.sources.formats.
 
     One job counts the rows of each log partition; they are sorted when a plan is executed, by `map_frame`. Its methods
     raise InputError if a table cannot be read, a column is missing or has the wrong type, a row has no offset, or there

@@ -23,7 +23,8 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.delta.reader import delete_folder
-from share_state.delta.warehouse import ALL_TABLES, PROPERTIES, Commit, Warehouse
+from share_state.delta.warehouse import PROPERTIES, Commit, Warehouse
+from share_state.delta.warehouse_place import ALL_TABLES
 from share_state.errors import DiskFullError, WarehouseError, disk_error
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan

@@ -3,6 +3,7 @@
 from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, convert_timezone, lit
 
 import share_state
-from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.delta.warehouse_place import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.groups.group_tables import fold_groups
 from share_state.schema.declarations import table_schema
@@ -83,9 +84,13 @@ def test_segments_give_the_tables_of_groups_and_the_names_of_topics():
 
 def test_a_table_of_both_topics_gives_what_segments_give(parquet: Path):
     assert contents(share_state.reconstruct(parquet, group_partitions=3)) == contents(share_state.reconstruct(CHAOS))
-    sizes = share_state.cutoff(CHAOS).drop_columns(SIZES)
-    assert share_state.cutoff(parquet).drop_columns(SIZES).equals(sizes)
-    assert share_state.timeline(parquet).sort_by("offset").equals(share_state.timeline(CHAOS).sort_by("offset"))
+    sizes = arrow(share_state.cutoff(CHAOS)).drop_columns(SIZES)
+    assert arrow(share_state.cutoff(parquet)).drop_columns(SIZES).equals(sizes)
+    assert (
+        arrow(share_state.timeline(parquet))
+        .sort_by("offset")
+        .equals(arrow(share_state.timeline(CHAOS)).sort_by("offset"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,9 +137,9 @@ def test_an_empty_list_of_groups_leaves_them_out(parquet: Path):
 
 def test_groups_name_topics_and_members_of_every_call(spark: SparkSession, parquet: Path):
     group, topic, partition = PICKED
-    chosen = {"group": group, "topic": topic, "partition": partition}
+    chosen: dict[str, Any] = {"group": group, "topic": topic, "partition": partition}
     for given in (CHAOS, parquet):
-        timeline = share_state.timeline(given, **chosen)
+        timeline = arrow(share_state.timeline(given, **chosen))
         assert timeline.num_rows > 0
         assert set(timeline["topic"].to_pylist()) == {topic}
         assert share_state.timeline(given, **chosen, spark=spark).count() == timeline.num_rows
@@ -179,7 +184,7 @@ def test_a_warehouse_of_a_table_has_the_tables_of_groups(spark: SparkSession, pa
 def test_a_dataframe_of_both_topics_is_what_its_segments_are_at_the_same_moment(
     spark: SparkSession, table: pa.Table, tmp_path: Path
 ):
-    moment = sorted(share_state.timeline(CHAOS)["timestamp"].to_pylist())[200]
+    moment = sorted(arrow(share_state.timeline(CHAOS))["timestamp"].to_pylist())[200]
     frame = spark.createDataFrame(shuffled(table))
     cut = contents(share_state.reconstruct(CHAOS, as_of=moment))
     for warehouse in by_profile([None], [tmp_path / "lake", None]):
@@ -201,9 +206,9 @@ def test_a_dataframe_in_gives_dataframes_out(spark: SparkSession, table: pa.Tabl
                 share_state.reconstruct(CHAOS)
             )
             timeline = share_state.timeline(given).toArrow().cast(table_schema("timeline"))
-            assert timeline.sort_by(order).equals(share_state.timeline(CHAOS).sort_by(order))
+            assert timeline.sort_by(order).equals(arrow(share_state.timeline(CHAOS)).sort_by(order))
         cutoffs = share_state.cutoff(frame).toArrow().cast(table_schema("cutoff")).drop_columns(SIZES)
-        assert cutoffs.sort_by("partition").equals(share_state.cutoff(CHAOS).drop_columns(SIZES))
+        assert cutoffs.sort_by("partition").equals(arrow(share_state.cutoff(CHAOS)).drop_columns(SIZES))
         records, expected = (share_state.read(spark, one).toArrow().sort_by(order) for one in (frame, CHAOS))
         assert records.equals(expected)
     finally:
@@ -237,7 +242,7 @@ def test_a_table_that_spark_must_put_in_order_wants_a_session(spark: SparkSessio
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: share_state.cutoff(CHAOS, format="avro"), "format='avro': give one of auto, segments, table, "),
+        (lambda: share_state.cutoff(CHAOS, format="avro"), "format='avro': give one of auto, console-json, dump-log, "),
         (lambda: share_state.cutoff(STATE, format="table"), "neither Parquet nor lines of JSON"),
         (lambda: share_state.cutoff(CHAOS, format="kafka"), "not the address of a cluster"),
         (lambda: share_state.cutoff("kafka://b:9092", format="table"), "a cluster is not read as table"),
@@ -261,14 +266,14 @@ def test_repair_takes_no_dataframe(spark: SparkSession):
     with pytest.raises(
         ShareStateError, match="input is a DataFrame: repair takes paths only; give an export, or the f"
     ):
-        share_state.repair(spark.range(1))
+        share_state.repair(cast("Any", spark.range(1)))
 
 
 def test_a_streaming_dataframe_is_refused(spark: SparkSession):
     frame = spark.readStream.format("rate").load()
     for given in ({"input": frame}, {"input": STATE, "groups": frame}):
         with pytest.raises(InputError, match=r"^the DataFrame is streaming: .* run `share-state stream`$"):
-            share_state.reconstruct(**given)
+            share_state.reconstruct(**cast("Any", given))
 
 
 def test_rows_are_not_read_where_the_warehouse_cannot_be_written(spark: SparkSession, tmp_path: Path):

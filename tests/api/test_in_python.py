@@ -4,6 +4,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,10 +15,13 @@ from share_state.errors import InputError, ShareStateError
 from share_state.schema.declarations import table_schema
 from tests.profiles import nightly
 from tests.truth import DATA, cases
+from tests.warehouses import arrow
 
 DLQ = DATA / "4.4.0/dlq"
 TOPICS = DLQ / "topics.json"
-ONE = {"group": "dq-off", "topic": "t0", "partition": 0, "topics": TOPICS}
+untyped: Any = share_state
+"""As a notebook calls it: nothing checks the types of arguments before it runs."""
+ONE: dict[str, Any] = {"group": "dq-off", "topic": "t0", "partition": 0, "topics": TOPICS}
 
 
 def _sorted(table: pa.Table) -> list[dict]:
@@ -42,14 +46,14 @@ def test_every_name_it_promises_is_there_and_documented():
 
 
 def test_with_a_session_the_tables_are_those_without_one(spark: SparkSession):
-    arrow = share_state.reconstruct(DLQ, topics=TOPICS)
+    tables = share_state.reconstruct(DLQ, topics=TOPICS)
     frames = share_state.reconstruct(DLQ, topics=TOPICS, spark=spark)
     for name in ("share_partition_state", "in_flight", "findings", "cutoff"):
-        here, there = getattr(arrow, name), getattr(frames, name).toArrow()
+        here, there = getattr(tables, name), getattr(frames, name).toArrow()
         assert there.column_names == here.column_names == table_schema(name).names
         assert _sorted(there) == _sorted(here), name
-    assert share_state.cutoff([DLQ]).equals(arrow.cutoff)
-    assert repr(arrow).endswith("share_group_partitions: 48 rows)")
+    assert arrow(share_state.cutoff([DLQ])).equals(tables.cutoff)
+    assert repr(tables).endswith("share_group_partitions: 48 rows)")
     assert "cutoff: DataFrame[" in repr(frames)
 
 
@@ -72,7 +76,7 @@ def test_a_warehouse_is_written_without_a_session_too(tmp_path: Path):
 def test_records_are_read_as_a_dataframe(spark: SparkSession):
     records = share_state.read(spark, str(DLQ))
     assert records.columns == table_schema("decoded_records").names
-    assert records.count() == sum(row["log_end_offset"] for row in share_state.cutoff(DLQ).to_pylist())
+    assert records.count() == sum(row["log_end_offset"] for row in arrow(share_state.cutoff(DLQ)).to_pylist())
 
 
 @pytest.mark.parametrize("case", [c for c in cases() if c.is_as_of and "codec-gzip" in c.name], ids=lambda c: c.name)
@@ -98,7 +102,7 @@ def test_as_of_a_moment_is_the_last_row_of_the_timeline_until_then():
 
 def test_a_timeline_is_the_same_with_a_session(spark: SparkSession):
     there = share_state.timeline(DLQ, **ONE, spark=spark).toArrow().sort_by("offset")
-    assert there.to_pylist() == share_state.timeline(DLQ, **ONE).to_pylist()
+    assert there.to_pylist() == arrow(share_state.timeline(DLQ, **ONE)).to_pylist()
 
 
 def test_an_offset_is_explained_in_a_sentence_and_a_row_a_record():
@@ -115,35 +119,35 @@ def test_an_offset_is_explained_in_a_sentence_and_a_row_a_record():
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: share_state.cutoff("nowhere"), "nowhere"),
-        (lambda: share_state.cutoff(DLQ, dialect="avro"), "dialect='avro': give one of auto"),
-        (lambda: share_state.cutoff(DLQ, as_of={7: 3}), "log partition 7 is not in the input"),
-        (lambda: share_state.cutoff(DLQ, as_of={0: "3"}), "give a log partition and an offset"),
-        (lambda: share_state.cutoff(DLQ, as_of={0: -3}), "give a log partition and an offset"),
-        (lambda: share_state.cutoff(DLQ, as_of=7), "as_of=7: give a datetime"),
-        (lambda: share_state.cutoff(DLQ, as_of="last night"), "as_of='last night': give a datetime"),
-        (lambda: share_state.reconstruct(DLQ, rules={"NO_RULE": "off"}), "NO_RULE"),
-        (lambda: share_state.timeline(DLQ, group="dq-auto", partition=9), "partition 9 of group dq-auto: not found"),
-        (lambda: share_state.explain(DLQ, "nobody", "t0", 0, 0), "group nobody: not found; the nearest"),
-        (lambda: share_state.reconstruct(DLQ, topics="missing.json"), "missing.json: cannot be read .*a JSON file of"),
-        (lambda: share_state.reconstruct(5), "input=5: give a path, several paths, or a DataFrame"),
+        (lambda: untyped.cutoff("nowhere"), "nowhere"),
+        (lambda: untyped.cutoff(DLQ, dialect="avro"), "dialect='avro': give one of auto"),
+        (lambda: untyped.cutoff(DLQ, as_of={7: 3}), "log partition 7 is not in the input"),
+        (lambda: untyped.cutoff(DLQ, as_of={0: "3"}), "give a log partition and an offset"),
+        (lambda: untyped.cutoff(DLQ, as_of={0: -3}), "give a log partition and an offset"),
+        (lambda: untyped.cutoff(DLQ, as_of=7), "as_of=7: give a datetime"),
+        (lambda: untyped.cutoff(DLQ, as_of="last night"), "as_of='last night': give a datetime"),
+        (lambda: untyped.reconstruct(DLQ, rules={"NO_RULE": "off"}), "NO_RULE"),
+        (lambda: untyped.timeline(DLQ, group="dq-auto", partition=9), "partition 9 of group dq-auto: not found"),
+        (lambda: untyped.explain(DLQ, "nobody", "t0", 0, 0), "group nobody: not found; the nearest"),
+        (lambda: untyped.reconstruct(DLQ, topics="missing.json"), "missing.json: cannot be read .*a JSON file of"),
+        (lambda: untyped.reconstruct(5), "input=5: give a path, several paths, or a DataFrame"),
         (
-            lambda: share_state.reconstruct(pa.table({"key": ["k"]})),
+            lambda: untyped.reconstruct(pa.table({"key": ["k"]})),
             r"input is a Table: pass spark.createDataFrame\(input\)",
         ),
-        (lambda: share_state.reconstruct([5]), r"input=\[5\]: give a path"),
-        (lambda: share_state.reconstruct([]), r"input=\[\]: give a path"),
-        (lambda: share_state.explain(DLQ, "dq-off", "t0", 0, -1), "^offset=-1: give an offset from 0 on"),
-        (lambda: share_state.reconstruct(DLQ, groups=5), "groups=5: give a path"),
-        (lambda: share_state.reconstruct(DLQ, rules=["x"]), r"rules=\['x'\]: give a dictionary as in"),
-        (lambda: share_state.reconstruct(DLQ, columns={"key": 3}), "columns={'key': 3}: give a valid string"),
-        (lambda: share_state.reconstruct(DLQ, topics=5), "topics=5: give the path of a JSON file, topic ids"),
-        (lambda: share_state.reconstruct(DLQ, group_partitions="x"), "group_partitions='x': give a whole number"),
-        (lambda: share_state.reconstruct(DLQ, warehouse=4), "warehouse=4: give a path"),
-        (lambda: share_state.reconstruct(DLQ, spark=4), "spark=4: give a SparkSession"),
-        (lambda: share_state.timeline(DLQ, group=5), "group=5: give text"),
-        (lambda: share_state.explain(DLQ, "g", "t", 0, "x"), "offset='x': give a whole number"),
-        (lambda: share_state.explain(DLQ, "g", "t", True, 1), "partition=True: give a whole number"),
+        (lambda: untyped.reconstruct([5]), r"input=\[5\]: give a path"),
+        (lambda: untyped.reconstruct([]), r"input=\[\]: give a path"),
+        (lambda: untyped.explain(DLQ, "dq-off", "t0", 0, -1), "^offset=-1: give an offset from 0 on"),
+        (lambda: untyped.reconstruct(DLQ, groups=5), "groups=5: give a path"),
+        (lambda: untyped.reconstruct(DLQ, rules=["x"]), r"rules=\['x'\]: give a dictionary as in"),
+        (lambda: untyped.reconstruct(DLQ, columns={"key": 3}), "columns={'key': 3}: give a valid string"),
+        (lambda: untyped.reconstruct(DLQ, topics=5), "topics=5: give the path of a JSON file, topic ids"),
+        (lambda: untyped.reconstruct(DLQ, group_partitions="x"), "group_partitions='x': give a whole number"),
+        (lambda: untyped.reconstruct(DLQ, warehouse=4), "warehouse=4: give a path"),
+        (lambda: untyped.reconstruct(DLQ, spark=4), "spark=4: give a SparkSession"),
+        (lambda: untyped.timeline(DLQ, group=5), "group=5: give text"),
+        (lambda: untyped.explain(DLQ, "g", "t", 0, "x"), "offset='x': give a whole number"),
+        (lambda: untyped.explain(DLQ, "g", "t", True, 1), "partition=True: give a whole number"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_line(call, told: str):
@@ -153,7 +157,7 @@ def test_what_cannot_be_used_is_said_in_one_line(call, told: str):
 
 
 def test_calls_take_their_arguments_by_position_and_by_the_documented_name(spark: SparkSession):
-    assert share_state.cutoff(input=DLQ, spark=None).equals(share_state.cutoff(DLQ, None))
+    assert arrow(share_state.cutoff(input=DLQ, spark=None)).equals(share_state.cutoff(DLQ, None))
     frames = share_state.reconstruct(DLQ, spark)
     assert frames.cutoff.columns == share_state.reconstruct(input=DLQ).cutoff.column_names
     assert share_state.timeline(DLQ, "dq-off", "t0", 0, topics=TOPICS).num_rows

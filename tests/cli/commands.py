@@ -12,7 +12,7 @@ from share_state.cli.main import run
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """What a command left behind: its exit code and what it printed."""
 
     code: int
@@ -35,15 +35,16 @@ class Said:
         return [line.split() for line in self.out.split("\n\n")[0].splitlines()]
 
 
-Command = Callable[..., Said]
+Command = Callable[..., CommandResult]
 """Takes the arguments of a command."""
 
 
-def say(capfd: pytest.CaptureFixture[str], *arguments: object) -> Said:
+def run_cli(capfd: pytest.CaptureFixture[str], *arguments: object) -> CommandResult:
     """Run `share-state` with these arguments."""
     capfd.readouterr()
     code = run([str(argument) for argument in arguments])
-    return Said(code, *capfd.readouterr())
+    captured = capfd.readouterr()
+    return CommandResult(code, captured.out, captured.err)
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import run
-from tests.cli.commands import Command, flipped, say
+from tests.cli.commands import Command, flipped, run_cli
 from tests.profiles import EXECUTORS, IN_SPARK
 from tests.truth import DATA
 
@@ -18,13 +18,13 @@ def share_state(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str
     """Runs a command that may use Spark."""
     if request.param == IN_SPARK:
         request.getfixturevalue("spark")
-    return partial(say, capfd)
+    return partial(run_cli, capfd)
 
 
 @pytest.fixture
-def light(capfd: pytest.CaptureFixture[str]) -> Command:
+def cli(capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs a command that needs no Spark."""
-    return partial(say, capfd)
+    return partial(run_cli, capfd)
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import warehouse_lock
+from share_state.delta.warehouse_place import warehouse_lock
 from share_state.sources.discovery import find_group_logs
 from tests.cli.commands import Command, contents
 from tests.fold.groups.group_tables import rows_of
@@ -22,6 +21,7 @@ from tests.kafka.batches import Batch, Record
 from tests.log_writer import snapshot, update, write_log_folder
 from tests.sources.formats.tables import write
 from tests.truth import DATA, without_topics
+from tests.warehouses import WrittenTables
 
 CHAOS = DATA / "4.3.1/chaos"
 EXPORTS = TemporaryDirectory(prefix="share-state-")
@@ -46,42 +46,42 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_audit_writes_tables_page_and_metrics(audited: Path):
-    assert CommittedTables(str(audited / "lake")).run["command"] == "audit"
+    assert WrittenTables(audited / "lake").run["command"] == "audit"
     assert "START_OFFSET_REGRESSION" in (audited / "page.html").read_text()
     assert "share_state_last_success_timestamp_seconds" in (audited / "a.prom").read_text()
     assert "TERMINAL_STATE_LEFT" not in (audited / "page.html").read_text()
 
 
-def test_nothing_new_is_said_and_is_no_failure(light: Command, audited: Path, tmp_path: Path):
+def test_nothing_new_is_said_and_is_no_failure(cli: Command, audited: Path, tmp_path: Path):
     shutil.copytree(audited, tmp_path / "copy")
     config = tmp_path / "copy/audit.yaml"
     config.write_text(config.read_text().replace(str(audited), str(tmp_path / "copy")))
     # The warehouse and the reports moved, which says nothing about the log.
-    done = light("audit", "--config", config, "--set", "report.prometheus_share_partitions=7")
+    done = cli("audit", "--config", config, "--set", "report.prometheus_share_partitions=7")
     assert done.code == 0
     assert "nothing new since the last audit" in done.out
     assert "a.prom (series of the worst 7 of 38 share-partitions; groups are complete)" in done.out
-    assert len(CommittedTables(str(tmp_path / "copy/lake")).runs) == 2
+    assert len(WrittenTables(tmp_path / "copy/lake").runs) == 2
 
 
-def test_json_says_it_to_programs(light: Command, tmp_path: Path):
-    done = light("audit", CHAOS, "--out", tmp_path / "lake", "--topics", CHAOS / "topics.json", "--json", "--quiet")
+def test_json_says_it_to_programs(cli: Command, tmp_path: Path):
+    done = cli("audit", CHAOS, "--out", tmp_path / "lake", "--topics", CHAOS / "topics.json", "--json", "--quiet")
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out)
-    shown = light("show", tmp_path / "lake", "--group", "g3")
+    shown = cli("show", tmp_path / "lake", "--group", "g3")
     assert shown.code == 0
 
 
-def test_groups_are_named_in_a_table_whose_columns_are_called_otherwise(light: Command, tmp_path: Path):
+def test_groups_are_named_in_a_table_whose_columns_are_called_otherwise(cli: Command, tmp_path: Path):
     rows = rows_of(find_group_logs([str(CHAOS)]))
     named = write(rows.rename_columns(["k", *rows.column_names[1:]]), tmp_path / "groups.parquet")
     arguments = ("audit", CHAOS / "__share_group_state-*", "--groups", named, "--out", tmp_path / "lake")
-    assert "no column key" in light(*arguments).err
-    done = light(*arguments, "--column", "key=k")
+    assert "no column key" in cli(*arguments).err
+    done = cli(*arguments, "--column", "key=k")
     assert done.code == 0
     assert "__consumer_offsets: found partition 0, 1, 2, but not how many there are" in done.err
     assert "give groups.partitions" in done.err
-    assert len(CommittedTables(str(tmp_path / "lake")).read("share_groups")) == 6
+    assert len(WrittenTables(tmp_path / "lake").read("share_groups")) == 6
 
 
 def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
@@ -91,10 +91,10 @@ def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
     assert len(done.out.splitlines()) <= 30
 
 
-def test_one_log_without_bytes_is_told_in_the_singular(light: Command, tmp_path: Path):
+def test_one_log_without_bytes_is_told_in_the_singular(cli: Command, tmp_path: Path):
     (tmp_path / "__share_group_state-0").mkdir()
     (tmp_path / f"__share_group_state-0/{0:020}.log").touch()
-    said = light("audit", tmp_path / "__share_group_state-0", "--out", tmp_path / "lake").err
+    said = cli("audit", tmp_path / "__share_group_state-0", "--out", tmp_path / "lake").err
     assert "found 1 log partition\n" in said
     assert "read 0 new records of 1 log partition\n" in said
 
@@ -121,10 +121,10 @@ def test_one_log_without_bytes_is_told_in_the_singular(light: Command, tmp_path:
     ],
 )
 def test_an_unusable_call_is_one_line_and_leaves_nothing(
-    light: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ):
     monkeypatch.chdir(tmp_path)
-    done = light("audit", *arguments)
+    done = cli("audit", *arguments)
     assert done.code == 2
     assert said in done.err
     assert len(done.err.splitlines()) == 1
@@ -132,7 +132,7 @@ def test_an_unusable_call_is_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("command", ["audit", "reconstruct"])
-def test_two_runs_at_once_the_second_is_told_who_holds_the_warehouse(light: Command, tmp_path: Path, command: str):
+def test_two_runs_at_once_the_second_is_told_who_holds_the_warehouse(cli: Command, tmp_path: Path, command: str):
     with warehouse_lock(str(tmp_path / "lake"), "audit"):
         holder = subprocess.run(
             [sys.executable, "-m", "share_state", command, str(CHAOS), "--out", str(tmp_path / "lake")],
@@ -161,12 +161,12 @@ def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: C
     undisturbed = share_state("audit", CHAOS, "--out", tmp_path / "undisturbed")
     assert undisturbed.code == 0
     for table in ("share_partition_state", "in_flight", "findings", "cutoff", "share_partition_history"):
-        found, expected = (CommittedTables(str(tmp_path / name)).read(table) for name in ("lake", "undisturbed"))
+        found, expected = (WrittenTables(tmp_path / name).read(table) for name in ("lake", "undisturbed"))
         assert sorted(found.to_pylist(), key=repr) == sorted(expected.to_pylist(), key=repr)
 
 
 def test_an_audit_stopped_between_commit_and_report_is_reported_once_by_the_next(
-    light: Command, damaged: Path, tmp_path: Path
+    cli: Command, damaged: Path, tmp_path: Path
 ):
     stopped = {stop: tmp_path / stop.name for stop in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)}
     audit = ["audit", str(damaged), "--quiet", "--out"]
@@ -183,16 +183,16 @@ def test_an_audit_stopped_between_commit_and_report_is_reported_once_by_the_next
         victim.send_signal(stop)
         _, said = victim.communicate()
         if stop != signal.SIGKILL:
-            run_id = CommittedTables(str(lake)).run["run_id"]
+            run_id = WrittenTables(lake).run["run_id"]
             assert said == f"share-state: stopped; run {run_id} is committed, and the next audit reports it\n"
-        assert CommittedTables(str(lake)).run["status"] == "committed"
-        first = light(*audit, lake, "--json")
+        assert WrittenTables(lake).run["status"] == "committed"
+        first = cli(*audit, lake, "--json")
         errors = [
             (one["rule"], one["new"], one["failing"]) for one in first.json["findings"] if one["severity"] == "error"
         ]
         assert (first.code, errors) == (1, [("CRC_MISMATCH", 1, 1)])
-        assert CommittedTables(str(lake)).runs["status"].to_pylist() == ["reported", "reported"]
-        assert light(*audit, lake).code == 0
+        assert WrittenTables(lake).runs["status"].to_pylist() == ["reported", "reported"]
+        assert cli(*audit, lake).code == 0
 
 
 def _leave_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,21 +207,21 @@ def test_an_alert_reaches_a_scheduler_whose_pipe_is_not_read(monkeypatch: pytest
     with monkeypatch.context() as closed:
         _leave_no_reader(closed)
         assert run(audit) == 1
-    assert CommittedTables(str(tmp_path / "w")).run["status"] == "reported"
+    assert WrittenTables(tmp_path / "w").run["status"] == "reported"
     assert run(audit) == 0
 
 
 def test_an_audit_that_could_not_print_is_reported_by_the_next(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, light: Command
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Command
 ):
     audit = ("audit", FUZZ, "--out", tmp_path / "w", "--quiet")
     with monkeypatch.context() as full, Path("/dev/full").open("w", encoding="utf-8") as stream:
         full.setattr(sys, "stdout", stream)
-        said = light(*audit)
+        said = cli(*audit)
     assert said.code == 2
     assert said.err.startswith("share-state: stdout: cannot be written (No space left on device)")
-    assert CommittedTables(str(tmp_path / "w")).run["status"] == "committed"
-    again = light(*audit, "--json")
+    assert WrittenTables(tmp_path / "w").run["status"] == "committed"
+    again = cli(*audit, "--json")
     assert (again.code, again.json["run"]["status"]) == (1, "reported")
 
 
@@ -231,63 +231,64 @@ def _waiting_audit(audit: list[str], pipe: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_verdict_can_fail_the_job(light: Command, tmp_path: Path):
+def test_a_verdict_can_fail_the_job(cli: Command, tmp_path: Path):
     """Kafka's own default is 30 minutes; this log ends seconds after its last records."""
     audit = ("audit", DATA / "4.4.0/dlq", "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--json")
-    stalled = light(*audit, "--set", "limits.stall_minutes=0.01")
+    stalled = cli(*audit, "--set", "limits.stall_minutes=0.01")
     assert (stalled.code, stalled.json["failing_verdicts"]) == (0, 0)
     assert stalled.json["verdicts"]["STALL"] + stalled.json["verdicts"]["STOP"] > 0
     for verdict in ("STALL", "STOP", "REWIND"):
-        said = light(*audit, "--set", "limits.stall_minutes=0.01", "--set", f"fail_on_verdict={verdict}")
+        said = cli(*audit, "--set", "limits.stall_minutes=0.01", "--set", f"fail_on_verdict={verdict}")
         counted = ("STALL", "STOP", "REWIND")[("STALL", "STOP", "REWIND").index(verdict) :]
         assert said.json["failing_verdicts"] == sum(stalled.json["verdicts"][one] for one in counted)
         assert said.code == (1 if said.json["failing_verdicts"] else 0)
-    refused = light(*audit, "--set", "fail_on_verdict=SLOW")
+    refused = cli(*audit, "--set", "fail_on_verdict=SLOW")
     assert (refused.code, "fail_on_verdict" in refused.err) == (2, True)
 
 
-def test_suspect_state_fails_every_night_if_its_rule_is_an_error(light: Command, damaged: Path, tmp_path: Path):
+def test_suspect_state_fails_every_night_if_its_rule_is_an_error(cli: Command, damaged: Path, tmp_path: Path):
     """A damaged batch fails one night; the state after it is no better in the next, even if nothing is new."""
     for options, second in (((), 0), (("--rule", "STATE_SUSPECT=error"), 1), (("--fail-on", "warning"), 1)):
         audit = ("audit", damaged, "--out", tmp_path / f"w{len(options)}{second}{options[-1:]}", "--quiet", *options)
-        assert [light(*audit).code, light(*audit).code] == [1, second]
+        assert [cli(*audit).code, cli(*audit).code] == [1, second]
 
 
-def test_what_is_acknowledged_does_not_fail_the_job(light: Command, tmp_path: Path):
+def test_what_is_acknowledged_does_not_fail_the_job(cli: Command, tmp_path: Path):
     audit = ("audit", FUZZ, "--quiet", "--json", "--out")
-    assert light(*audit, tmp_path / "a").code == 1
+    assert cli(*audit, tmp_path / "a").code == 1
     rules = ("TERMINAL_STATE_LEFT", "START_OFFSET_REGRESSION")
     options = [f"acknowledged.{number}.rule={rule}" for number, rule in enumerate(rules)]
-    said = light(*audit, tmp_path / "b", *(word for option in options for word in ("--set", option)))
+    said = cli(*audit, tmp_path / "b", *(word for option in options for word in ("--set", option)))
     counted = {one["rule"]: (one["count"] > 0, one["open"]) for one in said.json["findings"]}
     assert (said.code, [counted[rule] for rule in rules]) == (0, [(True, 0)] * 2)
     assert said.json["findings_by_severity"]["error"] == 0
 
 
-def test_a_warehouse_is_of_one_cluster(light: Command, tmp_path: Path):
+def test_a_warehouse_is_of_one_cluster(cli: Command, tmp_path: Path):
     audit = ("audit", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--quiet")
     for options, code in (((), 0), (("--set", "cluster=blue"), 0), (("--set", "cluster=green"), 2), ((), 0)):
-        said = light(*audit, *options)
+        said = cli(*audit, *options)
         assert said.code == code, said.err
         if code:
             assert said.err.endswith(": holds cluster blue, not green; give each cluster its own warehouse\n")
-    assert CommittedTables(str(tmp_path / "w")).runs["cluster"].to_pylist() == ["blue", "blue", None]
+    assert WrittenTables(tmp_path / "w").runs["cluster"].to_pylist() == ["blue", "blue", None]
 
 
-def test_reconstruct_into_the_warehouse_of_an_audit_says_so_first(light: Command, tmp_path: Path):
+def test_reconstruct_into_the_warehouse_of_an_audit_says_so_first(cli: Command, tmp_path: Path):
     made = ("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w")
-    assert light(*made).err == light(*made).err == ""
-    assert light("audit", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--quiet", "--set", "cluster=blue").code == 0
-    said = light(*made)
+    assert cli(*made).err == cli(*made).err == ""
+    assert cli("audit", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--quiet", "--set", "cluster=blue").code == 0
+    said = cli(*made)
     note = f"{tmp_path}/w: an audit of blue keeps its tables here; until the next one, `show` shows this run"
     assert (said.code, said.err) == (0, f"share-state: {note}\n")
 
 
-def test_group_ids_that_java_reads_as_one_are_one_share_partition(light: Command, tmp_path: Path):
+def test_group_ids_that_java_reads_as_one_are_one_share_partition(cli: Command, tmp_path: Path):
     """Night by night, as the coordinator folds them: the log holds three spellings of one id, and another group."""
     topic, export = "AAAAAAAAAAEAAAAAAAAAAg", tmp_path / "export"
 
     def spelled(group: bytes, record: Record) -> Record:
+        assert record.key is not None
         return Record(record.key.replace(b"\x00\x03g??", len(group).to_bytes(2, "big") + group), record.value)
 
     first = [
@@ -299,11 +300,11 @@ def test_group_ids_that_java_reads_as_one_are_one_share_partition(light: Command
     then = [update((merged, topic, 0), [(2, 2, 2, 1)]), spelled(b"g\xff", update(("g??", topic, 0), [(4, 4, 2, 1)]))]
     audit = ("audit", export, "--out", tmp_path / "w", "--quiet", "--prometheus", tmp_path / "metrics.prom")
     write_log_folder(export, 0, [Batch(first)])
-    assert light(*audit).code == 0
+    assert cli(*audit).code == 0
     shutil.rmtree(export)
     write_log_folder(export, 0, [Batch(first), Batch(then)])
-    assert light(*audit).code == 0
-    rows = CommittedTables(str(tmp_path / "w")).read("share_partition_state").to_pylist()
+    assert cli(*audit).code == 0
+    rows = WrittenTables(tmp_path / "w").read("share_partition_state").to_pylist()
     batches = {row["group_id"]: [tuple(one.values()) for one in row["state_batches"]] for row in rows}
     assert batches == {merged: [(0, 2, 2, 1), (3, 3, 0, 1), (4, 4, 2, 1)], "good": []}
     series = [line.rpartition(" ")[0] for line in (tmp_path / "metrics.prom").read_text("utf-8").splitlines()]

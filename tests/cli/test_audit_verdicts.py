@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from share_state.delta.reader import CommittedTables
 from share_state.fold.history import OUTCOME_COLUMNS
 from share_state.fold.state_log import fold_log
 from share_state.kafka.state_records import StateRecords
@@ -23,6 +22,7 @@ from tests.fold.record_context_model import outcomes
 from tests.profiles import by_profile
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, AVAILABLE, MINUTE, log_with, snapshot, update
 from tests.truth import DATA
+from tests.warehouses import WrittenTables
 
 DLQ, HAPPY = DATA / "4.4.0/dlq", DATA / "4.3.1/happy"
 STALE = "limits.export_age=36"
@@ -31,7 +31,7 @@ BATCH_JOBS = ("--set", "acknowledged=[{verdict: NO_MEMBERS}]")
 
 def history(warehouse: Path) -> list[dict[str, Any]]:
     """The rows of `share_partition_history` of the latest run."""
-    tables = CommittedTables(str(warehouse))
+    tables = WrittenTables(warehouse)
     return tables.read("share_partition_history", pc.field("run_id") == tables.run["run_id"]).to_pylist()
 
 
@@ -40,7 +40,7 @@ def codes(report: Any) -> set[str]:
     return {one["rule"] for one in report["findings"]}
 
 
-def test_an_old_export_is_a_warning_every_night_and_no_green_page(light: Command, tmp_path: Path):
+def test_an_old_export_is_a_warning_every_night_and_no_green_page(cli: Command, tmp_path: Path):
     audit = (
         "audit",
         HAPPY,
@@ -52,7 +52,7 @@ def test_an_old_export_is_a_warning_every_night_and_no_green_page(light: Command
         tmp_path / "m.prom",
     )
     for _ in range(2):
-        said = light(*audit, "--set", STALE, "--json", "--quiet")
+        said = cli(*audit, "--set", STALE, "--json", "--quiet")
         assert (said.code, said.json["healthy"]) == (0, False)
         assert codes(said.json) == {"EXPORT_STALE"}
         (one,) = said.json["findings"]
@@ -65,35 +65,35 @@ def test_an_old_export_is_a_warning_every_night_and_no_green_page(light: Command
         )
         assert float(age.split()[-1]) == pytest.approx(said.json["export_age_seconds"])
         assert said.json["export_age_seconds"] > 36 * 3600
-    assert light(*audit, "--set", STALE, "--quiet", "--fail-on", "warning").code == 1
+    assert cli(*audit, "--set", STALE, "--quiet", "--fail-on", "warning").code == 1
 
 
-def test_the_limit_of_the_age_can_be_raised_and_switched_off_at_any_time(light: Command, tmp_path: Path):
+def test_the_limit_of_the_age_can_be_raised_and_switched_off_at_any_time(cli: Command, tmp_path: Path):
     audit = ("audit", HAPPY, "--out", tmp_path / "w", "--json", "--quiet", *BATCH_JOBS)
     found = []
     for limit in ("0", "36", "0", "9e9", "36", "36"):
-        said = light(*audit, "--set", f"limits.export_age={limit}").json
+        said = cli(*audit, "--set", f"limits.export_age={limit}").json
         found.append("EXPORT_STALE" in codes(said))
         assert not any("limits or rules have changed" in note for note in said["run"]["notes"])
         assert said["healthy"] != found[-1]
     assert found == [False, True, False, False, True, True]
-    off = light(*audit, "--set", STALE, "--rule", "EXPORT_STALE=off").json
+    off = cli(*audit, "--set", STALE, "--rule", "EXPORT_STALE=off").json
     assert codes(off) == set()
-    assert light(*audit, "--set", STALE, "--rule", "EXPORT_STALE=error").code == 1
+    assert cli(*audit, "--set", STALE, "--rule", "EXPORT_STALE=error").code == 1
 
 
-def test_only_an_audit_judges_the_age(light: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_an_audit_judges_the_age(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SHARE_STATE_LIMITS__EXPORT_AGE")
-    said = light("reconstruct", HAPPY, "--out", tmp_path / "r", "--fail-on", "warning")
+    said = cli("reconstruct", HAPPY, "--out", tmp_path / "r", "--fail-on", "warning")
     assert (said.code, "EXPORT_STALE" in said.out) == (0, False)
     assert re.search(r"^the newest record was \d+ d( \d+ h)? old: 2026-11-21 ", said.out, re.MULTILINE)
-    assert codes(light("audit", HAPPY, "--out", tmp_path / "w", "--json", "--quiet").json) == {"EXPORT_STALE"}
+    assert codes(cli("audit", HAPPY, "--out", tmp_path / "w", "--json", "--quiet").json) == {"EXPORT_STALE"}
 
 
-def test_a_group_without_members_whose_records_wait_has_a_verdict(light: Command, tmp_path: Path):
+def test_a_group_without_members_whose_records_wait_has_a_verdict(cli: Command, tmp_path: Path):
     """All groups of this broker ended Empty; of dq-auto, 467 records wait."""
     topics = ("--topics", DLQ / "topics.json", "--quiet", "--json")
-    said = light("audit", DLQ, "--out", tmp_path / "w", *topics)
+    said = cli("audit", DLQ, "--out", tmp_path / "w", *topics)
     assert said.code == 0
     rows = history(tmp_path / "w")
     auto = [row for row in rows if row["group_id"] == "dq-auto"]
@@ -103,28 +103,28 @@ def test_a_group_without_members_whose_records_wait_has_a_verdict(light: Command
     assert {row["verdict"] for row in rows if not row["lag"]} == {"OK"}
     assert said.json["verdicts"]["NO_MEMBERS"] == sum((row["lag"] or 0) > 0 for row in rows)
     # STOP and STALL are worse, and say so too.
-    worse = light("audit", DLQ, "--out", tmp_path / "later", *topics, "--set", "limits.stall_minutes=0.01")
+    worse = cli("audit", DLQ, "--out", tmp_path / "later", *topics, "--set", "limits.stall_minutes=0.01")
     assert worse.json["verdicts"]["NO_MEMBERS"] < said.json["verdicts"]["NO_MEMBERS"]
     assert all(
         row["reason"].endswith("the group has no members") for row in history(tmp_path / "later") if row["reason"]
     )
     # Without the group side it is not known.
-    alone = light("audit", f"{DLQ}/__share_group_state-0", "--out", tmp_path / "alone", *topics)
-    assert alone.json["verdicts"]["NO_MEMBERS"] == 0 or CommittedTables(str(tmp_path / "alone")).holds("share_groups")
+    alone = cli("audit", f"{DLQ}/__share_group_state-0", "--out", tmp_path / "alone", *topics)
+    assert alone.json["verdicts"]["NO_MEMBERS"] == 0 or "share_groups" in WrittenTables(tmp_path / "alone").versions
 
 
-def test_a_verdict_can_fail_the_job_and_be_acknowledged(light: Command, tmp_path: Path):
+def test_a_verdict_can_fail_the_job_and_be_acknowledged(cli: Command, tmp_path: Path):
     audit = ("audit", DLQ, "--out", tmp_path / "w", "--quiet", "--json", "--set", "fail_on_verdict=NO_MEMBERS")
-    assert light(*audit).code == 1
+    assert cli(*audit).code == 1
     acknowledged = ("--set", "acknowledged=[{verdict: NO_MEMBERS}]")
-    said = light(*audit, *acknowledged)
+    said = cli(*audit, *acknowledged)
     assert (said.code, said.json["open_verdicts"]["NO_MEMBERS"], said.json["troubled"]) == (0, 0, [])
     assert said.json["verdicts"]["NO_MEMBERS"] > 0
     past = ("--set", "acknowledged=[{verdict: NO_MEMBERS, until: 2026-01-01}]")
-    assert light(*audit, *past).code == 1
-    refused = light(*audit, "--set", "acknowledged=[{verdict: STOP, rule: CRC_MISMATCH}]")
+    assert cli(*audit, *past).code == 1
+    refused = cli(*audit, "--set", "acknowledged=[{verdict: STOP, rule: CRC_MISMATCH}]")
     assert (refused.code, "give either a rule or a verdict" in refused.err) == (2, True)
-    refused = light(*audit, "--set", "acknowledged=[{verdict: STOP, until: soon}]")
+    refused = cli(*audit, "--set", "acknowledged=[{verdict: STOP, until: soon}]")
     assert (refused.code, "give a date, as in 2026-11-30" in refused.err) == (2, True)
 
 
@@ -148,9 +148,9 @@ ACCEPTED = update([(100, 100, ACKNOWLEDGED, 1)], after=6 * MINUTE)
         ([update([(0, 9, AVAILABLE, minute)], after=minute * MINUTE) for minute in range(4)], "OK"),
     ],
 )  # fmt: skip
-def test_a_group_that_only_gives_up_has_a_verdict(light: Command, tmp_path: Path, records: list, verdict: str):
+def test_a_group_that_only_gives_up_has_a_verdict(cli: Command, tmp_path: Path, records: list, verdict: str):
     log_with(tmp_path / "in", snapshot(), *records)
-    said = light("audit", tmp_path / "in", "--out", tmp_path / "w", "--quiet", "--json", "--fail-on", "off")
+    said = cli("audit", tmp_path / "in", "--out", tmp_path / "w", "--quiet", "--json", "--fail-on", "off")
     assert (said.code, [row["verdict"] for row in history(tmp_path / "w")]) == (0, [verdict])
     if verdict == "GIVING_UP" and len(records) == 30:
         (row,) = history(tmp_path / "w")
@@ -160,7 +160,7 @@ def test_a_group_that_only_gives_up_has_a_verdict(light: Command, tmp_path: Path
     log_with(tmp_path / "next", snapshot(), *records, update([(200, 200, AVAILABLE, 1)], after=60 * MINUTE))
     shutil.rmtree(tmp_path / "in")
     (tmp_path / "next").rename(tmp_path / "in")
-    light(
+    cli(
         "audit",
         tmp_path / "in",
         "--out",
@@ -204,14 +204,12 @@ def expected(source: Path, begin: dict[int, int], end: dict[int, int], live: set
 
 
 @pytest.mark.parametrize("name", by_profile(["4.4.0/dlq"], ["4.3.1/chaos", "4.4.0/dlq", "4.1.2/happy"]))
-def test_deliveries_are_counted_since_the_last_audit(light: Command, tmp_path: Path, name: str):
+def test_deliveries_are_counted_since_the_last_audit(cli: Command, tmp_path: Path, name: str):
     source, before, nights = DATA / name, dict[int, int](), list[Counter[str]]()
     for night, share in enumerate((0.3, 0.6, 1.0)):
         place = tmp_path / f"night-{night}"
         end = prefix(source, place, share)
-        light(
-            "audit", place, "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--set", "limits.delivery_count=3"
-        )
+        cli("audit", place, "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--set", "limits.delivery_count=3")
         rows = history(tmp_path / "w")
         live = _live(source, rows)
         nights.append(Counter({column: sum(row[column] for row in rows) for column in OUTCOME_COLUMNS}))
@@ -219,7 +217,7 @@ def test_deliveries_are_counted_since_the_last_audit(light: Command, tmp_path: P
         before = end
     assert nights[2].total() > 0
     # Reading all anew counts no more than what is new: nothing.
-    light("audit", place, "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--afresh")
+    cli("audit", place, "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--afresh")
     assert {row[column] for row in history(tmp_path / "w") for column in OUTCOME_COLUMNS} == {0}
 
 
@@ -234,18 +232,18 @@ def _live(source: Path, rows: list[dict]) -> set[tuple]:
     return live
 
 
-def test_a_warehouse_of_before_gets_the_new_columns(light: Command, tmp_path: Path):
+def test_a_warehouse_of_before_gets_the_new_columns(cli: Command, tmp_path: Path):
     """The history of an earlier release lacks them: its rows have nulls, and the next audit adds them."""
     place = tmp_path / "half"
     prefix(DATA / "4.3.1/chaos", place, 0.5)
-    light("audit", place, "--out", tmp_path / "w", "--quiet", "--fail-on", "off")
+    cli("audit", place, "--out", tmp_path / "w", "--quiet", "--fail-on", "off")
     table = tmp_path / "w/share_partition_history"
     rows = DeltaTable(str(table)).to_pyarrow_table().drop_columns([*OUTCOME_COLUMNS])
     shutil.rmtree(table)
     write_deltalake(str(table), rows)
-    said = light("audit", DATA / "4.3.1/chaos", "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--json")
+    said = cli("audit", DATA / "4.3.1/chaos", "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--json")
     assert said.code == 0
     assert said.json["deliveries"]
-    every = CommittedTables(str(tmp_path / "w")).read("share_partition_history")
+    every = WrittenTables(tmp_path / "w").read("share_partition_history")
     assert 0 < every["acknowledged_records"].null_count < len(every)
-    assert light("show", tmp_path / "w").code == 0
+    assert cli("show", tmp_path / "w").code == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import say
+from tests.cli.commands import run_cli
 from tests.fold.control_records.logs import checkpoint, control, delta, log_of, user_data
 from tests.fold.control_records.test_edges import stamped
 from tests.kafka.batches import Batch, Record
@@ -27,7 +27,7 @@ BATCHES = [
 def audit(capfd: pytest.CaptureFixture[str], folder: Path, batches: list[Batch], *options: Any) -> Mapping[str, Any]:
     """The report of an audit of these batches into the folder's warehouse."""
     log_of(folder / "broker", batches, topic="orders")
-    said = say(capfd, "audit", folder / "broker", "--out", folder / "lake", "--json", "--quiet", *options)
+    said = run_cli(capfd, "audit", folder / "broker", "--out", folder / "lake", "--json", "--quiet", *options)
     assert said.code in (0, 1), said.err
     return said.json
 
@@ -98,7 +98,7 @@ def test_subscriptions_mode_and_index_are_keys_of_the_configuration(capfd, tmp_p
 def test_an_audit_knows_the_checkpoints_of_the_last_one(capfd, tmp_path: Path):
     audit(capfd, tmp_path, BATCHES)
     log_of(tmp_path / "broker", BATCHES[-2:], topic="orders", base=105)
-    said = say(capfd, "audit", tmp_path / "broker", "--out", tmp_path / "lake", "--json", "--quiet")
+    said = run_cli(capfd, "audit", tmp_path / "broker", "--out", tmp_path / "lake", "--json", "--quiet")
     lost = [one for one in said.json["findings"] if one["rule"] == "BASE_LOST"]
     assert [(one["severity"], one["count"]) for one in lost] == [("error", 2)]
     assert sorted(example["group_id"] for example in lost[0]["examples"]) == ["dead", "done"]
@@ -109,7 +109,7 @@ def test_offsets_that_retention_removed_neither_wait_nor_poison(capfd, tmp_path:
     log_of(
         tmp_path / "broker", [stamped(control(60, window), 0), stamped(user_data(61, 9), 50)], topic="orders", base=40
     )
-    said = say(capfd, "audit", tmp_path / "broker", "--out", tmp_path / "lake", "--json", "--quiet").json
+    said = run_cli(capfd, "audit", tmp_path / "broker", "--out", tmp_path / "lake", "--json", "--quiet").json
     now = said["troubled"][0]["now"]
     assert (now["waiting_records"], now["poison_records"], now["lag"], now["verdict"]) == (10, 0, 30, "STOP")
     assert {one["rule"] for one in said["findings"]} == {"SPSO_BELOW_LOG_START"}
@@ -118,13 +118,15 @@ def test_offsets_that_retention_removed_neither_wait_nor_poison(capfd, tmp_path:
 def test_a_topic_partition_that_is_gone_is_noted(capfd, tmp_path: Path):
     audit(capfd, tmp_path, BATCHES)
     log_of(tmp_path / "other", BATCHES, topic="payments")
-    said = say(capfd, "audit", tmp_path / "other", "--out", tmp_path / "lake", "--json", "--quiet")
+    said = run_cli(capfd, "audit", tmp_path / "other", "--out", tmp_path / "lake", "--json", "--quiet")
     assert said.json["run"]["notes"] == ["orders-0 is not in the input any more; its rows are left out"]
 
 
 def test_wrong_settings_are_refused_in_one_line(capfd, tmp_path: Path):
     log_of(tmp_path / "broker", BATCHES, topic="orders")
     for text, says in (("mode=lenient", "strict or best-effort"), ("subscriptions=/nowhere.json", "/nowhere.json")):
-        said = say(capfd, "audit", tmp_path / "broker", "--out", tmp_path / "lake", "--set", f"control_records.{text}")
+        said = run_cli(
+            capfd, "audit", tmp_path / "broker", "--out", tmp_path / "lake", "--set", f"control_records.{text}"
+        )
         assert (said.code, said.err.count("Traceback")) == (2, 0)
         assert says in said.err

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import say
+from tests.cli.commands import run_cli
 from tests.fold.control_records.logs import at, checkpoint, delta, log_of, user_data
 
 WORKED_EXAMPLE = {
@@ -28,8 +28,8 @@ def broker(tmp_path: Path) -> Path:
 
 
 def _state(capfd, broker: Path, out: Path, *options: str) -> dict:
-    assert say(capfd, "reconstruct", broker, "--out", out, *options).code == 0
-    (state,) = say(capfd, "show", out, "--json").json["share_partitions"]
+    assert run_cli(capfd, "reconstruct", broker, "--out", out, *options).code == 0
+    (state,) = run_cli(capfd, "show", out, "--json").json["share_partitions"]
     return state
 
 
@@ -56,22 +56,22 @@ def test_a_broken_chain_is_an_error_and_best_effort_folds_on(capfd, tmp_path: Pa
     log_of(tmp_path / "broker", at(records), topic="orders")
     ends = {}
     for mode in ("strict", "best-effort"):
-        said = say(capfd, "reconstruct", tmp_path / "broker", "--out", tmp_path / mode, "--mode", mode, "--json")
+        said = run_cli(capfd, "reconstruct", tmp_path / "broker", "--out", tmp_path / mode, "--mode", mode, "--json")
         assert said.code == 1
         assert "BROKEN_CHAIN" in {found["rule"] for found in said.json["findings"]}
-        (state,) = say(capfd, "show", tmp_path / mode, "--json").json["share_partitions"]
+        (state,) = run_cli(capfd, "show", tmp_path / mode, "--json").json["share_partitions"]
         ends[mode] = (state["start_offset"], state["suspect"])
     assert ends == {"strict": (110, True), "best-effort": (120, True)}
 
 
 def test_the_cutoff_is_proved(capfd, broker: Path):
-    said = say(capfd, "cutoff", broker, "--verify", "--json")
+    said = run_cli(capfd, "cutoff", broker, "--verify", "--json")
     assert said.code == 0
     assert (said.json["cutoff"][0]["cutoff_offset"], said.json["compared"], said.json["differing"]) == (130, 1, [])
 
 
 def test_user_data_is_never_named_for_deletion(capfd, tmp_path: Path, broker: Path):
-    said = say(capfd, "cutoff", broker, "--delete-records", tmp_path / "offsets.json")
+    said = run_cli(capfd, "cutoff", broker, "--delete-records", tmp_path / "offsets.json")
     assert (said.code, said.err.count("\n")) == (2, 1)
     assert "user data" in said.err
     assert not (tmp_path / "offsets.json").exists()
@@ -81,8 +81,8 @@ def test_groups_without_a_subscription_hold_nothing_back(capfd, tmp_path: Path):
     log_of(tmp_path / "broker", at({10: checkpoint("old", 1, 0, 0), 50: checkpoint("new", 1, 5, 5)}), topic="orders")
     subscriptions = tmp_path / "subscriptions.json"
     subscriptions.write_text(json.dumps({"orders": ["new"]}))
-    assert say(capfd, "cutoff", tmp_path / "broker", "--json").json["cutoff"][0]["cutoff_offset"] == 10
-    listed = say(capfd, "cutoff", tmp_path / "broker", "--subscriptions", subscriptions, "--json")
+    assert run_cli(capfd, "cutoff", tmp_path / "broker", "--json").json["cutoff"][0]["cutoff_offset"] == 10
+    listed = run_cli(capfd, "cutoff", tmp_path / "broker", "--subscriptions", subscriptions, "--json")
     assert listed.json["cutoff"][0]["cutoff_offset"] == 50
 
 
@@ -90,35 +90,37 @@ def test_a_group_without_a_checkpoint_holds_everything_back_unless_told_otherwis
     log_of(
         tmp_path / "broker", at({10: checkpoint("G1", 1, 0, 0), 70: delta("G4", 1, 65, [(0, 0, 2, 1)])}), topic="orders"
     )
-    (blocked,) = say(capfd, "cutoff", tmp_path / "broker", "--json").json["cutoff"]
+    (blocked,) = run_cli(capfd, "cutoff", tmp_path / "broker", "--json").json["cutoff"]
     assert (blocked["cutoff_offset"], blocked["limited_by_group"], blocked["safe"]) == (None, "G4", False)
-    (lenient,) = say(capfd, "cutoff", tmp_path / "broker", "--ignore-uncheckpointed", "--json").json["cutoff"]
+    (lenient,) = run_cli(capfd, "cutoff", tmp_path / "broker", "--ignore-uncheckpointed", "--json").json["cutoff"]
     assert lenient["cutoff_offset"] == 10
 
 
 def test_the_share_snapshot_file_is_written_and_found_stale(capfd, tmp_path: Path, broker: Path):
     folder = tmp_path / "index"
-    assert say(capfd, "cutoff", broker, "--index", folder).code == 0
+    assert run_cli(capfd, "cutoff", broker, "--index", folder).code == 0
     file = folder / "orders-0.share-snapshot"
     assert file.read_text() == "0\n1\nG1 130 1 137\n"
-    assert say(capfd, "cutoff", broker, "--index", folder, "--json").json["findings"] == []
+    assert run_cli(capfd, "cutoff", broker, "--index", folder, "--json").json["findings"] == []
     file.write_text("0\n1\nG1 131 1 137\n")
-    stale = say(capfd, "cutoff", broker, "--index", folder, "--json").json
+    stale = run_cli(capfd, "cutoff", broker, "--index", folder, "--json").json
     assert {found["rule"] for found in stale["findings"]} == {"STALE_INDEX"}
     assert stale["cutoff"][0]["cutoff_offset"] == 130
     assert (
         f"{folder}: the log contradicts 1 entry; --accept drops what it contradicts"
-        in say(capfd, "cutoff", broker, "--index", folder).lines
+        in run_cli(capfd, "cutoff", broker, "--index", folder).lines
     )
     assert file.read_text() == "0\n1\nG1 131 1 137\n"
-    past = say(capfd, "cutoff", broker, "--index", folder, "--accept", "--as-of-offset", "orders-0=133", "--json").json
+    past = run_cli(
+        capfd, "cutoff", broker, "--index", folder, "--accept", "--as-of-offset", "orders-0=133", "--json"
+    ).json
     assert (past["findings"], file.read_text()) == ([], "0\n1\nG1 131 1 137\n")
-    assert say(capfd, "cutoff", broker, "--index", folder, "--accept").code == 0
+    assert run_cli(capfd, "cutoff", broker, "--index", folder, "--accept").code == 0
     assert file.read_text() == "0\n1\nG1 130 1 137\n"
 
 
 def test_decode_leaves_user_data_out(capfd, broker: Path):
-    records = [json.loads(line) for line in say(capfd, "decode", broker).lines]
+    records = [json.loads(line) for line in run_cli(capfd, "decode", broker).lines]
     assert [record["offset"] for record in records] == list(WORKED_EXAMPLE)
     assert [record["kind"] for record in records] == ["checkpoint", *["delta"] * 7]
     assert records[1]["back_offset"] == 130

@@ -35,8 +35,8 @@ def _known(offset: int) -> int | None:
     return offset if offset >= 0 else None
 
 
-def test_every_share_partition_whose_start_moved_is_told(light: Command):
-    found = light("diff", CHAOS, *POINTS, "--json").json
+def test_every_share_partition_whose_start_moved_is_told(cli: Command):
+    found = cli("diff", CHAOS, *POINTS, "--json").json
     before, after = _starts(EARLIER), _starts(LATER)
     told = {(row["group_id"], row["topic_id"], row["partition"]): row for row in found["changed"]}
     assert found["differing"] == len(told) > 0
@@ -50,22 +50,22 @@ def test_every_share_partition_whose_start_moved_is_told(light: Command):
             assert told[key]["change"] == change
 
 
-def test_warehouses_made_as_of_two_points_differ_as_the_export_does(light: Command, tmp_path: Path):
+def test_warehouses_made_as_of_two_points_differ_as_the_export_does(cli: Command, tmp_path: Path):
     for name, point in (("a", EARLIER), ("b", LATER)):
-        said = light("reconstruct", CHAOS, "--out", tmp_path / name, "--as-of-time", point, "--fail-on", "off")
+        said = cli("reconstruct", CHAOS, "--out", tmp_path / name, "--as-of-time", point, "--fail-on", "off")
         assert said.code == 0
-    found = light("diff", tmp_path / "a", tmp_path / "b", "--json").json
-    of_export = light("diff", CHAOS, *POINTS, "--json").json
+    found = cli("diff", tmp_path / "a", tmp_path / "b", "--json").json
+    of_export = cli("diff", CHAOS, *POINTS, "--json").json
     # Only the records between the two points show what became of deliveries.
     assert {row["deliveries"] for row in found["changed"]} == {None}
     assert found == of_export | {"changed": [row | {"deliveries": None} for row in of_export["changed"]]}
-    same = light("diff", tmp_path / "a", tmp_path / "a")
+    same = cli("diff", tmp_path / "a", tmp_path / "a")
     assert same.out == f"no difference in {len(_starts(EARLIER))} share-partitions\n"
 
 
-def test_the_table_says_what_moved(light: Command):
-    said = light("diff", CHAOS, *POINTS, "--group", "g0", "--topics", CHAOS / "topics.json")
-    found = light("diff", CHAOS, *POINTS, "--group", "g0", "--topics", CHAOS / "topics.json", "--json").json
+def test_the_table_says_what_moved(cli: Command):
+    said = cli("diff", CHAOS, *POINTS, "--group", "g0", "--topics", CHAOS / "topics.json")
+    found = cli("diff", CHAOS, *POINTS, "--group", "g0", "--topics", CHAOS / "topics.json", "--json").json
     assert {row["group_id"] for row in found["changed"]} == {"g0"}
     header, *rows = said.table
     assert header == ["GROUP", "TOPIC", "PARTITION", "CHANGE", "SPSO", "SPEO", "EPOCHS", "RECORDS"]
@@ -74,7 +74,7 @@ def test_the_table_says_what_moved(light: Command):
     assert said.lines[-1] == f"{found['differing']} of {found['share_partitions']} share-partitions differ"
 
 
-def test_what_became_of_deliveries_between_two_points_is_counted(light: Command):
+def test_what_became_of_deliveries_between_two_points_is_counted(cli: Command):
     """Offset by offset, over the records of the log between the points; those given up are not finished."""
     first, last = (
         [fold_log(log, as_of_window(point)) for log in find_logs([str(CHAOS)])] for point in (EARLIER, LATER)
@@ -88,23 +88,23 @@ def test_what_became_of_deliveries_between_two_points_is_counted(light: Command)
         columns = after.key_columns(np.arange(len(after.keys)), Topics())
         names = zip(*(columns[name].to_pylist() for name in ("group_id", "topic_id", "partition")), strict=True)
         expected |= {key: {name: counts[place][name] for name in OUTCOMES} for place, key in enumerate(names)}
-    found = light("diff", CHAOS, *POINTS, "--json").json["changed"]
+    found = cli("diff", CHAOS, *POINTS, "--json").json["changed"]
     assert len(found) > 20
     for row in found:
         if row["change"] != "disappeared":
             assert row["deliveries"] == expected[row["group_id"], row["topic_id"], row["partition"]]
         assert not [one for one in row["ranges"] if one["change"] == "finished" and "ARCHIVED" in one["after"]]
-    said = light("diff", CHAOS, *POINTS)
+    said = cli("diff", CHAOS, *POINTS)
     assert re.search(r"\d+ acknowledged, \d+ rejected, \d+ released", said.out)
 
 
-def test_the_later_point_is_the_end_where_none_is_given(light: Command):
-    to_the_end = light("diff", CHAOS, "--as-of-time", EARLIER, "--json").json
-    newest = light("diff", CHAOS, "--as-of-time", EARLIER, "--and-as-of-time", "-0s", "--json").json
+def test_the_later_point_is_the_end_where_none_is_given(cli: Command):
+    to_the_end = cli("diff", CHAOS, "--as-of-time", EARLIER, "--json").json
+    newest = cli("diff", CHAOS, "--as-of-time", EARLIER, "--and-as-of-time", "-0s", "--json").json
     assert to_the_end == newest
     first = find_logs([str(CHAOS)])[0]
     middle = fold_log(first).next_offset // 2
-    by_offset = light("diff", CHAOS, "--as-of-offset", f"0={middle}", "--json").json
+    by_offset = cli("diff", CHAOS, "--as-of-offset", f"0={middle}", "--json").json
     kept = {(row["group_id"], row["topic_id"], row["partition"]) for row in fold_log(first).states.to_pylist()}
     gone = {
         (row["group_id"], row["topic_id"], row["partition"])
@@ -147,8 +147,8 @@ def test_share_partitions_are_in_the_order_of_show():
         ((CHAOS, "--as-of-time", "noon"), f"--as-of-time noon: give a time as in {TIME_FORMS}"),
     ],
 )
-def test_a_call_that_names_no_two_points_is_refused(light: Command, arguments: tuple, said: str):
-    found = light("diff", *arguments)
+def test_a_call_that_names_no_two_points_is_refused(cli: Command, arguments: tuple, said: str):
+    found = cli("diff", *arguments)
     assert (found.code, found.out, found.err) == (2, "", f"share-state: {said}\n")
 
 

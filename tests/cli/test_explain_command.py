@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Command, Said
+from tests.cli.commands import Command, CommandResult
 from tests.kafka.batches import NOW, Batch, Record
 from tests.log_writer import Key, snapshot, tombstone, update, write_log_folder
 from tests.truth import DATA
@@ -17,14 +17,14 @@ CHAOS = DATA / "4.3.1/chaos"
 
 
 @pytest.fixture
-def told(light: Command, tmp_path: Path) -> Callable[..., str]:
+def told(cli: Command, tmp_path: Path) -> Callable[..., str]:
     """The closing sentence about offset 14 of a log of these records, without its beginning."""
 
     def sentence(*records: Record, options: tuple[str, ...] = (), offset: int = 14) -> str:
         stamped = [Batch([one], base_timestamp=NOW + 1000 * at) for at, one in enumerate(records)]
         write_log_folder(tmp_path / str(len(list(tmp_path.iterdir()))), 0, stamped)
         folder = max(tmp_path.iterdir(), key=lambda path: int(path.name))
-        said = _explain(light, folder, offset, *options)
+        said = _explain(cli, folder, offset, *options)
         assert (said.code, said.err) == (0, "")
         (beginning, end) = said.lines[-1].split(": ", 1)
         assert beginning == f"Offset {offset}"
@@ -33,9 +33,9 @@ def told(light: Command, tmp_path: Path) -> Callable[..., str]:
     return sentence
 
 
-def _explain(light: Command, folder: Path, offset: int, *options: str) -> Said:
+def _explain(cli: Command, folder: Path, offset: int, *options: str) -> CommandResult:
     group, topic, partition = KEY
-    return light("explain", folder, "--group", group, "--topic", topic, "--partition", partition, "--offset", offset,
+    return cli("explain", folder, "--group", group, "--topic", topic, "--partition", partition, "--offset", offset,
                  *options)  # fmt: skip
 
 
@@ -115,10 +115,10 @@ def test_a_deleted_state_keeps_nothing(told):
     )
 
 
-def test_each_record_is_told_with_what_it_changed(light: Command):
+def test_each_record_is_told_with_what_it_changed(cli: Command):
     topic = "TVjhhz0IRnqs1P4GOySw0A"
     arguments = ("explain", CHAOS, "--group", "g0", "--topic", topic, "--partition", 1, "--offset", 24)
-    found = light(*arguments, "--json").json
+    found = cli(*arguments, "--json").json
     expected = [
         (297, "snapshot", "uninitialised", None, 0, None),
         (331, "update", "in_flight", 0, 1, 0),
@@ -129,21 +129,21 @@ def test_each_record_is_told_with_what_it_changed(light: Command):
     columns = ("offset", "kind", "place", "delivery_state", "deliveries", "start_offset")
     assert [tuple(record[name] for name in columns) for record in found["records"]] == expected
     assert (found["log"], found["topic"], found["topic_id"]) == ("__share_group_state-0", "t3", topic)
-    header, *rows = light(*arguments).out.split("\n\n")[1].splitlines()
+    header, *rows = cli(*arguments).out.split("\n\n")[1].splitlines()
     assert header.split()[:4] == ["RECORD", "TIME", "KIND", "CONTENTS"]
     assert [int(row.split()[0]) for row in rows] == [record["offset"] for record in found["records"]]
-    named = light("explain", CHAOS, "--group", "g0", "--topic", "t3", "--partition", 1, "--offset", 24, "--json")
+    named = cli("explain", CHAOS, "--group", "g0", "--topic", "t3", "--partition", 1, "--offset", 24, "--json")
     assert named.json["sentence"] == found["sentence"]
-    as_of = light(*arguments, "--as-of-offset", "0=375", "--json").json
+    as_of = cli(*arguments, "--as-of-offset", "0=375", "--json").json
     assert [record["offset"] for record in as_of["records"]] == [297, 331, 374]
     assert as_of["sentence"].startswith("Offset 24: acknowledged in delivery 2 at 2026-11-21 03:07:24 UTC (record 374)")
 
 
-def test_the_members_that_had_the_partition_are_told_where_their_log_is_there(light: Command):
+def test_the_members_that_had_the_partition_are_told_where_their_log_is_there(cli: Command):
     arguments = ("--group", "g0", "--topic", "TVjhhz0IRnqs1P4GOySw0A", "--partition", 1, "--offset", 24, "--json")
-    with_groups = light("explain", CHAOS, *arguments).json["records"]
+    with_groups = cli("explain", CHAOS, *arguments).json["records"]
     assert [record["members"] for record in with_groups] == [None, *[["agaA5V4wQS-IoU7h3Hfwaw"]] * 3, []]
-    alone = light("explain", CHAOS / "__share_group_state-0", *arguments).json
+    alone = cli("explain", CHAOS / "__share_group_state-0", *arguments).json
     assert {record["members"] for record in alone["records"]} == {None}
     assert (alone["topic"], len(alone["records"])) == (None, 5)
 
@@ -157,29 +157,29 @@ def test_the_members_that_had_the_partition_are_told_where_their_log_is_there(li
         (("g0", "t3", 1, -1), "--offset -1: give at least 0"),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(light: Command, wrong: tuple, said: str):
+def test_what_is_not_there_is_told_with_what_is(cli: Command, wrong: tuple, said: str):
     group, topic, partition, offset = wrong
-    found = light("explain", CHAOS, "--group", group, "--topic", topic, "--partition", partition, f"--offset={offset}")
+    found = cli("explain", CHAOS, "--group", group, "--topic", topic, "--partition", partition, f"--offset={offset}")
     assert (found.code, found.out, found.err) == (2, "", f"share-state: {said}\n")
 
 
-def test_charts_know_the_topic_names_of_the_group_side(light: Command, tmp_path: Path):
+def test_charts_know_the_topic_names_of_the_group_side(cli: Command, tmp_path: Path):
     arguments = ("plot", "deliveries", DATA / "4.4.0/dlq", "--out", tmp_path / "chart.svg")
-    assert "Records in flight: " in light(*arguments, "--group", "dq-auto", "--topic", "t0").out
+    assert "Records in flight: " in cli(*arguments, "--group", "dq-auto", "--topic", "t0").out
 
 
 @pytest.mark.parametrize("chart", ["window", "offsets", "deliveries"])
-def test_a_chart_of_an_unknown_share_partition_is_refused(light: Command, tmp_path: Path, chart: str):
+def test_a_chart_of_an_unknown_share_partition_is_refused(cli: Command, tmp_path: Path, chart: str):
     arguments = ("plot", chart, DATA / "4.4.0/dlq", "--out", tmp_path / "chart.svg", "--group", "dq-auto")
-    said = light(*arguments, "--topic", "t9", "--partition", 0)
+    said = cli(*arguments, "--topic", "t9", "--partition", 0)
     error = "topic t9 of group dq-auto: not found; there is t0"
     assert (said.code, said.out, said.err) == (2, "", f"share-state: {error}\n")
 
 
-def test_a_record_without_a_timestamp_is_named_alone(light: Command):
+def test_a_record_without_a_timestamp_is_named_alone(cli: Command):
     text = DATA / "4.3.1/happy/console-consumer-formatter.txt"
-    row = json.loads(next(line for line in light("decode", text).lines if '"state_batches": [{' in line))
+    row = json.loads(next(line for line in cli("decode", text).lines if '"state_batches": [{' in line))
     key = f"--group={row['group_id']}", f"--topic={row['topic_id']}", f"--partition={row['partition']}"
-    said = light("explain", text, *key, f"--offset={row['state_batches'][0]['first_offset']}")
+    said = cli("explain", text, *key, f"--offset={row['state_batches'][0]['first_offset']}")
     assert said.code == 0
     assert re.search(r"(since|at) record \d+", said.lines[-1]), said.lines[-1]

@@ -29,51 +29,49 @@ def _groups(said: Command, warehouse: Path) -> list[str]:
 
 @pytest.mark.parametrize("form", ["glob", "paths", "folder"])
 @pytest.mark.parametrize("command", ["reconstruct", "audit"])
-def test_the_groups_beside_all_state_logs_are_read(
-    command: str, form: str, broker: Path, light: Command, tmp_path: Path
-):
+def test_the_groups_beside_all_state_logs_are_read(command: str, form: str, broker: Path, cli: Command, tmp_path: Path):
     logs = sorted(broker.glob("__share_group_state-*"))
     inputs = {"glob": [f"{broker}/__share_group_state-*"], "paths": logs, "folder": [broker]}[form]
-    said = light(command, *inputs, "--out", tmp_path / "w", "--fail-on", "off")
+    said = cli(command, *inputs, "--out", tmp_path / "w", "--fail-on", "off")
     assert said.code == 0
     assert "__consumer_offsets" not in said.err.replace("__consumer_offsets: found", "")
-    assert len(_groups(light, tmp_path / "w")) > 3
+    assert len(_groups(cli, tmp_path / "w")) > 3
 
 
-def test_globs_over_several_brokers_find_the_groups_of_each(broker: Path, light: Command, tmp_path: Path):
+def test_globs_over_several_brokers_find_the_groups_of_each(broker: Path, cli: Command, tmp_path: Path):
     for log in (*broker.glob("*-1"), *broker.glob("*-2")):
         (tmp_path / "broker-2").mkdir(exist_ok=True)
         shutil.move(log, tmp_path / "broker-2" / log.name)
-    light("reconstruct", f"{tmp_path}/broker-*/__share_group_state-*", "--out", tmp_path / "w", "--fail-on", "off")
-    light("reconstruct", CHAOS, "--out", tmp_path / "whole", "--fail-on", "off")
-    assert _groups(light, tmp_path / "w") == _groups(light, tmp_path / "whole")
+    cli("reconstruct", f"{tmp_path}/broker-*/__share_group_state-*", "--out", tmp_path / "w", "--fail-on", "off")
+    cli("reconstruct", CHAOS, "--out", tmp_path / "whole", "--fail-on", "off")
+    assert _groups(cli, tmp_path / "w") == _groups(cli, tmp_path / "whole")
 
 
-def test_explain_names_members_for_a_glob(broker: Path, light: Command):
+def test_explain_names_members_for_a_glob(broker: Path, cli: Command):
     one = ("--group", "g4", "--topic", "t2", "--partition", 3, "--offset", 10, "--json")
-    assert light("explain", f"{broker}/__share_group_state-*", *one).json == light("explain", broker, *one).json
+    assert cli("explain", f"{broker}/__share_group_state-*", *one).json == cli("explain", broker, *one).json
 
 
-def test_one_log_of_several_is_read_alone(broker: Path, light: Command, tmp_path: Path):
-    said = light("reconstruct", broker / "__share_group_state-1", "--out", tmp_path / "w", "--fail-on", "off")
+def test_one_log_of_several_is_read_alone(broker: Path, cli: Command, tmp_path: Path):
+    said = cli("reconstruct", broker / "__share_group_state-1", "--out", tmp_path / "w", "--fail-on", "off")
     assert NOTE in said.err
-    assert _groups(light, tmp_path / "w") == []
+    assert _groups(cli, tmp_path / "w") == []
 
 
 @pytest.mark.parametrize("command", ["reconstruct", "audit"])
-def test_an_input_without_groups_is_noted(command: str, broker: Path, light: Command, tmp_path: Path):
+def test_an_input_without_groups_is_noted(command: str, broker: Path, cli: Command, tmp_path: Path):
     for log in broker.glob("__consumer_offsets-*"):
         shutil.rmtree(log)
-    said = light(command, broker, "--out", tmp_path / "w", "--fail-on", "off", "--json")
+    said = cli(command, broker, "--out", tmp_path / "w", "--fail-on", "off", "--json")
     run = said.json["run"]
     assert [note for note in run["notes"] if note.startswith(NOTE)]
-    assert not light("cutoff", broker).err.count(NOTE)
-    again = light(command, broker, "--out", tmp_path / "w", "--fail-on", "off", "--json").json["run"]
+    assert not cli("cutoff", broker).err.count(NOTE)
+    again = cli(command, broker, "--out", tmp_path / "w", "--fail-on", "off", "--json").json["run"]
     assert sum(note.startswith(NOTE) for note in again["notes"]) == 1
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.name)
-def test_the_shipped_configurations_read_the_groups(file: Path, broker: Path, light: Command, tmp_path: Path):
+def test_the_shipped_configurations_read_the_groups(file: Path, broker: Path, cli: Command, tmp_path: Path):
     documents = [one for one in yaml.safe_load_all(file.read_text()) if one]
     config = documents[0]
     if config.get("kind"):
@@ -83,5 +81,5 @@ def test_the_shipped_configurations_read_the_groups(file: Path, broker: Path, li
     shipped = {"sources": [{"path": path.replace("/exports/broker-1", str(broker))} for path in paths],
                "warehouse": str(tmp_path / "w"), "fail_on": "off"}  # fmt: skip
     (tmp_path / "audit.yaml").write_text(yaml.safe_dump(shipped))
-    assert light("audit", "--config", tmp_path / "audit.yaml").code == 0
-    assert len(_groups(light, tmp_path / "w")) > 3
+    assert cli("audit", "--config", tmp_path / "audit.yaml").code == 0
+    assert len(_groups(cli, tmp_path / "w")) > 3

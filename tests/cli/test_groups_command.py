@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
 from tests.fold.groups.described import Scenario
 from tests.fold.groups.group_writer import share_group, write_group_log
 from tests.truth import DATA, without_topics
+from tests.warehouses import WrittenTables
 
 WITH_MEMBERS = Scenario(DATA / "4.0.2/chaos")
 EMPTY = Scenario(DATA / "4.3.1/chaos")
@@ -29,34 +29,34 @@ def number(cell: str) -> int | None:
     return None if cell == "-" else int(cell)
 
 
-def test_states_and_numbers_of_members_are_those_of_the_stock_tool(light: Command, members: Path, chaos: Path):
+def test_states_and_numbers_of_members_are_those_of_the_stock_tool(cli: Command, members: Path, chaos: Path):
     for scenario, lake in ((WITH_MEMBERS, members), (EMPTY, chaos)):
-        header, *rows = light("groups", lake).table
+        header, *rows = cli("groups", lake).table
         assert header[:3] == ["GROUP", "STATE", "MEMBERS"]
         shown = {row["GROUP"]: [row["STATE"], row["#MEMBERS"]] for row in scenario.rows("state")}
         assert {group: rest[:2] for group, *rest in rows} == shown
         assert shown
 
 
-def test_members_and_assignments_are_those_of_the_stock_tool(light: Command, members: Path):
+def test_members_and_assignments_are_those_of_the_stock_tool(cli: Command, members: Path):
     shown = {
         (row["GROUP"], row["CONSUMER-ID"], row["CLIENT-ID"], row["HOST"], frozenset(row["ASSIGNMENT"].split(",")))
         for row in WITH_MEMBERS.rows("members")
     }
-    _, *rows = light("groups", members, "--members").out.split("\n\n")[1].splitlines()
+    _, *rows = cli("groups", members, "--members").out.split("\n\n")[1].splitlines()
     cells = [row.split() for row in rows]
     assert {(*row[:4], frozenset(row[6].split(","))) for row in cells} == shown
     assert len(shown) == 4
 
 
-def test_start_offsets_and_lag_of_a_group_are_those_of_the_stock_tool(light: Command, chaos: Path):
+def test_start_offsets_and_lag_of_a_group_are_those_of_the_stock_tool(cli: Command, chaos: Path):
     shown = {}
     for row in EMPTY.rows("offsets"):
         place = (row["TOPIC"], int(row["PARTITION"]))
         shown.setdefault(row["GROUP"], {})[place] = (number(row["START-OFFSET"]), number(row["LAG"]))
     assert len(shown) == 6
     for group, expected in shown.items():
-        found = light("groups", chaos, "--group", group, "--json").json
+        found = cli("groups", chaos, "--group", group, "--json").json
         assert {
             (row["topic"], row["partition"]): (row["start_offset"], row["lag"]) for row in found["share_partitions"]
         } == expected
@@ -67,9 +67,9 @@ def test_start_offsets_and_lag_of_a_group_are_those_of_the_stock_tool(light: Com
         assert {one["status"] for one in found["share_partitions"]} == {"initialized"}
 
 
-def test_one_view_of_a_group_has_state_lag_and_members(light: Command, members: Path):
+def test_one_view_of_a_group_has_state_lag_and_members(cli: Command, members: Path):
     group = WITH_MEMBERS.rows("members")[0]["GROUP"]
-    state, places, who, why = light("groups", members, "--group", group).out.split("\n\n")
+    state, places, who, why = cli("groups", members, "--group", group).out.split("\n\n")
     assert "Kafka before 4.2" in why
     assert state.splitlines()[1].split()[:2] == [group, "Stable"]
     _, *rows = [line.split() for line in places.splitlines()]
@@ -82,11 +82,11 @@ def test_one_view_of_a_group_has_state_lag_and_members(light: Command, members: 
                 assert row["CONSUMER-ID"] in [name.strip(",") for name in holders[topic, int(partition)]]
 
 
-def test_names_come_from_the_groups_and_lags_are_unknown_without_topics(light: Command, tmp_path: Path):
+def test_names_come_from_the_groups_and_lags_are_unknown_without_topics(cli: Command, tmp_path: Path):
     happy = Scenario(DATA / "4.3.1/happy")
     export = without_topics(happy.folder, tmp_path / "export")
-    assert light("reconstruct", export, "--out", tmp_path / "w").code == 0
-    _, *rows = light("show", tmp_path / "w").table
+    assert cli("reconstruct", export, "--out", tmp_path / "w").code == 0
+    _, *rows = cli("show", tmp_path / "w").table
     expected = {
         (row["GROUP"], row["TOPIC"], row["PARTITION"], row["START-OFFSET"], "-") for row in happy.rows("offsets")
     }
@@ -94,62 +94,62 @@ def test_names_come_from_the_groups_and_lags_are_unknown_without_topics(light: C
     assert expected
 
 
-def test_an_unknown_group_is_refused_with_the_nearest(light: Command, chaos: Path):
+def test_an_unknown_group_is_refused_with_the_nearest(cli: Command, chaos: Path):
     for options in ((), ("--json",)):
-        said = light("groups", chaos, "--group", "no\x1b[31mgroup", *options)
+        said = cli("groups", chaos, "--group", "no\x1b[31mgroup", *options)
         assert (said.code, said.out) == (2, "")
         assert said.err == "share-state: group 'no\\x1b[31mgroup': not found; the nearest of 6 are g5, g4, g3\n"
 
 
-def test_without_a_group_side_groups_are_those_with_state(light: Command, tmp_path: Path):
+def test_without_a_group_side_groups_are_those_with_state(cli: Command, tmp_path: Path):
     lake = tmp_path / "lake"
-    assert light("reconstruct", DATA / "4.3.1/chaos/__share_group_state-0", "--out", lake).code == 0
-    said = light("groups", lake)
+    assert cli("reconstruct", DATA / "4.3.1/chaos/__share_group_state-0", "--out", lake).code == 0
+    said = cli("groups", lake)
     first, header, *rows = said.out.split("\n\n")[0].splitlines()
     assert first.startswith("the input has no logs of __consumer_offsets")
     assert header.split()[0] == "GROUP"
     assert {tuple(row.split()[:3]) for row in rows} == {(f"g{number}", "-", "-") for number in range(6)}
 
 
-def test_no_warehouse_is_one_line(light: Command, tmp_path: Path):
-    said = light("groups", tmp_path)
+def test_no_warehouse_is_one_line(cli: Command, tmp_path: Path):
+    said = cli("groups", tmp_path)
     assert said.code == 2
     assert "no warehouse here" in said.err
 
 
-def test_logs_that_are_named_are_read_in_place_of_those_beside(light: Command, tmp_path: Path):
+def test_logs_that_are_named_are_read_in_place_of_those_beside(cli: Command, tmp_path: Path):
     """The group app-a of the named log is at epoch 9; that beside the input at 4."""
     one, other = tmp_path / "one", tmp_path / "other"
     write_group_log(one, share_group("app-a", {}, epoch=9, ready={}), partition=0)
     write_group_log(other, share_group("app-b", {}, epoch=8, ready={}), partition=1)
     happy, lake = DATA / "4.3.1/happy", tmp_path / "lake"
-    said = light(
+    said = cli(
         "reconstruct", happy, "--out", lake, "--groups", one, "--groups", other, "--group-partitions", 3, "--quiet"
     )
     assert said.code == 0
-    rows = CommittedTables(str(lake)).read("share_groups").to_pylist()
+    rows = WrittenTables(lake).read("share_groups").to_pylist()
     assert {(row["group_id"], row["group_epoch"]) for row in rows} == {("app-a", 9), ("app-b", 8)}
     assert {row["group_partition"] for row in rows} == {0, 1}
     assert "MISPLACED_GROUP" in said.out
 
 
-def test_an_audit_takes_its_group_side_from_the_configuration(light: Command, tmp_path: Path):
+def test_an_audit_takes_its_group_side_from_the_configuration(cli: Command, tmp_path: Path):
     write_group_log(tmp_path / "one", share_group("app-a", {}, epoch=9, ready={}))
     config = tmp_path / "audit.yaml"
     config.write_text(
         f"sources: [{{path: {DATA / '4.3.1/happy'}}}]\nwarehouse: {tmp_path / 'lake'}\n"
         f"groups: {{paths: [{tmp_path / 'one'}], partitions: 1}}\nrules: {{ORPHAN_SHARE_STATE: error}}\n"
     )
-    assert light("audit", "--config", config, "--quiet").code == 1
-    tables = CommittedTables(str(tmp_path / "lake"))
+    assert cli("audit", "--config", config, "--quiet").code == 1
+    tables = WrittenTables(tmp_path / "lake")
     assert tables.read("share_groups")["group_epoch"].to_pylist() == [9]
     assert dict(tables.run["options"])["groups.partitions"] == "1"
-    assert light("audit", "--config", config, "--quiet", "--set", "fail_on=off").code == 0
+    assert cli("audit", "--config", config, "--quiet", "--set", "fail_on=off").code == 0
 
 
 @pytest.mark.parametrize("command", ["reconstruct", "audit"])
-def test_named_logs_that_are_not_there_are_one_line_and_leave_nothing(light: Command, tmp_path: Path, command: str):
-    said = light(command, DATA / "4.3.1/happy", "--out", tmp_path / "lake", "--groups", tmp_path / "nowhere")
+def test_named_logs_that_are_not_there_are_one_line_and_leave_nothing(cli: Command, tmp_path: Path, command: str):
+    said = cli(command, DATA / "4.3.1/happy", "--out", tmp_path / "lake", "--groups", tmp_path / "nowhere")
     assert said.code == 2
     assert said.err == (
         f"share-state: {tmp_path}/nowhere: no such file or folder; give the folder that holds __consumer_offsets-0\n"
@@ -157,8 +157,8 @@ def test_named_logs_that_are_not_there_are_one_line_and_leave_nothing(light: Com
     assert not (tmp_path / "lake").exists()
 
 
-def test_rules_over_groups_are_listed_and_can_be_set(light: Command, tmp_path: Path):
-    listed = {row["rule"] for row in light("rules", "--json").json}
+def test_rules_over_groups_are_listed_and_can_be_set(cli: Command, tmp_path: Path):
+    listed = {row["rule"] for row in cli("rules", "--json").json}
     assert {"ORPHAN_SHARE_STATE", "MISPLACED_GROUP", "GROUP_OVER_CAP", "STALE_CLAIM", "DOUBLE_ASSIGNED"} <= listed
-    said = light("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--rule", "STALE_CLAIM=never")
+    said = cli("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--rule", "STALE_CLAIM=never")
     assert "give one of error, warning, info, off" in said.err

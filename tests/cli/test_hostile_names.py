@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import COMMANDS, run
-from tests.cli.commands import Command, Said
+from tests.cli.commands import Command, CommandResult
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes
 from tests.log_writer import snapshot, tombstone, update
 
@@ -111,12 +111,12 @@ def test_every_command_is_called():
 
 @pytest.mark.parametrize("call", _calls(), ids=ascii)
 def test_no_name_controls_the_terminal(
-    light: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: list[str]
+    cli: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: list[str]
 ):
     monkeypatch.chdir(tmp_path)
     for shared in place.iterdir():
         (tmp_path / shared.name).symlink_to(shared)
-    said = light(*call)
+    said = cli(*call)
     assert said.code in (0, 1, 2), said
     for text in (said.out, said.err):
         odd = {character for line in text.split("\n") for character in line if not character.isprintable()}
@@ -125,31 +125,31 @@ def test_no_name_controls_the_terminal(
         _ = said.json if call[0] != "decode" else [json.loads(line) for line in said.out.splitlines()]
 
 
-def test_json_has_every_id_as_it_is(light: Command, place: Path):
-    said = light("show", place / "lake-export", "--json")
+def test_json_has_every_id_as_it_is(cli: Command, place: Path):
+    said = cli("show", place / "lake-export", "--json")
     groups = {row["group_id"] for row in said.json["share_partitions"]}
     assert {*HOSTILE.values(), PLAIN} <= groups
-    decoded = {json.loads(line)["group_id"] for line in light("decode", place / "export").out.splitlines()}
+    decoded = {json.loads(line)["group_id"] for line in cli("decode", place / "export").out.splitlines()}
     assert {*HOSTILE.values(), PLAIN} <= decoded
 
 
-def _widths(said: Said) -> list[int]:
+def _widths(said: CommandResult) -> list[int]:
     return [len(line) for line in said.lines]
 
 
-def test_one_long_group_id_does_not_pad_every_row(light: Command, place: Path, tmp_path: Path):
+def test_one_long_group_id_does_not_pad_every_row(cli: Command, place: Path, tmp_path: Path):
     length = 10_000
     records = [snapshot((group, TOPIC, 0), [(0, 9, 0, 4)]) for group in ("g" * length, PLAIN)]
     export = _write_log(tmp_path / "export" / LOG, records)
-    assert light("reconstruct", export, "--out", tmp_path / "lake").code in (0, 1)
+    assert cli("reconstruct", export, "--out", tmp_path / "lake").code in (0, 1)
     for call in (["show", tmp_path / "lake"], ["cutoff", export], ["diff", export, "--as-of-offset", "0=0"]):
-        said = light(*call)
+        said = cli(*call)
         assert said.code in (0, 1), said
         assert max(_widths(said)) < 1200, call
         assert f"({length:,} characters)" in said.out, call
-    said = light("show", tmp_path / "lake", "--json")
+    said = cli("show", tmp_path / "lake", "--json")
     assert "g" * length in {row["group_id"] for row in said.json["share_partitions"]}
-    refused = light("show", tmp_path / "lake", "--group", "x" * length)
+    refused = cli("show", tmp_path / "lake", "--group", "x" * length)
     assert refused.code == 2
     assert len(refused.err) < 1000
     shutil.rmtree(tmp_path / "lake")

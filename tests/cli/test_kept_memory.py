@@ -9,7 +9,7 @@ import pytest
 _FAULTS = """
 import resource
 import numpy as np
-from share_state.cli.main import keep_freed_memory
+from share_state.cli.process import keep_freed_memory
 {begin}
 def work():
     blocks = [np.ones(16 << 20, np.uint8) for _ in range(3)]

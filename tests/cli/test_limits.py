@@ -7,12 +7,12 @@ import pytest
 
 import share_state
 from share_state.config.input_spec import OPTIONS, spec_of_options
-from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
 from tests.pipeline.test_stream_tables import Stream
 from tests.profiles import by_profile
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
+from tests.warehouses import WrittenTables
 
 CHAOS = DATA / "4.3.1/chaos"
 LIMITS = {
@@ -35,19 +35,19 @@ COLUMNS = ("rule", "severity", "group_id", "topic_id", "partition", "state_parti
 
 def findings(place: Path | pa.Table) -> list[str]:
     """The findings of a warehouse or a call, sorted."""
-    table = place if isinstance(place, pa.Table) else CommittedTables(str(place)).read("findings")
+    table = place if isinstance(place, pa.Table) else WrittenTables(place).read("findings")
     return sorted(str([row[name] for name in COLUMNS]) for row in table.to_pylist())
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_commands_and_python_find_the_same_under_the_same_limits(light: Command, tmp_path: Path, scenario: str):
+def test_commands_and_python_find_the_same_under_the_same_limits(cli: Command, tmp_path: Path, scenario: str):
     export = DATA / scenario
-    light("reconstruct", export, "--out", tmp_path / "plain")
-    light("reconstruct", export, "--out", tmp_path / "reconstructed", *WORDS)
-    light("audit", export, "--out", tmp_path / "audited", *WORDS)
+    cli("reconstruct", export, "--out", tmp_path / "plain")
+    cli("reconstruct", export, "--out", tmp_path / "reconstructed", *WORDS)
+    cli("audit", export, "--out", tmp_path / "audited", *WORDS)
     config = tmp_path / "audit.yaml"
     config.write_text(f"{{sources: [{{path: {export}}}], warehouse: {tmp_path / 'nightly'}, limits: {LIMITS}}}")
-    light("audit", "--config", config)
+    cli("audit", "--config", config)
     expected = findings(tmp_path / "reconstructed")
     assert expected != findings(tmp_path / "plain")
     assert findings(tmp_path / "audited") == expected
@@ -56,29 +56,29 @@ def test_commands_and_python_find_the_same_under_the_same_limits(light: Command,
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_stream_that_reads_once_finds_the_same_under_the_same_limits(light: Command, tmp_path: Path, scenario: str):
+def test_a_stream_that_reads_once_finds_the_same_under_the_same_limits(cli: Command, tmp_path: Path, scenario: str):
     records = table_of(found(DATA / scenario))
-    light("reconstruct", write(records, tmp_path / "whole.parquet"), "--out", tmp_path / "whole", *WORDS)
+    cli("reconstruct", write(records, tmp_path / "whole.parquet"), "--out", tmp_path / "whole", *WORDS)
     stream = Stream(tmp_path / "lake")
     stream.fold = type(stream.fold)(spec_of_options(OPTIONS, [], {"limits": LIMITS}).limits.to_limits())
     stream.write([stream.fold_rows(records)])
     assert findings(tmp_path / "lake") == findings(tmp_path / "whole")
 
 
-def test_reconstruct_finds_the_poison_records_that_an_audit_finds(light: Command, tmp_path: Path):
-    light("reconstruct", CHAOS, "--out", tmp_path / "a", "--limit", "delivery_count=3")
-    light("audit", CHAOS, "--out", tmp_path / "b", "--set", "limits.delivery_count=3")
+def test_reconstruct_finds_the_poison_records_that_an_audit_finds(cli: Command, tmp_path: Path):
+    cli("reconstruct", CHAOS, "--out", tmp_path / "a", "--limit", "delivery_count=3")
+    cli("audit", CHAOS, "--out", tmp_path / "b", "--set", "limits.delivery_count=3")
     poison = [one for one in findings(tmp_path / "a") if "POISON_RECORDS" in one]
     assert len(poison) == 18
     assert findings(tmp_path / "a") == findings(tmp_path / "b")
 
 
-def test_a_limit_of_the_command_wins_over_that_of_the_file(light: Command, tmp_path: Path):
+def test_a_limit_of_the_command_wins_over_that_of_the_file(cli: Command, tmp_path: Path):
     config = tmp_path / "audit.yaml"
     limits = "{delivery_count: 9, record_locks: 20}"
     config.write_text(f"{{sources: [{{path: {CHAOS}}}], warehouse: {tmp_path / 'w'}, limits: {limits}}}")
-    light("audit", "--config", config, "--limit", "delivery_count=3")
-    options = dict(CommittedTables(str(tmp_path / "w")).run["options"])
+    cli("audit", "--config", config, "--limit", "delivery_count=3")
+    options = dict(WrittenTables(tmp_path / "w").run["options"])
     assert (options["limits.delivery_count"], options["limits.record_locks"]) == ("3", "20")
 
 
@@ -97,24 +97,24 @@ def test_a_limit_of_the_command_wins_over_that_of_the_file(light: Command, tmp_p
     ],
 )
 @pytest.mark.parametrize("command", ["reconstruct", "audit", "explain", "decode", "repair"])
-def test_a_limit_that_cannot_be_used_is_refused(light: Command, tmp_path: Path, command: str, text: str, told: str):
+def test_a_limit_that_cannot_be_used_is_refused(cli: Command, tmp_path: Path, command: str, text: str, told: str):
     out = ("--out", tmp_path / "w") if command in ("reconstruct", "audit") else ()
     key = ("--group", "g0", "--topic", "t0", "--partition", "0", "--offset", "0") if command == "explain" else ()
-    said = light(command, CHAOS, *out, *key, "--limit", text)
+    said = cli(command, CHAOS, *out, *key, "--limit", text)
     assert (said.code, said.out) == (2, "")
     assert said.err == f"share-state: {told}\n"
     assert not (tmp_path / "w").exists()
 
 
-def test_older_spellings_still_set_a_limit(light: Command):
+def test_older_spellings_still_set_a_limit(cli: Command):
     one = ("explain", DATA / "4.4.0/dlq", "--topics", DATA / "4.4.0/dlq/topics.json", "--group", "dq-off")
     one = (*one, "--topic", "t0", "--partition", "0", "--offset", "0", "--json")
-    told = {str(light(*one, *words).json["delivery_limit"]) for words in (
+    told = {str(cli(*one, *words).json["delivery_limit"]) for words in (
         ("--limit", "delivery_count=3"), ("--limit", "dq-off:delivery_count=3"), ("--delivery-limit", "3"),
     )}  # fmt: skip
     assert told == {"3"}
-    assert "--delivery-limit" not in light("explain", "-h").out
-    repaired = [light("repair", CHAOS, *words, "--json").json["share_partitions"] for words in (
+    assert "--delivery-limit" not in cli("explain", "-h").out
+    repaired = [cli("repair", CHAOS, *words, "--json").json["share_partitions"] for words in (
         ("--limit", "record_locks=20"), ("--set", "limits.record_locks=20"),
     )]  # fmt: skip
     assert repaired[0] == repaired[1] != []

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
 from tests.truth import DATA
+from tests.warehouses import WrittenTables
 
 CASE = DATA / "cases/partial-export"
 LATE = CASE / "late.parquet"
@@ -17,37 +17,37 @@ UNKNOWN = "the log's beginning is not in the input"
 
 
 @pytest.fixture
-def warehouse(light: Command, tmp_path: Path) -> Path:
+def warehouse(cli: Command, tmp_path: Path) -> Path:
     """What reconstruct makes of the export."""
-    said = light("reconstruct", LATE, *TOPICS, "--out", tmp_path / "lake", "--timeline")
+    said = cli("reconstruct", LATE, *TOPICS, "--out", tmp_path / "lake", "--timeline")
     assert said.code == 0
     assert f"start of __share_group_state-0, __share_group_state-1, __share_group_state-2: {UNKNOWN}" in said.err
     return tmp_path / "lake"
 
 
-def test_explain_does_not_say_that_no_delivery_is_recorded(light: Command):
-    said = light("explain", LATE, *TOPICS, *ONE, "--offset", "10")
+def test_explain_does_not_say_that_no_delivery_is_recorded(cli: Command):
+    said = cli("explain", LATE, *TOPICS, *ONE, "--offset", "10")
     assert "no delivery is recorded" not in said.out
     assert "it is not known whether it was delivered" in said.out
     assert said.out.rstrip().endswith(f"not to be trusted, because {UNKNOWN}.")
-    assert light("explain", LATE, *TOPICS, *ONE, "--offset", "10", "--json").json["beginning_missing"] is True
+    assert cli("explain", LATE, *TOPICS, *ONE, "--offset", "10", "--json").json["beginning_missing"] is True
 
 
-def test_explain_says_where_earlier_records_may_be(light: Command, tmp_path: Path):
-    rows = light("reconstruct", LATE, *TOPICS, "--out", tmp_path / "lake")
+def test_explain_says_where_earlier_records_may_be(cli: Command, tmp_path: Path):
+    rows = cli("reconstruct", LATE, *TOPICS, "--out", tmp_path / "lake")
     assert rows.code == 0
-    states = CommittedTables(str(tmp_path / "lake")).read("share_partition_state").to_pylist()
+    states = WrittenTables(tmp_path / "lake").read("share_partition_state").to_pylist()
     (moved, *_) = [row for row in states if not row["suspect"] and row["start_offset"] > 300]
     topic = moved["topic"] or moved["topic_id"]
     key = ("--group", moved["group_id"], "--topic", topic, "--partition", moved["partition"])
-    said = light("explain", LATE, *TOPICS, *key, "--offset", "0")
+    said = cli("explain", LATE, *TOPICS, *key, "--offset", "0")
     assert "below SPSO" in said.out
     assert UNKNOWN in said.out
     assert "the log holds nothing older" not in said.out
 
 
-def test_show_does_not_say_that_nothing_is_in_flight(light: Command, warehouse: Path):
-    said = light("show", warehouse, *ONE)
+def test_show_does_not_say_that_nothing_is_in_flight(cli: Command, warehouse: Path):
+    said = cli("show", warehouse, *ONE)
     assert "nothing in flight" not in said.out
     assert f"(suspect: {UNKNOWN})" in said.out
     assert f"it is not known what is in flight: {UNKNOWN}" in said.out
@@ -55,49 +55,49 @@ def test_show_does_not_say_that_nothing_is_in_flight(light: Command, warehouse: 
     assert said.table[1][5] == "-"
 
 
-def test_diff_says_of_which_share_partitions_it_knows_too_little(light: Command):
+def test_diff_says_of_which_share_partitions_it_knows_too_little(cli: Command):
     later = ("--as-of-time", "2026-11-21T03:07:20Z")
-    said = light("diff", LATE, *TOPICS, *later)
+    said = cli("diff", LATE, *TOPICS, *later)
     assert "not known what was in flight of " in said.out
     assert UNKNOWN in said.out
-    found = light("diff", LATE, *TOPICS, *later, *ONE, "--json").json
+    found = cli("diff", LATE, *TOPICS, *later, *ONE, "--json").json
     (key,) = found["without_beginning"]
     assert (key["group_id"], key["topic"], key["partition"]) == ("g4", "t2", 3)
-    assert UNKNOWN in light("diff", LATE, *TOPICS, *later, *ONE).out
+    assert UNKNOWN in cli("diff", LATE, *TOPICS, *later, *ONE).out
 
 
 @pytest.mark.parametrize("chart", ["window", "offsets", "deliveries"])
-def test_a_chart_says_that_the_beginning_is_missing(light: Command, tmp_path: Path, chart: str):
-    said = light("plot", chart, LATE, *TOPICS, *ONE, "--out", tmp_path / "chart.svg")
+def test_a_chart_says_that_the_beginning_is_missing(cli: Command, tmp_path: Path, chart: str):
+    said = cli("plot", chart, LATE, *TOPICS, *ONE, "--out", tmp_path / "chart.svg")
     assert said.code == 0
     assert UNKNOWN in said.out.lower()
     assert "Nothing was ever in flight" not in said.out
 
 
 def test_the_timeline_marks_states_without_their_snapshot(warehouse: Path):
-    rows = CommittedTables(str(warehouse)).read("timeline").to_pylist()
+    rows = WrittenTables(warehouse).read("timeline").to_pylist()
     without = [row for row in rows if row["snapshot_offset"] is None and row["start_offset"] is not None]
     assert without
     assert all(row["suspect"] for row in without)
 
 
-def test_a_whole_export_is_in_no_doubt(light: Command, tmp_path: Path):
+def test_a_whole_export_is_in_no_doubt(cli: Command, tmp_path: Path):
     whole = (DATA / "4.3.1/chaos", *TOPICS)
     texts = [
-        light("explain", *whole, *ONE, "--offset", "10").out,
-        light("plot", "window", *whole, *ONE, "--out", tmp_path / "chart.svg").out,
-        light("diff", *whole, "--as-of-time", "2026-11-21T03:07:20Z").out,
-        light("reconstruct", *whole, "--out", tmp_path / "lake").err,
-        light("show", tmp_path / "lake").out,
+        cli("explain", *whole, *ONE, "--offset", "10").out,
+        cli("plot", "window", *whole, *ONE, "--out", tmp_path / "chart.svg").out,
+        cli("diff", *whole, "--as-of-time", "2026-11-21T03:07:20Z").out,
+        cli("reconstruct", *whole, "--out", tmp_path / "lake").err,
+        cli("show", tmp_path / "lake").out,
     ]
     assert [text for text in texts if UNKNOWN in text.lower()] == []
 
 
-def test_the_text_of_the_newest_segment_alone_is_not_trusted(light: Command, tmp_path: Path):
-    said = light("reconstruct", CASE / "newest-segment-dump.txt", *TOPICS, "--out", tmp_path / "lake")
+def test_the_text_of_the_newest_segment_alone_is_not_trusted(cli: Command, tmp_path: Path):
+    said = cli("reconstruct", CASE / "newest-segment-dump.txt", *TOPICS, "--out", tmp_path / "lake")
     assert UNKNOWN in said.err
-    states = CommittedTables(str(tmp_path / "lake")).read("share_partition_state").to_pylist()
+    states = WrittenTables(tmp_path / "lake").read("share_partition_state").to_pylist()
     assert [row["suspect"] for row in states].count(True) == 5
     target = tmp_path / "offsets.json"
-    assert light("cutoff", CASE / "newest-segment-dump.txt", "--verify", "--delete-records", target).code == 1
+    assert cli("cutoff", CASE / "newest-segment-dump.txt", "--verify", "--delete-records", target).code == 1
     assert json.loads(target.read_text())["partitions"] == []

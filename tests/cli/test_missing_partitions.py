@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
 from share_state.kafka.primitives import partition_for
-from tests.cli.commands import Command, Said
+from tests.cli.commands import Command, CommandResult
 from tests.kafka.batches import Batch, in_bytes
 from tests.log_writer import snapshot
 from tests.truth import DATA
+from tests.warehouses import WrittenTables
 
 CHAOS = DATA / "4.3.1/chaos"
 TOPIC = "MmskRbHCTvP4WReRuBpdnw"
@@ -57,45 +57,45 @@ def _shown_by_the_keys(folder: Path) -> list[object]:
 @pytest.mark.parametrize(
     "make", [_between_two_others, _named_by_the_checkpoint, _named_by_the_option, _shown_by_the_keys]
 )
-def test_a_state_partition_that_is_not_in_the_input_is_an_error(light: Command, tmp_path: Path, make):
+def test_a_state_partition_that_is_not_in_the_input_is_an_error(cli: Command, tmp_path: Path, make):
     call = make(tmp_path / "logs")
     for command, out in (
         ("cutoff", []),
         ("reconstruct", ["--out", tmp_path / "r"]),
         ("audit", ["--out", tmp_path / "a"]),
     ):
-        said = light(command, *call, *out, "--json", "-q")
+        said = cli(command, *call, *out, "--json", "-q")
         assert said.code == 1, (command, said.err)
         assert _severities(said) == {"error"}, command
-    assert not _severities(light("cutoff", CHAOS, "--json", "-q"))
+    assert not _severities(cli("cutoff", CHAOS, "--json", "-q"))
 
 
-def _severities(said: Said) -> set[str]:
+def _severities(said: CommandResult) -> set[str]:
     return {one["severity"] for one in said.json["findings"] if one["rule"] == MISSING}
 
 
-def test_a_copy_that_ends_before_its_recorded_end_is_noted(light: Command, tmp_path: Path):
+def test_a_copy_that_ends_before_its_recorded_end_is_noted(cli: Command, tmp_path: Path):
     folder = _with_checkpoint(_copy(tmp_path / "logs", 0, 1, 2), p0=10_000)
     note = f"tail of {LOG.format(0)}: the copy ends at offset 546, 9,454 records before the high watermark recorded"
-    assert note in light("cutoff", folder).err
+    assert note in cli("cutoff", folder).err
     for command in ("reconstruct", "audit"):
-        light(command, folder, "--out", tmp_path / command, "-q")
-        (found,) = [one for one in CommittedTables(str(tmp_path / command)).run["notes"] if one.startswith("tail of")]
+        cli(command, folder, "--out", tmp_path / command, "-q")
+        (found,) = [one for one in WrittenTables(tmp_path / command).run["notes"] if one.startswith("tail of")]
         assert found.startswith(note)
     _with_checkpoint(folder, p0=546)
-    assert "tail of" not in light("cutoff", folder).err
+    assert "tail of" not in cli("cutoff", folder).err
 
 
-def test_a_partition_number_of_a_damaged_file_takes_no_memory(light: Command, tmp_path: Path):
+def test_a_partition_number_of_a_damaged_file_takes_no_memory(cli: Command, tmp_path: Path):
     # A set of all numbers below it took 17 GB.
     folder = _with_checkpoint(_copy(tmp_path / "logs", 0), p2147483647=9)
     tracemalloc.start()
     try:
-        said = light("cutoff", folder, "--json", "-q")
+        said = cli("cutoff", folder, "--json", "-q")
         assert tracemalloc.get_traced_memory()[1] < 200 << 20
     finally:
         tracemalloc.stop()
     assert said.code == 1
     assert [one["count"] for one in said.json["findings"] if one["rule"] == MISSING] == [1000]
     (_copy(tmp_path / "named", 0) / LOG.format(0)).rename(tmp_path / "named" / LOG.format(2**31 - 1))
-    assert light("cutoff", tmp_path / "named", "-q").code == 1
+    assert cli("cutoff", tmp_path / "named", "-q").code == 1

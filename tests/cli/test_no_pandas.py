@@ -9,7 +9,8 @@ HAPPY = str(DATA / "4.3.1/happy")
 ONE = ("explain", str(DATA / "4.3.1/chaos"), "--group", "g3", "--topic", "t0", "--partition", "0", "--offset", "590")
 PROGRAM = f"""
 import sys
-from share_state.cli.main import keep_pandas_out, run
+from share_state.cli.process import keep_pandas_out
+from share_state.cli.main import run
 keep_pandas_out()
 told = []
 for command in [("rules",), ("cutoff", {HAPPY!r}), ("decode", {HAPPY!r}), {ONE!r}]:

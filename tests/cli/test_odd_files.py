@@ -20,7 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from share_state.cli.main import run
-from tests.cli.commands import say
+from tests.cli.commands import run_cli
 from tests.fold.control_records.logs import checkpoint, control, delta
 from tests.kafka.batches import Batch, in_bytes
 from tests.log_writer import snapshot, update
@@ -58,7 +58,7 @@ def changed(content: bytes, new_numbers: NewNumbers, new_bytes: NewBytes) -> byt
 
 def is_read_or_refused(capfd: pytest.CaptureFixture[str], *call: object) -> int:
     """Run a command, which reads what it is given or refuses it in one line; returns its exit code."""
-    said = say(capfd, *call)
+    said = run_cli(capfd, *call)
     assert said.code in (0, 1, 2), (call, said)
     assert "Traceback" not in said.err, said
     assert all(line.isprintable() for line in said.err.splitlines()), said
@@ -197,7 +197,7 @@ def test_a_nul_in_a_path_of_the_configuration_is_refused(capfd: pytest.CaptureFi
     config += {"topics": f"topics: {lines[key]}\n", "report.html": f"report: {{html: {lines[key]}}}\n"}.get(key, "")
     config += f"dead_letters: [{lines[key]}]\n" if key == "dead_letters.0" else ""
     (tmp_path / "audit.yaml").write_text(config)
-    said = say(capfd, "audit", "--config", tmp_path / "audit.yaml")
+    said = run_cli(capfd, "audit", "--config", tmp_path / "audit.yaml")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"share-state: {tmp_path}/audit.yaml: {key}: 'a\\x00b' given; give a path"), said.err
 
@@ -231,7 +231,7 @@ def test_a_checkpoint_file_of_a_broker_with_odd_values_is_read_or_refused(
 def test_a_base_offset_that_no_log_holds_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path):
     shutil.copytree(STATE, tmp_path / STATE.name)
     (tmp_path / STATE.name / SEGMENT).rename(tmp_path / STATE.name / f"{2**63:020}.log")
-    said = say(capfd, "cutoff", tmp_path)
+    said = run_cli(capfd, "cutoff", tmp_path)
     assert (said.code, said.out) == (2, "")
     assert f"{2**63}.log: a base offset above {2**63 - 1}; rename the file or leave it out" in said.err
 
@@ -354,7 +354,7 @@ def test_two_columns_of_one_name_are_named(capfd: pytest.CaptureFixture[str], tm
     columns = {"key": [b"k"], "value": [b"v"], "topic": ["__share_group_state"], "partition": [0], "offset": [0]}
     table = pa.table(columns | {"timestamp": pa.array([0], pa.timestamp("us", "UTC"))})
     pq.write_table(table.append_column(name, table[name]), tmp_path / "twice.parquet")
-    said = say(capfd, "cutoff", tmp_path / "twice.parquet")
+    said = run_cli(capfd, "cutoff", tmp_path / "twice.parquet")
     assert (said.code, said.out) == (2, "")
     assert f"twice.parquet: has 2 columns {name}; write it with one, or rename the others" in said.err
 

@@ -20,7 +20,7 @@ from share_state.cli.main import COMMANDS
 from share_state.pipeline.stream_fold import LogChanges, LogFacts, from_ipc
 from share_state.simulator.simulation import simulate
 from share_state.spark.streaming import pack_rows
-from tests.cli.commands import Said, say
+from tests.cli.commands import CommandResult, run_cli
 from tests.cli.test_odd_files import NewBytes, NewNumbers, changed, is_read_or_refused, numbers, patches
 from tests.damage.damage import KINDS, NotApplicableError
 from tests.damage.exports import DRAFT, HISTORIES, dialect_of, whole_export
@@ -213,10 +213,10 @@ def test_a_stream_over_odd_files_is_read_or_refused(capfd: pytest.CaptureFixture
     assert said.code in (0, 1, 2), said
 
 
-def _streamed(capfd: pytest.CaptureFixture[str], *options: str) -> Said:
+def _streamed(capfd: pytest.CaptureFixture[str], *options: str) -> CommandResult:
     places = [part for name, place in (("--out", "lake"), ("--checkpoint", "cp")) if name not in options
               for part in (name, place)]  # fmt: skip
-    said = say(capfd, "stream", "in", *places, "--once", "--quiet", *options)
+    said = run_cli(capfd, "stream", "in", *places, "--once", "--quiet", *options)
     assert "Traceback" not in said.err, said
     assert json.dumps(said.err).isprintable()
     return said

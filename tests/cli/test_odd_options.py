@@ -14,8 +14,9 @@ import typer
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from share_state.cli.main import COMMANDS, app, run
-from tests.cli.commands import Said, say
+from share_state.cli.command import app
+from share_state.cli.main import COMMANDS, run
+from tests.cli.commands import CommandResult, run_cli
 from tests.truth import DATA
 
 HAPPY = DATA / "4.3.1/happy"
@@ -109,7 +110,7 @@ def _written(option: str, value: str, setting: str) -> str:
     return f"{setting}={value}" if option == "--set" else FORMS.get(option, "{}").format(value)
 
 
-def _called(capfd: pytest.CaptureFixture[str], place: Path, name: str, option: str, value: str) -> Said:
+def _called(capfd: pytest.CaptureFixture[str], place: Path, name: str, option: str, value: str) -> CommandResult:
     folder, here = place / "call", Path.cwd()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -119,7 +120,7 @@ def _called(capfd: pytest.CaptureFixture[str], place: Path, name: str, option: s
         call = [*call[: call.index(option)], *call[call.index(option) + 2 :]]
     os.chdir(folder)
     try:
-        return say(capfd, name, *call, option, value)
+        return run_cli(capfd, name, *call, option, value)
     finally:
         os.chdir(here)
 

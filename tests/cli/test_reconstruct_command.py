@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from share_state import reconstruct
-from share_state.cli.main import Stopped, run
-from share_state.delta.reader import CommittedTables
+from share_state.cli.main import run
+from share_state.cli.process import Stopped
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import ShareStateError
 from share_state.fold.state_log import fold_log
@@ -24,6 +24,7 @@ from share_state.spark.choice import ExecutorChoice
 from tests.cli.commands import Command, contents
 from tests.kafka.batches import Batch, Record, log_of
 from tests.truth import DATA, expected_states
+from tests.warehouses import WrittenTables
 
 CHAOS, HAPPY, FUZZ = DATA / "4.3.1/chaos", DATA / "4.3.1/happy", DATA / "4.3.1/fuzz"
 
@@ -42,13 +43,13 @@ def test_the_summary_is_what_the_tables_hold(share_state: Command, tmp_path: Pat
     assert said.json["warehouse"] == str(tmp_path / "w")
 
 
-def test_as_of_offsets_are_the_state_before_them(light: Command, tmp_path: Path):
+def test_as_of_offsets_are_the_state_before_them(cli: Command, tmp_path: Path):
     truth = json.loads((FUZZ / "asof-2-redundant.json").read_text())
     ends = {row["statePartition"]: row["nextOffset"] for row in truth}
     cuts = [option for number, end in ends.items() for option in ("--as-of-offset", f"{number}={end}")]
-    said = light("reconstruct", FUZZ, "--out", tmp_path / "w", *cuts, "--json")
+    said = cli("reconstruct", FUZZ, "--out", tmp_path / "w", *cuts, "--json")
     assert said.json["progress"] == {f"__share_group_state-{number}": end for number, end in ends.items()}
-    shown = light("show", tmp_path / "w", "--json").json["share_partitions"]
+    shown = cli("show", tmp_path / "w", "--json").json["share_partitions"]
     states = expected_states(FUZZ / "asof-2-oracle.jsonl")
     assert len(shown) == len(states)
     for row in shown:
@@ -63,13 +64,13 @@ def _moments() -> list[datetime]:
     return sorted(stamps.to_pylist())
 
 
-def test_before_the_first_record_there_is_no_state_and_no_error(light: Command):
+def test_before_the_first_record_there_is_no_state_and_no_error(cli: Command):
     cuts = [option for number in range(3) for option in ("--as-of-offset", f"{number}=0")]
-    said = light("cutoff", HAPPY, *cuts, "--json")
+    said = cli("cutoff", HAPPY, *cuts, "--json")
     assert (said.code, said.json["records"], said.json["share_partitions"]) == (0, 0, 0)
 
 
-def test_as_of_a_time_leaves_out_what_was_stamped_later(light: Command):
+def test_as_of_a_time_leaves_out_what_was_stamped_later(cli: Command):
     moment = _moments()[-1]
     (log,) = find_logs([str(CHAOS / "__share_group_state-0")])
     expected = fold_log(log, Window(until_time_ms=round(moment.timestamp() * 1000))).record_count
@@ -77,8 +78,8 @@ def test_as_of_a_time_leaves_out_what_was_stamped_later(light: Command):
     folder = CHAOS / "__share_group_state-0"
     # With an offset, as UTC, and without either: all the same moment.
     for text in (moment.isoformat(), moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), moment.replace(tzinfo=None).isoformat()):
-        assert light("cutoff", folder, "--as-of-time", text, "--json").json["records"] == expected
-    refused = light("cutoff", folder, "--as-of-time", "2001-01-01", "--json")
+        assert cli("cutoff", folder, "--as-of-time", text, "--json").json["records"] == expected
+    refused = cli("cutoff", folder, "--as-of-time", "2001-01-01", "--json")
     assert (refused.code, "before the first record" in refused.err) == (2, True)
 
 
@@ -97,9 +98,9 @@ def test_as_of_a_time_leaves_out_what_was_stamped_later(light: Command):
     ],
 )
 def test_the_exit_code_tells_whether_anything_grave_was_found(
-    light: Command, damaged: Path, options: list[str], code: int
+    cli: Command, damaged: Path, options: list[str], code: int
 ):
-    assert light("cutoff", damaged, *options).code == code
+    assert cli("cutoff", damaged, *options).code == code
 
 
 def test_findings_are_written_and_counted(share_state: Command, damaged: Path, tmp_path: Path):
@@ -119,119 +120,119 @@ def test_findings_are_written_and_counted(share_state: Command, damaged: Path, t
 
 
 def _found(folder: Path) -> list[str]:
-    rows = CommittedTables(str(folder)).read("findings").drop_columns(["run_id", "settled"]).to_pylist()
+    rows = WrittenTables(folder).read("findings").drop_columns(["run_id", "settled"]).to_pylist()
     return sorted(map(str, rows))
 
 
 @pytest.mark.parametrize("scenario", ["4.3.1/fuzz", "4.3.1/chaos", "4.4.0/dlq"])
-def test_reconstruct_judges_what_a_first_audit_judges(light: Command, tmp_path: Path, scenario: str):
-    made = light("reconstruct", DATA / scenario, "--out", tmp_path / "w", "--json")
-    audited = light("audit", DATA / scenario, "--out", tmp_path / "a", "--json", "--quiet")
+def test_reconstruct_judges_what_a_first_audit_judges(cli: Command, tmp_path: Path, scenario: str):
+    made = cli("reconstruct", DATA / scenario, "--out", tmp_path / "w", "--json")
+    audited = cli("audit", DATA / scenario, "--out", tmp_path / "a", "--json", "--quiet")
     assert (made.code, _found(tmp_path / "w")) == (audited.code, _found(tmp_path / "a"))
     in_python = reconstruct(DATA / scenario).findings
     assert len(in_python) == len(_found(tmp_path / "w"))
     assert sum(count_findings(in_python).to_pylist()) == sum(found["count"] for found in made.json["findings"])
 
 
-def test_rules_that_are_not_judged_are_named(light: Command, tmp_path: Path):
-    every = light("reconstruct", FUZZ, "--out", tmp_path / "w")
+def test_rules_that_are_not_judged_are_named(cli: Command, tmp_path: Path):
+    every = cli("reconstruct", FUZZ, "--out", tmp_path / "w")
     assert (every.code, "not judged" in every.out) == (1, False)
     assert "error: TERMINAL_STATE_LEFT, " in every.out
-    state = light("reconstruct", FUZZ, "--out", tmp_path / "w", "--judge", "state")
+    state = cli("reconstruct", FUZZ, "--out", tmp_path / "w", "--judge", "state")
     assert "not judged: the rules over single records of __share_group_state (--judge all)" in state.lines
     assert "TERMINAL_STATE_LEFT" not in state.out
-    none = light("reconstruct", FUZZ, "--out", tmp_path / "w", "--judge", "none")
+    none = cli("reconstruct", FUZZ, "--out", tmp_path / "w", "--judge", "none")
     assert (none.code, _found(tmp_path / "w")) == (0, [])
     assert "not judged: every rule (--judge all)" in none.lines
     assert "no findings" not in none.lines
     assert len(reconstruct(FUZZ, judge="none").findings) == 0
 
 
-def test_an_unknown_set_of_rules_is_refused(light: Command, tmp_path: Path):
-    said = light("reconstruct", FUZZ, "--out", tmp_path / "w", "--judge", "some")
+def test_an_unknown_set_of_rules_is_refused(cli: Command, tmp_path: Path):
+    said = cli("reconstruct", FUZZ, "--out", tmp_path / "w", "--judge", "some")
     assert (said.code, said.err) == (2, "share-state: --judge some: give one of all, state, none\n")
     with pytest.raises(ShareStateError, match=r"^judge='some': give one of all, state, none$"):
         reconstruct(FUZZ, judge="some")
 
 
-def test_before_the_first_record_the_groups_have_no_state(light: Command, tmp_path: Path):
+def test_before_the_first_record_the_groups_have_no_state(cli: Command, tmp_path: Path):
     """The group side is read, too: it has groups, and no state to check them against."""
     for cut in (["--as-of-time", "2001-01-01"], [f"--as-of-offset={number}=0" for number in range(3)]):
-        said = light("reconstruct", CHAOS, "--out", tmp_path / "w", *cut, "--json")
+        said = cli("reconstruct", CHAOS, "--out", tmp_path / "w", *cut, "--json")
         assert (said.code, said.json["records"], said.json["share_partitions"]) == (0, 0, 0)
-        assert light("show", tmp_path / "w").out.startswith("no share-partitions\n")
+        assert cli("show", tmp_path / "w").out.startswith("no share-partitions\n")
 
 
 @pytest.mark.parametrize("command", ["reconstruct", "audit"])
-def test_an_empty_state_topic_beside_its_groups_is_an_empty_state(light: Command, tmp_path: Path, command: str):
+def test_an_empty_state_topic_beside_its_groups_is_an_empty_state(cli: Command, tmp_path: Path, command: str):
     export = tmp_path / "export"
     for number in range(3):
         (export / f"__share_group_state-{number}").mkdir(parents=True)
         (export / f"__share_group_state-{number}" / f"{0:020}.log").touch()
         shutil.copytree(CHAOS / f"__consumer_offsets-{number}", export / f"__consumer_offsets-{number}")
-    assert light(command, export, "--out", tmp_path / "w").code == 0
-    found = light("groups", tmp_path / "w", "--json").json
+    assert cli(command, export, "--out", tmp_path / "w").code == 0
+    found = cli("groups", tmp_path / "w", "--json").json
     assert found["groups"]
     assert {group["share_partitions"] for group in found["groups"]} == {0}
 
 
-def test_a_timeline_of_an_unknown_share_partition_is_refused(light: Command, tmp_path: Path):
+def test_a_timeline_of_an_unknown_share_partition_is_refused(cli: Command, tmp_path: Path):
     options = ("--timeline", "--group", "g1", "--topic", "t0", "--partition", 77)
-    said = light("reconstruct", CHAOS, "--out", tmp_path / "w", *options)
+    said = cli("reconstruct", CHAOS, "--out", tmp_path / "w", *options)
     assert said.code == 2
     assert said.err.startswith("share-state: partition 77 of topic t0 of group g1: not found; the nearest of ")
     assert not any((tmp_path / "w").rglob("*.parquet"))
 
 
-def test_an_empty_log_is_an_empty_state(light: Command, tmp_path: Path):
+def test_an_empty_log_is_an_empty_state(cli: Command, tmp_path: Path):
     folder = tmp_path / "__share_group_state-0"
     folder.mkdir()
     (folder / f"{0:020}.log").touch()
-    said = light("reconstruct", folder, "--out", tmp_path / "w", "--json")
+    said = cli("reconstruct", folder, "--out", tmp_path / "w", "--json")
     assert (said.code, said.json["share_partitions"]) == (0, 0)
-    assert light("show", tmp_path / "w").out == "no share-partitions\n"
+    assert cli("show", tmp_path / "w").out == "no share-partitions\n"
 
 
-def test_a_table_that_cannot_be_written_leaves_the_last_good_run(light: Command, chaos: Path, tmp_path: Path):
+def test_a_table_that_cannot_be_written_leaves_the_last_good_run(cli: Command, chaos: Path, tmp_path: Path):
     warehouse = tmp_path / "w"
     shutil.copytree(chaos, warehouse)
-    before = light("show", warehouse).out
+    before = cli("show", warehouse).out
     (warehouse / "findings/_delta_log" / f"{0:020}.json").write_text("no JSON")
-    said = light("reconstruct", HAPPY, "--out", warehouse)
+    said = cli("reconstruct", HAPPY, "--out", warehouse)
     assert (said.code, said.out) == (2, "")
     assert f"{warehouse / 'findings'}: cannot be written as a Delta table" in said.err.splitlines()[-1]
-    assert light("show", warehouse).out == before
+    assert cli("show", warehouse).out == before
 
 
 def test_an_unexpected_failure_leaves_the_last_good_run(
-    light: Command, chaos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Command, chaos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     warehouse = tmp_path / "w"
     shutil.copytree(chaos, warehouse)
-    before = light("show", warehouse).out
+    before = cli("show", warehouse).out
 
     def no_memory(*_: object) -> None:
         raise MemoryError("no more of it")
 
     monkeypatch.setattr(Warehouse, "replace", no_memory)
-    said = light("reconstruct", HAPPY, "--out", warehouse)
+    said = cli("reconstruct", HAPPY, "--out", warehouse)
     assert (said.code, said.out) == (3, "")
     assert said.err.splitlines()[-1].startswith("share-state: unexpected ")
     assert "Traceback" not in said.err
-    assert light("show", warehouse).out == before
+    assert cli("show", warehouse).out == before
 
 
-def test_inputs_are_left_as_they_were(light: Command, tmp_path: Path):
+def test_inputs_are_left_as_they_were(cli: Command, tmp_path: Path):
     shutil.copytree(CHAOS, tmp_path / "broker")
     before = contents(tmp_path / "broker")
-    light("reconstruct", tmp_path / "broker", "--out", tmp_path / "w")
-    light("cutoff", tmp_path / "broker", "--verify", "--delete-records", tmp_path / "offsets.json")
-    light("decode", tmp_path / "broker", "--out", tmp_path / "decoded")
+    cli("reconstruct", tmp_path / "broker", "--out", tmp_path / "w")
+    cli("cutoff", tmp_path / "broker", "--verify", "--delete-records", tmp_path / "offsets.json")
+    cli("decode", tmp_path / "broker", "--out", tmp_path / "decoded")
     assert contents(tmp_path / "broker") == before
 
 
-def test_decode_prints_every_record_in_log_order(light: Command):
-    said = light("decode", HAPPY)
+def test_decode_prints_every_record_in_log_order(cli: Command):
+    said = cli("decode", HAPPY)
     assert (said.code, said.err) == (0, "")
     rows = [json.loads(line) for line in said.lines]
     expected = [
@@ -246,15 +247,15 @@ def test_decode_prints_every_record_in_log_order(light: Command):
     assert not any("state_epoch" in row for row in rows if row["kind"] == "update")
 
 
-def test_decode_names_what_it_cannot_read(light: Command, tmp_path: Path):
+def test_decode_names_what_it_cannot_read(cli: Command, tmp_path: Path):
     log_of(tmp_path, Batch([Record(None, b"x"), Record(b"\0\7", b"x")]).written())
-    said = light("decode", tmp_path)
+    said = cli("decode", tmp_path)
     assert said.code == 0
     assert [json.loads(line)["fault"] for line in said.lines] == ["KEY_MALFORMED", "UNKNOWN_TYPE"]
 
 
-def test_decode_takes_names_and_cuts(light: Command):
-    said = light("decode", HAPPY, "--topics", HAPPY / "topics.json", "--as-of-offset", "0=3", "--as-of-offset", "1=0")
+def test_decode_takes_names_and_cuts(cli: Command):
+    said = cli("decode", HAPPY, "--topics", HAPPY / "topics.json", "--as-of-offset", "0=3", "--as-of-offset", "1=0")
     rows = [json.loads(line) for line in said.lines]
     assert len([row for row in rows if row["state_partition"] == 0]) == 3
     assert not [row for row in rows if row["state_partition"] == 1]
@@ -295,19 +296,19 @@ def test_a_signal_that_ends_the_jvm_too_is_one_line(
 
 
 def test_tables_in_a_schema_of_a_catalog_are_shown_by_their_folder(
-    light: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cli: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     found = nullcontext((ExecutorChoice(), str(tmp_path / "w")))
     monkeypatch.setattr("share_state.cli.reconstruct.open_place", lambda *_: found)
-    said = light("reconstruct", HAPPY, "--out", "spark_catalog.lake")
+    said = cli("reconstruct", HAPPY, "--out", "spark_catalog.lake")
     assert said.out.endswith(f"`share-state show {tmp_path / 'w'}`\n")
 
 
 def test_a_result_that_cannot_be_printed_names_the_committed_run(
-    monkeypatch: pytest.MonkeyPatch, light: Command, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, cli: Command, tmp_path: Path
 ):
     with monkeypatch.context() as full, Path("/dev/full").open("w", encoding="utf-8") as stream:
         full.setattr(sys, "stdout", stream)
-        said = light("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w")
+        said = cli("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w")
     assert said.code == 2
     assert re.search(r"^share-state: stdout: cannot be written .*; run [0-9a-f]{16} is committed$", said.err)

@@ -14,7 +14,7 @@ import pytest
 from share_state.cli.main import run
 from share_state.errors import SetupError
 from share_state.jit import compile as compile_module
-from share_state.pipeline.executor import Progress
+from share_state.pipeline.progress import Progress
 from share_state.sources import jars
 from tests.profiles import nightly
 from tests.truth import DATA

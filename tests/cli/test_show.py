@@ -47,15 +47,15 @@ def _is_what_kafka_says(shown: dict[tuple[str, ...], list[str]], scenario: Path)
     assert {row: cells for row, cells in shown.items() if row[0] in groups and row[1] in topics} == described
 
 
-def test_start_offset_and_lag_are_those_of_kafka_s_own_tool(light: Command, chaos: Path):
-    _is_what_kafka_says(_shown(light("show", chaos).table), DATA / "4.3.1/chaos")
+def test_start_offset_and_lag_are_those_of_kafka_s_own_tool(cli: Command, chaos: Path):
+    _is_what_kafka_says(_shown(cli("show", chaos).table), DATA / "4.3.1/chaos")
 
 
-def test_a_dead_letter_queue_s_waiting_records_lag_as_kafka_s_own_tool_says(light: Command, tmp_path: Path):
+def test_a_dead_letter_queue_s_waiting_records_lag_as_kafka_s_own_tool_says(cli: Command, tmp_path: Path):
     scenario = DATA / "4.4.0/dlq"
-    done = light("reconstruct", scenario, "--out", tmp_path / "w", "--topics", scenario / "topics.json")
+    done = cli("reconstruct", scenario, "--out", tmp_path / "w", "--topics", scenario / "topics.json")
     assert (done.code, done.err) == (0, "")
-    _is_what_kafka_says(_shown(light("show", tmp_path / "w").table), scenario)
+    _is_what_kafka_says(_shown(cli("show", tmp_path / "w").table), scenario)
 
 
 @pytest.mark.parametrize("scenario", DESCRIBED, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -76,8 +76,8 @@ def test_the_lag_of_every_release_is_that_of_kafka_s_own_tool(scenario: Path):
     _is_what_kafka_says(shown, scenario)
 
 
-def test_json_says_what_the_table_says(light: Command, chaos: Path):
-    shown, found = _shown(light("show", chaos).table), light("show", chaos, "--json").json
+def test_json_says_what_the_table_says(cli: Command, chaos: Path):
+    shown, found = _shown(cli("show", chaos).table), cli("show", chaos, "--json").json
     assert found["run"]["command"] == "reconstruct"
     assert {
         (row["group_id"], row["topic"] or row["topic_id"], str(row["partition"])): [
@@ -88,49 +88,49 @@ def test_json_says_what_the_table_says(light: Command, chaos: Path):
     } == shown
 
 
-def test_json_has_one_shape_of_the_run_in_all_commands(light: Command, tmp_path: Path):
-    made = light("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--json").json["run"]
+def test_json_has_one_shape_of_the_run_in_all_commands(cli: Command, tmp_path: Path):
+    made = cli("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--json").json["run"]
     assert made["command"] == "reconstruct"
     assert made["table_versions"]["share_partition_state"] == 0
-    assert all(light(name, tmp_path / "w", "--json").json["run"] == made for name in ("show", "groups"))
+    assert all(cli(name, tmp_path / "w", "--json").json["run"] == made for name in ("show", "groups"))
 
 
-def test_json_hints_where_an_uninitialised_share_partition_will_start(light: Command, chaos: Path):
+def test_json_hints_where_an_uninitialised_share_partition_will_start(cli: Command, chaos: Path):
     """K-47: at the topic's end offset, by the default of share.auto.offset.reset."""
-    rows = light("show", chaos, "--json").json["share_partitions"]
+    rows = cli("show", chaos, "--json").json["share_partitions"]
     assert all(row["spso_hint"] is None for row in rows if row["start_offset"] is not None)
     hints = [(row["spso_hint"], row["topic_end_offset"]) for row in rows if row["start_offset"] is None]
     assert all(hint == end for hint, end in hints)
     assert any(hint is not None for hint, _ in hints)
 
 
-def test_verbose_adds_the_leader_epoch(light: Command, chaos: Path):
-    header, *rows = light("show", chaos, "--epochs").table
+def test_verbose_adds_the_leader_epoch(cli: Command, chaos: Path):
+    header, *rows = cli("show", chaos, "--epochs").table
     assert header[:6] == ["GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "START-OFFSET", "LAG"]
-    states = light("show", chaos, "--json").json["share_partitions"]
+    states = cli("show", chaos, "--json").json["share_partitions"]
     assert [row[3] for row in rows] == [
         "-" if row["start_offset"] is None else str(row["leader_epoch"]) for row in states
     ]
 
 
-def test_a_start_that_is_not_initialised_is_a_hyphen(light: Command, chaos: Path):
-    rows = [row for row in light("show", chaos).table[1:] if row[3] == "-"]
+def test_a_start_that_is_not_initialised_is_a_hyphen(cli: Command, chaos: Path):
+    rows = [row for row in cli("show", chaos).table[1:] if row[3] == "-"]
     assert rows
     assert all(row[3:6] == ["-", "-", "-"] for row in rows)
 
 
-def test_group_topic_and_partition_choose_rows(light: Command, chaos: Path):
-    everything = _shown(light("show", chaos).table)
+def test_group_topic_and_partition_choose_rows(cli: Command, chaos: Path):
+    everything = _shown(cli("show", chaos).table)
     for options, place, value in (
         (["--group", "g1"], 0, "g1"),
         (["--topic", "t1"], 1, "t1"),
         (["--partition", 2], 2, "2"),
     ):
-        chosen = _shown(light("show", chaos, *options).table)
+        chosen = _shown(cli("show", chaos, *options).table)
         assert chosen == {row: cells for row, cells in everything.items() if row[place] == value}
         assert chosen
-    (state, *_) = light("show", chaos, "--topic", "t1", "--json").json["share_partitions"]
-    assert _shown(light("show", chaos, "--topic", state["topic_id"]).table) == {
+    (state, *_) = cli("show", chaos, "--topic", "t1", "--json").json["share_partitions"]
+    assert _shown(cli("show", chaos, "--topic", state["topic_id"]).table) == {
         row: cells for row, cells in everything.items() if row[1] == "t1"
     }
 
@@ -145,18 +145,18 @@ def test_group_topic_and_partition_choose_rows(light: Command, chaos: Path):
     ],
 )
 def test_an_unknown_share_partition_is_refused_with_the_nearest(
-    light: Command, chaos: Path, chosen: list[object], error: str
+    cli: Command, chaos: Path, chosen: list[object], error: str
 ):
     for command in (("show", chaos), ("show", chaos, "--json"), ("diff", chaos, chaos)):
-        said = light(*command, *chosen)
+        said = cli(*command, *chosen)
         assert (said.code, said.out, said.err) == (2, "", f"share-state: {error}\n")
 
 
-def test_one_share_partition_is_shown_with_its_ranges(light: Command, chaos: Path):
+def test_one_share_partition_is_shown_with_its_ranges(cli: Command, chaos: Path):
     one = ["--group", "g3", "--topic", "t0", "--partition", "3"]
-    found = light("show", chaos, *one, "--json").json
+    found = cli("show", chaos, *one, "--json").json
     (state,) = found["share_partitions"]
-    header, *rows = [line.split() for line in light("show", chaos, *one).out.split("\n\n")[1].splitlines()]
+    header, *rows = [line.split() for line in cli("show", chaos, *one).out.split("\n\n")[1].splitlines()]
     assert header == ["FIRST", "LAST", "RECORDS", "STATE", "DELIVERY-COUNT"]
     assert (int(rows[0][0]), int(rows[-1][1])) == (state["start_offset"], state["end_offset"] - 1)
     assert [(int(row[0]), int(row[1])) for row in rows] == [
@@ -164,18 +164,18 @@ def test_one_share_partition_is_shown_with_its_ranges(light: Command, chaos: Pat
     ]
 
 
-def test_the_ranges_of_every_share_partition_are_shown_where_asked_for(light: Command, chaos: Path):
-    ranges = light("show", chaos, "--ranges").out.split("\n\n")[1].splitlines()
+def test_the_ranges_of_every_share_partition_are_shown_where_asked_for(cli: Command, chaos: Path):
+    ranges = cli("show", chaos, "--ranges").out.split("\n\n")[1].splitlines()
     assert ranges[0].split()[:5] == ["GROUP", "TOPIC", "PARTITION", "FIRST", "LAST"]
-    assert len(ranges) - 1 == len(light("show", chaos, "--json").json["in_flight"])
+    assert len(ranges) - 1 == len(cli("show", chaos, "--json").json["in_flight"])
 
 
-def test_without_topics_names_and_lags_are_unknown(light: Command, tmp_path: Path):
+def test_without_topics_names_and_lags_are_unknown(cli: Command, tmp_path: Path):
     scenario = DATA / "4.3.1/happy"
     for log in scenario.glob("__share_group_state-*"):
         shutil.copytree(log, tmp_path / "logs" / log.name)
-    light("reconstruct", tmp_path / "logs", "--out", tmp_path / "w")
-    shown = _shown(light("show", tmp_path / "w").table)
+    cli("reconstruct", tmp_path / "logs", "--out", tmp_path / "w")
+    shown = _shown(cli("show", tmp_path / "w").table)
     described = _kafka_s_own(scenario)
     names = {topic["topicId"]: topic["name"] for topic in json.loads((scenario / "topics.json").read_text())}
     assert {(group, names[topic], partition): cells for (group, topic, partition), cells in shown.items()} == {
@@ -202,26 +202,26 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "w"
 
 
-def test_a_group_of_any_name_keeps_its_line(light: Command, odd: Path):
-    said = light("show", odd)
+def test_a_group_of_any_name_keeps_its_line(cli: Command, odd: Path):
+    said = cli("show", odd)
     assert len(said.out.split("\n\n")[0].splitlines()) == 1 + len(GROUPS) + 2
     assert all(character.isprintable() for line in said.lines for character in line)
     for shown in ("a:star:b", "[red]x[/red]", "new\\nline", "\\x1b[31mred"):
         assert any(line.startswith(f"{shown} ") for line in said.lines)
-    found = light("show", odd, "--json").json["share_partitions"]
+    found = cli("show", odd, "--json").json["share_partitions"]
     assert {row["group_id"] for row in found} == {*GROUPS, "gap", "suspect"}
 
 
-def test_a_suspect_state_says_so(light: Command, odd: Path):
-    assert [line.split()[0] for line in light("show", odd).lines if "(suspect, see findings)" in line] == ["suspect"]
+def test_a_suspect_state_says_so(cli: Command, odd: Path):
+    assert [line.split()[0] for line in cli("show", odd).lines if "(suspect, see findings)" in line] == ["suspect"]
 
 
-def test_a_gap_is_shown_as_one(light: Command, odd: Path):
-    said = light("show", odd, "--group", "gap")
+def test_a_gap_is_shown_as_one(cli: Command, odd: Path):
+    said = cli("show", odd, "--group", "gap")
     assert "5 acknowledged, 1 available, 3 gap" in said.out
     assert "AVAILABLE (gap)" in said.out
 
 
-def test_a_moved_warehouse_is_still_one(light: Command, chaos: Path, tmp_path: Path):
+def test_a_moved_warehouse_is_still_one(cli: Command, chaos: Path, tmp_path: Path):
     shutil.copytree(chaos, tmp_path / "elsewhere")
-    assert light("show", tmp_path / "elsewhere").out == light("show", chaos).out
+    assert cli("show", tmp_path / "elsewhere").out == cli("show", chaos).out

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
 from tests.profiles import by_profile
+from tests.warehouses import WrittenTables
 
 
 @pytest.mark.parametrize("seed", by_profile([7], range(1, 21)))
-def test_an_audit_that_knows_nothing_of_the_writer_finds_every_fault(light: Command, tmp_path: Path, seed: int):
+def test_an_audit_that_knows_nothing_of_the_writer_finds_every_fault(cli: Command, tmp_path: Path, seed: int):
     logs, lake = tmp_path / "logs", tmp_path / "lake"
-    assert light("simulate", "--out", logs, "--seed", seed, "--groups", by_profile(40, 60), "--fault", "all").code == 0
-    done = light("audit", logs, "--out", lake, "--json")
+    assert cli("simulate", "--out", logs, "--seed", seed, "--groups", by_profile(40, 60), "--fault", "all").code == 0
+    done = cli("audit", logs, "--out", lake, "--json")
     assert done.code == 1
-    tables = CommittedTables(str(lake))
+    tables = WrittenTables(lake)
     (note,) = [note for note in tables.run["notes"] if note.startswith("writer of ")]
     assert note.startswith("writer of __share_group_state: Kafka 4.4 or later since 2023-11-14 22:")
     assert note in done.json["run"]["notes"]

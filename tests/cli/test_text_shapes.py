@@ -40,8 +40,8 @@ def test_every_shape_is_tested():
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_a_text_that_is_not_read_is_named_with_what_to_do(name: str, light: Command, tmp_path: Path):
-    said = light("reconstruct", SHAPES / name, "--out", tmp_path / "w", "-q")
+def test_a_text_that_is_not_read_is_named_with_what_to_do(name: str, cli: Command, tmp_path: Path):
+    said = cli("reconstruct", SHAPES / name, "--out", tmp_path / "w", "-q")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"share-state: {SHAPES / name}: {NAMES[name]}")
     assert "not a log segment" not in said.err
@@ -59,14 +59,14 @@ def _fixed(name: str, said: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"docker-exec-t.txt", "dump-grep.txt", "kafka-ui-export.json"}))
-def test_the_command_in_the_message_makes_a_text_that_is_read(name: str, light: Command, tmp_path: Path):
-    made = _fixed(name, light("reconstruct", SHAPES / name, "--out", tmp_path / "w", "-q").err, tmp_path)
+def test_the_command_in_the_message_makes_a_text_that_is_read(name: str, cli: Command, tmp_path: Path):
+    made = _fixed(name, cli("reconstruct", SHAPES / name, "--out", tmp_path / "w", "-q").err, tmp_path)
     if name in IN_SPARK:
-        expected = light("reconstruct", SHAPES / "rows-base64-array.json", "--out", tmp_path / "w", "-q").err
+        expected = cli("reconstruct", SHAPES / "rows-base64-array.json", "--out", tmp_path / "w", "-q").err
         rows = _fixed("rows-base64-array.json", expected, _folder(tmp_path / "rows")).read_text().splitlines()
         assert sorted(map(_json, made.read_text().splitlines())) == sorted(map(_json, rows))
     elif name.startswith("dump"):  # the case itself ends inside its first batch
-        assert "a batch of 3 records, 1 in the text" in light("cutoff", made).err
+        assert "a batch of 3 records, 1 in the text" in cli("cutoff", made).err
     else:
         assert len(share_state.reconstruct(str(made)).share_partition_state) > 0
 
@@ -81,9 +81,9 @@ def _json(line: str) -> str:
 
 
 @pytest.mark.parametrize("unit", ["seconds", "microseconds"])
-def test_times_in_another_unit_are_refused(unit: str, light: Command, tmp_path: Path):
+def test_times_in_another_unit_are_refused(unit: str, cli: Command, tmp_path: Path):
     file = UNITS / f"stall-{unit[0].replace('m', 'us')}.parquet"
-    said = light("audit", file, "--out", tmp_path / "w", "-q")
+    said = cli("audit", file, "--out", tmp_path / "w", "-q")
     assert (said.code, said.out) == (2, "")
     assert f"column timestamp holds {unit} since 1970" in said.err
     assert "write it in milliseconds, or as a timestamp" in said.err
@@ -100,15 +100,15 @@ def _with_times(folder: Path, times: pa.Array, *, statistics: bool) -> Path:
 @pytest.mark.parametrize("statistics", [True, False])
 @pytest.mark.parametrize(("unit", "factor"), [("seconds", 1e-3), ("microseconds", 1e3), ("nanoseconds", 1e6)])
 def test_a_unit_is_recognized_by_the_times_themselves(
-    unit: str, factor: float, statistics: bool, light: Command, tmp_path: Path
+    unit: str, factor: float, statistics: bool, cli: Command, tmp_path: Path
 ):
     times = pq.read_table(UNITS / "stall-ms.parquet")["timestamp"].to_pylist()
     file = _with_times(tmp_path, pa.array([int(time * factor) for time in times]), statistics=statistics)
-    assert f"holds {unit} since 1970" in light("cutoff", file).err
+    assert f"holds {unit} since 1970" in cli("cutoff", file).err
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("ms"), pa.timestamp("us", "UTC"), pa.timestamp("ns")])
-def test_times_in_their_own_unit_are_read(kind: pa.DataType, light: Command, tmp_path: Path):
+def test_times_in_their_own_unit_are_read(kind: pa.DataType, cli: Command, tmp_path: Path):
     times = pq.read_table(UNITS / "stall-ms.parquet")["timestamp"].combine_chunks()
     times = times if pa.types.is_int64(kind) else times.cast(pa.timestamp("ms")).cast(kind)
     file = _with_times(tmp_path, times, statistics=True)
@@ -117,8 +117,8 @@ def test_times_in_their_own_unit_are_read(kind: pa.DataType, light: Command, tmp
     assert found[0].findings.drop_columns("run_id") == found[1].findings.drop_columns("run_id")
 
 
-def test_timestamps_that_were_made_from_seconds_are_refused(light: Command, tmp_path: Path):
+def test_timestamps_that_were_made_from_seconds_are_refused(cli: Command, tmp_path: Path):
     times = pq.read_table(UNITS / "stall-s.parquet")["timestamp"].combine_chunks().cast(pa.timestamp("ms"))
-    said = light("cutoff", _with_times(tmp_path, times, statistics=True))
+    said = cli("cutoff", _with_times(tmp_path, times, statistics=True))
     assert said.code == 2
     assert "holds seconds since 1970" in said.err

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ import share_state
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.facts import TopicSource, settle_topics
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.sources.topics import topics_of
 from tests.cli.commands import Command
 from tests.sources.cluster_facts.metadata_writer import message, partition, removed, uuid, write_metadata_log
@@ -28,7 +30,7 @@ def export(tmp_path: Path) -> Path:
     return without_topics(HAPPY, tmp_path / "export")
 
 
-def plan_of(*paths: Path | str, **values: object) -> FoldPlan:
+def plan_of(*paths: Path | str, **values: Any) -> FoldPlan:
     return build_plan(input_spec(OPTIONS, sources=[{"path": str(path)} for path in paths], **values), OPTIONS)
 
 
@@ -149,21 +151,21 @@ def test_lags_are_those_of_the_cluster_with_the_folder_alone(tmp_path: Path):
     assert note.startswith(f"topics: names and ends come from {HAPPY / 'topics.json'}, beside the logs")
 
 
-def test_an_audit_of_the_same_logs_and_the_same_file_finds_nothing_new(light: Command, export: Path, tmp_path: Path):
+def test_an_audit_of_the_same_logs_and_the_same_file_finds_nothing_new(cli: Command, export: Path, tmp_path: Path):
     file = write_topics(export, "beside")
     audit = ("audit", export, "--out", tmp_path / "w", "--set", "limits.export_age=0", "--fail-on", "off", "--json")
-    assert any(note.startswith("topics: ") for note in light(*audit).json["run"]["notes"])
-    again = light(*audit).json["run"]["notes"]
+    assert any(note.startswith("topics: ") for note in cli(*audit).json["run"]["notes"])
+    again = cli(*audit).json["run"]["notes"]
     assert again[0].startswith("nothing new")
     assert [note for note in again if note.startswith("topics: ")]
     file.write_text(file.read_text().replace("beside", "renamed"))
-    assert not light(*audit).json["run"]["notes"][0].startswith("nothing new")
-    assert {row["topic"] for row in light("show", tmp_path / "w", "--json").json["share_partitions"]} >= {"renamed"}
+    assert not cli(*audit).json["run"]["notes"][0].startswith("nothing new")
+    assert {row["topic"] for row in cli("show", tmp_path / "w", "--json").json["share_partitions"]} >= {"renamed"}
 
 
 @pytest.mark.parametrize("command", ["reconstruct", "explain", "cutoff", "diff", "decode", "repair", "audit"])
 def test_the_variable_names_the_file_for_every_command(
-    command: str, light: Command, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, cli: Command, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (row, *_) = share_state.reconstruct(str(export)).share_partition_state.to_pylist()
     key = ("--group", row["group_id"], "--topic", row["topic_id"], "--partition", row["partition"])
@@ -174,28 +176,26 @@ def test_the_variable_names_the_file_for_every_command(
         "audit": (export, "--out", tmp_path / "a", "--set", "limits.export_age=0"),
     }.get(command, (export,))
     monkeypatch.setenv("SHARE_STATE_TOPICS", str(tmp_path / "missing.json"))
-    refused = light(command, *call)
+    refused = cli(command, *call)
     assert (refused.code, "missing.json: cannot be read" in refused.err) == (2, True)
     monkeypatch.setenv("SHARE_STATE_TOPICS", str(HAPPY / "topics.json"))
-    assert light(command, *call).code == 0
+    assert cli(command, *call).code == 0
     monkeypatch.setenv("SHARE_STATE_TOPICS", str(tmp_path / "missing.json"))
-    assert light(command, *call, "--topics", HAPPY / "topics.json").code == 0
+    assert cli(command, *call, "--topics", HAPPY / "topics.json").code == 0
 
 
-def test_partitions_of_an_ordinary_topic_with_control_records_are_counted_by_the_metadata_log(
-    light: Command, tmp_path: Path
-):
+def test_the_metadata_log_counts_partitions_of_topics_with_control_records(cli: Command, tmp_path: Path):
     made = tmp_path / "made"
-    assert light("simulate", "--dialect", "control_records", "--out", made).code == 0
+    assert cli("simulate", "--dialect", "control_records", "--out", made).code == 0
     logs = sorted(path for path in made.rglob("*-0") if path.is_dir() and any(path.glob("*.log")))
     topic, place = logs[0].name.removesuffix("-0"), logs[0].parent
-    assert not [note for note in absent_notes(light, place, tmp_path) if "-97" in note]
+    assert not [note for note in absent_notes(cli, place, tmp_path) if "-97" in note]
     of_topic = [message("topic_record", name=topic, topic_id=uuid(1)), *(partition(1, number) for number in range(99))]
     write_metadata_log(place, [of_topic])
-    (note,) = [note for note in absent_notes(light, place, tmp_path) if topic in note]
+    (note,) = [note for note in absent_notes(cli, place, tmp_path) if topic in note]
     assert "are not in the input" in note
 
 
-def absent_notes(light: Command, place: Path, tmp_path: Path) -> list[str]:
+def absent_notes(cli: Command, place: Path, tmp_path: Path) -> list[str]:
     call = ("reconstruct", place, "--dialect", "control_records", "--out", tmp_path / "w", "--fail-on", "off", "--json")
-    return [note for note in light(*call).json["notes"] if "not in the input" in note]
+    return [note for note in cli(*call).json["notes"] if "not in the input" in note]

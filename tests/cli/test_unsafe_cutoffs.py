@@ -24,24 +24,24 @@ PARTIAL = CASES / "partial-export/late.parquet"
     ],
 )
 def test_an_unsafe_cutoff_is_not_written_and_says_why(
-    light: Command, tmp_path: Path, damaged: Path, unsafe: set[int], reason: str
+    cli: Command, tmp_path: Path, damaged: Path, unsafe: set[int], reason: str
 ):
     target = tmp_path / "offsets.json"
-    said = light("cutoff", damaged, "--verify", "--delete-records", target)
+    said = cli("cutoff", damaged, "--verify", "--delete-records", target)
     assert said.code == 1
     assert f"not safe: __share_group_state-{max(unsafe)}: " in said.out
     assert reason in said.out
     assert "verified: the records" not in said.out
     assert json.loads(target.read_text())["partitions"] == []
-    rows = light("cutoff", damaged, "--json").json["cutoff"]
+    rows = cli("cutoff", damaged, "--json").json["cutoff"]
     assert {row["partition"] for row in rows if not row["safe"]} == unsafe
 
 
-def test_a_safe_cutoff_beside_an_unsafe_one_is_written(light: Command, tmp_path: Path):
+def test_a_safe_cutoff_beside_an_unsafe_one_is_written(cli: Command, tmp_path: Path):
     shutil.copytree(DATA / "4.3.1/chaos", tmp_path / "chaos")
     (segment,) = (tmp_path / "chaos/__share_group_state-1").glob("*.log")
     segment.write_bytes(flipped(segment.read_bytes(), batch=3))
-    said = light("cutoff", tmp_path / "chaos", "--verify", "--delete-records", tmp_path / "offsets.json")
+    said = cli("cutoff", tmp_path / "chaos", "--verify", "--delete-records", tmp_path / "offsets.json")
     assert said.code == 1
     assert "not verified: 1 log partition whose cutoff is not safe" in said.out
     assert "verified: the records at or after the cutoff fold to the same state" in said.out
@@ -50,11 +50,11 @@ def test_a_safe_cutoff_beside_an_unsafe_one_is_written(light: Command, tmp_path:
     assert [entry["partition"] for entry in written] == [0, 2]
 
 
-def test_a_state_whose_snapshot_is_not_in_the_input_is_suspect(light: Command, tmp_path: Path):
+def test_a_state_whose_snapshot_is_not_in_the_input_is_suspect(cli: Command, tmp_path: Path):
     for number, export in enumerate((HEAD_LOST, PARTIAL)):
         warehouse = tmp_path / str(number)
-        light("reconstruct", export, "--out", warehouse)
-        shown = light("show", warehouse, "--json").json
+        cli("reconstruct", export, "--out", warehouse)
+        shown = cli("show", warehouse, "--json").json
         rows = shown if isinstance(shown, list) else shown["share_partitions"]
         suspect = [row["suspect"] for row in rows]
         assert True in suspect

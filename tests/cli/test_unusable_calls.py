@@ -5,13 +5,14 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import share_state
 from share_state.cli.main import run
 from share_state.errors import InputError, ShareStateError
-from tests.cli.commands import Command, Said, contents
+from tests.cli.commands import Command, CommandResult, contents
 from tests.truth import DATA
 
 HAPPY = DATA / "4.3.1/happy"
@@ -19,7 +20,7 @@ STATE = "__share_group_state-0"
 SEGMENT = f"{0:020}.log"
 
 
-def _refused(said: Said, *words: str) -> None:
+def _refused(said: CommandResult, *words: str) -> None:
     assert said.code == 2, said
     assert said.out == ""
     assert said.err.startswith("share-state: ")
@@ -141,11 +142,11 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("given", INPUTS)
-def test_an_input_that_cannot_be_read_is_refused(light: Command, tmp_path: Path, name: str, given: str):
+def test_an_input_that_cannot_be_read_is_refused(cli: Command, tmp_path: Path, name: str, given: str):
     make, words = INPUTS[given]
     path = make(tmp_path / "input")
     before = contents(tmp_path)
-    said = light(name, path, *COMMANDS[name](tmp_path))
+    said = cli(name, path, *COMMANDS[name](tmp_path))
     if name == "decode" and "named as a segment" in given:
         # Decoding needs no whole batch: it tells of none.
         assert said.code == 0
@@ -154,17 +155,17 @@ def test_an_input_that_cannot_be_read_is_refused(light: Command, tmp_path: Path,
     assert contents(tmp_path) == before
 
 
-def test_one_bad_input_among_good_ones_is_refused(light: Command, tmp_path: Path):
-    said = light("reconstruct", HAPPY, tmp_path / "gone", "--out", tmp_path / "out")
+def test_one_bad_input_among_good_ones_is_refused(cli: Command, tmp_path: Path):
+    said = cli("reconstruct", HAPPY, tmp_path / "gone", "--out", tmp_path / "out")
     _refused(said, "gone: no such file or folder")
     assert not contents(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_segment_without_the_right_to_read_it_is_refused(light: Command, tmp_path: Path):
+def test_a_segment_without_the_right_to_read_it_is_refused(cli: Command, tmp_path: Path):
     shutil.copytree(HAPPY / STATE, tmp_path / STATE)
     (tmp_path / STATE / SEGMENT).chmod(0)
-    _refused(light("reconstruct", tmp_path, "--out", tmp_path / "out"), "Permission denied")
+    _refused(cli("reconstruct", tmp_path, "--out", tmp_path / "out"), "Permission denied")
 
 
 def _a_file(place: Path) -> Path:
@@ -199,31 +200,31 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("name", ["reconstruct", "decode"])
 @pytest.mark.parametrize("given", OUTPUTS)
-def test_a_place_for_tables_that_holds_something_else_is_refused(light: Command, tmp_path: Path, name: str, given: str):
+def test_a_place_for_tables_that_holds_something_else_is_refused(cli: Command, tmp_path: Path, name: str, given: str):
     place = OUTPUTS[given](tmp_path / "out")
     before = contents(tmp_path)
-    _refused(light(name, HAPPY, "--out", place), str(place))
+    _refused(cli(name, HAPPY, "--out", place), str(place))
     assert contents(tmp_path) == before
 
 
-def test_the_log_folder_itself_is_no_place_for_tables(light: Command, tmp_path: Path):
+def test_the_log_folder_itself_is_no_place_for_tables(cli: Command, tmp_path: Path):
     shutil.copytree(HAPPY, tmp_path / "broker")
     before = contents(tmp_path)
-    _refused(light("reconstruct", tmp_path / "broker", "--out", tmp_path / "broker"), "holds something else")
+    _refused(cli("reconstruct", tmp_path / "broker", "--out", tmp_path / "broker"), "holds something else")
     assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize(("file", "why"), [("missing/offsets.json", "does not exist"), (".", "is a folder")])
-def test_a_file_of_offsets_that_cannot_be_written_is_refused(light: Command, tmp_path: Path, file: str, why: str):
-    said = light("cutoff", DATA / "4.3.1/chaos", "--delete-records", tmp_path / file)
+def test_a_file_of_offsets_that_cannot_be_written_is_refused(cli: Command, tmp_path: Path, file: str, why: str):
+    said = cli("cutoff", DATA / "4.3.1/chaos", "--delete-records", tmp_path / file)
     _refused(said, why)
     assert not contents(tmp_path)
 
 
-def test_a_log_without_a_number_cannot_be_cleaned(light: Command, tmp_path: Path):
+def test_a_log_without_a_number_cannot_be_cleaned(cli: Command, tmp_path: Path):
     shutil.copy(next((DATA / "4.3.1/chaos" / STATE).glob("*.log")), tmp_path / SEGMENT)
     before = contents(tmp_path)
-    said = light("cutoff", tmp_path / SEGMENT, "--delete-records", tmp_path / "offsets.json")
+    said = cli("cutoff", tmp_path / SEGMENT, "--delete-records", tmp_path / "offsets.json")
     _refused(said, "__share_group_state-N")
     assert contents(tmp_path) == before
 
@@ -256,9 +257,9 @@ OPTIONS = [
 @pytest.mark.parametrize("name", ["reconstruct", "cutoff"])
 @pytest.mark.parametrize(("options", "words"), OPTIONS, ids=lambda value: value if isinstance(value, str) else "")
 def test_an_option_that_means_nothing_is_refused(
-    light: Command, tmp_path: Path, name: str, options: list[str], words: str
+    cli: Command, tmp_path: Path, name: str, options: list[str], words: str
 ):
-    _refused(light(name, HAPPY, *COMMANDS[name](tmp_path), *options), words)
+    _refused(cli(name, HAPPY, *COMMANDS[name](tmp_path), *options), words)
     assert not contents(tmp_path)
 
 
@@ -282,29 +283,29 @@ TOPICS = {
 
 
 @pytest.mark.parametrize("given", TOPICS)
-def test_a_file_of_topics_that_is_none_is_refused(light: Command, tmp_path: Path, given: str):
+def test_a_file_of_topics_that_is_none_is_refused(cli: Command, tmp_path: Path, given: str):
     file, content = tmp_path / "topics.json", TOPICS[given]
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
     before = contents(tmp_path)
-    _refused(light("reconstruct", HAPPY, "--out", tmp_path / "out", "--topics", file), str(file))
+    _refused(cli("reconstruct", HAPPY, "--out", tmp_path / "out", "--topics", file), str(file))
     assert contents(tmp_path) == before
 
 
-def test_a_pipe_in_place_of_a_settings_file_is_refused(light: Command, tmp_path: Path):
+def test_a_pipe_in_place_of_a_settings_file_is_refused(cli: Command, tmp_path: Path):
     pipe = _pipe(tmp_path / "pipe")
-    _refused(light("reconstruct", HAPPY, "--out", tmp_path / "out", "--topics", pipe), "a pipe or a device")
-    _refused(light("audit", "--config", pipe), "a pipe or a device")
+    _refused(cli("reconstruct", HAPPY, "--out", tmp_path / "out", "--topics", pipe), "a pipe or a device")
+    _refused(cli("audit", "--config", pipe), "a pipe or a device")
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_whose_name_is_not_utf_8_is_refused(light: Command, tmp_path: Path):
-    _refused(light("reconstruct", HAPPY, "--out", tmp_path / NOT_UTF_8), "not UTF-8")
+def test_an_output_whose_name_is_not_utf_8_is_refused(cli: Command, tmp_path: Path):
+    _refused(cli("reconstruct", HAPPY, "--out", tmp_path / NOT_UTF_8), "not UTF-8")
     assert not contents(tmp_path)
 
 
-def test_a_warehouse_as_input_is_refused_as_such(light: Command, chaos: Path, tmp_path: Path):
-    _refused(light("reconstruct", chaos, "--out", tmp_path / "out"), f"{chaos}: a warehouse that share-state wrote")
+def test_a_warehouse_as_input_is_refused_as_such(cli: Command, chaos: Path, tmp_path: Path):
+    _refused(cli("reconstruct", chaos, "--out", tmp_path / "out"), f"{chaos}: a warehouse that share-state wrote")
     with pytest.raises(InputError, match="a warehouse that share-state wrote"):
         share_state.cutoff(str(chaos))
 
@@ -313,9 +314,9 @@ def test_a_warehouse_as_input_is_refused_as_such(light: Command, chaos: Path, tm
     "arguments",
     [["nonsense"], ["reconstruct"], ["reconstruct", HAPPY], ["cutoff"], ["decode"], ["show", "a", "b"]],
 )
-def test_a_call_that_is_none_is_refused(light: Command, arguments: list[str]):
+def test_a_call_that_is_none_is_refused(cli: Command, arguments: list[str]):
     command = "" if arguments == ["nonsense"] else f" {arguments[0]}"
-    _refused(light(*arguments), f"`share-state{command} --help` lists what can be given")
+    _refused(cli(*arguments), f"`share-state{command} --help` lists what can be given")
 
 
 @pytest.mark.parametrize(
@@ -328,45 +329,45 @@ def test_a_call_that_is_none_is_refused(light: Command, arguments: list[str]):
         (("decode", "./nowhere/"), "./nowhere/: no such file or folder; give the folder that holds "),
     ],
 )
-def test_an_error_names_what_was_given_as_it_was_written(light: Command, arguments: tuple[object, ...], error: str):
-    said = light(*arguments)
+def test_an_error_names_what_was_given_as_it_was_written(cli: Command, arguments: tuple[object, ...], error: str):
+    said = cli(*arguments)
     _refused(said, error)
     assert said.err.startswith(f"share-state: {error}")
 
 
 @pytest.mark.parametrize("name", ["reconstruct", "audit", "cutoff", "repair", "compare"])
-def test_a_cluster_may_be_given_in_capitals(light: Command, chaos: Path, tmp_path: Path, name: str):
+def test_a_cluster_may_be_given_in_capitals(cli: Command, chaos: Path, tmp_path: Path, name: str):
     out = ["--out", tmp_path / "out"] if name in ("reconstruct", "audit") else []
-    said = light(name, *([chaos] if name == "compare" else []), "KAFKA://broker", *out)
+    said = cli(name, *([chaos] if name == "compare" else []), "KAFKA://broker", *out)
     _refused(said, "kafka://broker: not the address of a cluster; give kafka://HOST:PORT")
 
 
-def test_a_path_of_two_lines_is_refused_in_one(light: Command, tmp_path: Path):
-    _refused(light("decode", f"{tmp_path}/a\nb"), "no such file or folder")
+def test_a_path_of_two_lines_is_refused_in_one(cli: Command, tmp_path: Path):
+    _refused(cli("decode", f"{tmp_path}/a\nb"), "no such file or folder")
 
 
-def test_a_place_without_a_warehouse_cannot_be_shown(light: Command, tmp_path: Path):
+def test_a_place_without_a_warehouse_cannot_be_shown(cli: Command, tmp_path: Path):
     for place in (tmp_path / "gone", _a_file(tmp_path / "file")):
-        _refused(light("show", place), "no warehouse here", f"INPUT --out {place}")
-    _refused(light("show", tmp_path), "no warehouse here", f"reconstruct {tmp_path} --out WAREHOUSE")
+        _refused(cli("show", place), "no warehouse here", f"INPUT --out {place}")
+    _refused(cli("show", tmp_path), "no warehouse here", f"reconstruct {tmp_path} --out WAREHOUSE")
 
 
-def test_a_warehouse_with_a_table_missing_cannot_be_shown(light: Command, chaos: Path, tmp_path: Path):
+def test_a_warehouse_with_a_table_missing_cannot_be_shown(cli: Command, chaos: Path, tmp_path: Path):
     shutil.copytree(chaos, tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy" / "in_flight")
-    _refused(light("show", tmp_path / "copy"), "in_flight", "run reconstruct again")
+    _refused(cli("show", tmp_path / "copy"), "in_flight", "run reconstruct again")
 
 
-def test_a_warehouse_whose_files_are_gone_cannot_be_shown(light: Command, chaos: Path, tmp_path: Path):
+def test_a_warehouse_whose_files_are_gone_cannot_be_shown(cli: Command, chaos: Path, tmp_path: Path):
     shutil.copytree(chaos, tmp_path / "copy")
     for file in (tmp_path / "copy" / "share_partition_state").glob("*.parquet"):
         file.unlink()
-    _refused(light("show", tmp_path / "copy"), "share_partition_state", "run reconstruct again")
+    _refused(cli("show", tmp_path / "copy"), "share_partition_state", "run reconstruct again")
 
 
-def test_without_stdout_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, light: Command, tmp_path: Path):
+def test_without_stdout_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, cli: Command, tmp_path: Path):
     monkeypatch.setattr(sys, "stdout", None)
-    said = light("reconstruct", HAPPY, "--out", tmp_path / "w")
+    said = cli("reconstruct", HAPPY, "--out", tmp_path / "w")
     assert (said.code, said.err) == (2, "share-state: stdout is closed; redirect it, such as >/dev/null\n")
     assert not (tmp_path / "w").exists()
 
@@ -383,16 +384,16 @@ def test_an_error_after_output_that_cannot_be_written_keeps_its_exit_code(monkey
         assert run(["decode", str(HAPPY)]) == 2
 
 
-def test_without_stderr_the_exit_code_is_the_same(monkeypatch: pytest.MonkeyPatch, light: Command):
+def test_without_stderr_the_exit_code_is_the_same(monkeypatch: pytest.MonkeyPatch, cli: Command):
     monkeypatch.setattr(sys, "stderr", None)
-    assert light("show", "nope").code == 2
+    assert cli("show", "nope").code == 2
 
 
-def test_a_deleted_working_directory_is_one_line(monkeypatch: pytest.MonkeyPatch, light: Command, tmp_path: Path):
+def test_a_deleted_working_directory_is_one_line(monkeypatch: pytest.MonkeyPatch, cli: Command, tmp_path: Path):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    said = light("reconstruct", HAPPY, "--out", "w")
+    said = cli("reconstruct", HAPPY, "--out", "w")
     assert (said.code, said.err) == (2, "share-state: the working directory is deleted; change to another one\n")
 
 
@@ -415,27 +416,27 @@ def test_text_that_stdout_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_an_unset_variable_is_refused(
-    light: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[object, ...], named: str
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[object, ...], named: str
 ):
     monkeypatch.chdir(tmp_path)
-    _refused(light(*call), f"{named}: is empty; give a value (is a variable unset?)")
+    _refused(cli(*call), f"{named}: is empty; give a value (is a variable unset?)")
     assert contents(tmp_path) == {}
 
 
 @pytest.mark.parametrize("given", [{"input": ""}, {"input": HAPPY, "warehouse": ""}, {"input": HAPPY, "topics": ""}])
-def test_an_empty_path_is_refused_in_python(given: dict[str, str]):
+def test_an_empty_path_is_refused_in_python(given: dict[str, Any]):
     with pytest.raises(ShareStateError, match="='': give "):
         share_state.reconstruct(**given)
 
 
-def test_paths_may_be_file_addresses(light: Command, tmp_path: Path):
+def test_paths_may_be_file_addresses(cli: Command, tmp_path: Path):
     address, lake = f"file://{tmp_path}", tmp_path / "a lake"
     offsets = (f"{address}/offsets.json", tmp_path / "offsets.json")
-    assert light("reconstruct", f"file://{HAPPY}", "--out", f"{address}/a%20lake").code == 0
-    assert light("show", f"{address}/a%20lake").out == light("show", lake).out != ""
-    assert light("cutoff", HAPPY, "--delete-records", offsets[0]).code == 0
+    assert cli("reconstruct", f"file://{HAPPY}", "--out", f"{address}/a%20lake").code == 0
+    assert cli("show", f"{address}/a%20lake").out == cli("show", lake).out != ""
+    assert cli("cutoff", HAPPY, "--delete-records", offsets[0]).code == 0
     assert offsets[1].is_file()
-    assert light("audit", "--config", _audit_file(tmp_path, f"{address}/audited")).code == 0
+    assert cli("audit", "--config", _audit_file(tmp_path, f"{address}/audited")).code == 0
     share_state.reconstruct(HAPPY, warehouse=f"{address}/python")
     assert (tmp_path / "audited/runs").is_dir()
     assert (tmp_path / "python/runs").is_dir()
@@ -460,10 +461,10 @@ def _audit_file(folder: Path, warehouse: str) -> Path:
     ],
 )
 def test_an_option_without_effect_is_refused(
-    light: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[object, ...], words: str
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[object, ...], words: str
 ):
     monkeypatch.chdir(tmp_path)
-    _refused(light(*call), words)
+    _refused(cli(*call), words)
     assert contents(tmp_path) == {}
 
 
@@ -475,7 +476,7 @@ def test_an_option_without_effect_is_refused(
         ({"p1B9sTCnRdWJ8VhuVCf7gQ": {"end_offsets": [1]}}, "p1B9sTCnRdWJ8VhuVCf7gQ.end_offsets: must be an object"),
     ],
 )
-def test_a_file_of_topics_is_refused_with_the_place(light: Command, tmp_path: Path, topics: object, place: str):
+def test_a_file_of_topics_is_refused_with_the_place(cli: Command, tmp_path: Path, topics: object, place: str):
     file = tmp_path / "topics.json"
     file.write_text(json.dumps(topics))
-    _refused(light("cutoff", HAPPY, "--topics", file), f"{file}: {place}; give {{")
+    _refused(cli("cutoff", HAPPY, "--topics", file), f"{file}: {place}; give {{")

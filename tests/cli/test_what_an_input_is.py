@@ -62,63 +62,63 @@ def test_base64_without_padding_is_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("command", ["audit", "reconstruct", "cutoff"])
-def test_the_table_of_another_topic_is_refused(command: str, light: Command, tmp_path: Path):
+def test_the_table_of_another_topic_is_refused(command: str, cli: Command, tmp_path: Path):
     out = () if command == "cutoff" else ("--out", tmp_path / "w")
-    said = light(command, CASES / "hex-table/orders.parquet", *out, "-q")
+    said = cli(command, CASES / "hex-table/orders.parquet", *out, "-q")
     assert said.code == 2
     assert "none of its 500 records is a state record" in said.err
     assert not (tmp_path / "w").exists()
 
 
-def test_a_folder_of_another_topic_under_the_name_of_the_state_topic_is_refused(light: Command, tmp_path: Path):
+def test_a_folder_of_another_topic_under_the_name_of_the_state_topic_is_refused(cli: Command, tmp_path: Path):
     shutil.copytree(GROUPS, tmp_path / "logs/__share_group_state-0")
-    said = light("audit", tmp_path / "logs", "--out", tmp_path / "w", "-q")
+    said = cli("audit", tmp_path / "logs", "--out", tmp_path / "w", "-q")
     assert said.code == 2
     assert "is a state record" in said.err
 
 
-def test_a_log_with_few_state_records_is_an_error_and_its_cutoff_is_unsafe(light: Command, tmp_path: Path):
+def test_a_log_with_few_state_records_is_an_error_and_its_cutoff_is_unsafe(cli: Command, tmp_path: Path):
     shutil.copytree(STATE, tmp_path / "logs/__share_group_state-0")
     shutil.copytree(GROUPS, tmp_path / "logs/__share_group_state-1")
     for _ in range(2):  # the second audit resumes where the first one stopped
-        said = light("audit", tmp_path / "logs", "--out", tmp_path / "w", "--json", "-q")
+        said = cli("audit", tmp_path / "logs", "--out", tmp_path / "w", "--json", "-q")
         assert said.code == 1
         assert "NO_STATE_RECORDS" in {one["rule"] for one in said.json["findings"]}
-    cut = light("cutoff", tmp_path / "logs", "--json", "-q").json["cutoff"]
+    cut = cli("cutoff", tmp_path / "logs", "--json", "-q").json["cutoff"]
     assert "most of its records are no state records" in cut[1]["reason"]
     assert not cut[1]["safe"]
 
 
-def test_an_empty_log_of_a_healthy_state_partition_is_no_finding(light: Command, tmp_path: Path):
+def test_an_empty_log_of_a_healthy_state_partition_is_no_finding(cli: Command, tmp_path: Path):
     shutil.copytree(STATE, tmp_path / "logs/__share_group_state-0")
     (tmp_path / "logs/__share_group_state-1").mkdir()
     (tmp_path / f"logs/__share_group_state-1/{0:020}.log").touch()
-    said = light("audit", tmp_path / "logs", "--out", tmp_path / "w", "--json", "-q")
+    said = cli("audit", tmp_path / "logs", "--out", tmp_path / "w", "--json", "-q")
     assert "NO_STATE_RECORDS" not in {one["rule"] for one in said.json["findings"]}
 
 
-def test_two_state_partitions_in_files_without_folders_are_refused(light: Command, tmp_path: Path):
+def test_two_state_partitions_in_files_without_folders_are_refused(cli: Command, tmp_path: Path):
     for number in (0, 1):
         shutil.copy(STATE.with_name(f"__share_group_state-{number}") / f"{0:020}.log", tmp_path / f"p{number}.log")
-    said = light("reconstruct", tmp_path / "p0.log", tmp_path / "p1.log", "--out", tmp_path / "w", "-q")
+    said = cli("reconstruct", tmp_path / "p0.log", tmp_path / "p1.log", "--out", tmp_path / "w", "-q")
     assert said.code == 2
     assert "segments of two state partitions" in said.err
     assert "p0.log" in said.err
     assert "p1.log" in said.err
 
 
-def test_two_copies_of_one_state_partition_in_files_without_folders_are_one_log(light: Command, tmp_path: Path):
+def test_two_copies_of_one_state_partition_in_files_without_folders_are_one_log(cli: Command, tmp_path: Path):
     segment = (STATE / f"{0:020}.log").read_bytes()
     (tmp_path / "broker-1.log").write_bytes(segment)
     (tmp_path / "broker-2.log").write_bytes(segment)
-    said = light("cutoff", tmp_path / "broker-1.log", tmp_path / "broker-2.log", "--json", "-q")
+    said = cli("cutoff", tmp_path / "broker-1.log", tmp_path / "broker-2.log", "--json", "-q")
     assert said.json["records"] == 546
     assert said.json["findings"] == []
 
 
-def test_an_archive_is_refused_with_what_to_do(light: Command, tmp_path: Path):
+def test_an_archive_is_refused_with_what_to_do(cli: Command, tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "logs.zip", "w") as archive:
         archive.write(STATE / f"{0:020}.log", f"__share_group_state-0/{0:020}.log")
-    said = light("reconstruct", tmp_path / "logs.zip", "--out", tmp_path / "w", "-q")
+    said = cli("reconstruct", tmp_path / "logs.zip", "--out", tmp_path / "w", "-q")
     assert said.code == 2
     assert "a zip archive; unpack it" in said.err

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from share_state.cli.main import COMMANDS, DONE, UNUSABLE
+from share_state.cli.command import DONE, UNUSABLE
+from share_state.cli.main import COMMANDS
 from share_state.errors import EXTRAS
 from tests.cli.every_command import CALLS, EXPORT, TOPICS, prepare
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.core import TyperCommand, TyperOption
 
 import share_state
 from docs.reference_pages import options_page
 from share_state.api.arguments import JudgedOptions, ReadOptions
+from share_state.cli.command import app
 from share_state.cli.input_options import InputOptions
-from share_state.cli.main import COMMANDS, app
+from share_state.cli.main import COMMANDS
 from share_state.config.declaration import (
     CONFIGURATION,
     DATA_SOURCE,
@@ -31,7 +33,7 @@ from share_state.config.model import AuditSettings, keys
 from share_state.config.sections import InputSettings, LimitSettings
 from share_state.errors import ShareStateError
 from share_state.spark.data_source import ShareGroupStateSource, read_option
-from tests.cli.commands import say
+from tests.cli.commands import run_cli
 
 PAGE = Path(__file__).parents[2] / "docs/options.md"
 
@@ -61,14 +63,14 @@ WRITTEN = {
 OPTIONS = {option.name: option for option in input_options()}
 
 
-def commands() -> dict[str, typer.core.TyperCommand]:
+def commands() -> dict[str, TyperCommand]:
     """Every command, as typer knows it."""
     for module in {*COMMANDS.values()}:
         import_module(f"share_state.cli.{module}")
     return typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
-def flags(command: str) -> dict[str, typer.core.TyperOption]:
+def flags(command: str) -> dict[str, TyperOption]:
     """Option of a command -> its declaration by typer."""
     return {flag: one for one in commands()[command].params if one.param_type_name == "option" for flag in one.opts}
 
@@ -185,7 +187,7 @@ def test_the_page_of_options_is_that_of_the_declaration():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_no_python_type(capfd: pytest.CaptureFixture[str], command: str):
-    text = say(capfd, command, "--help").out
+    text = run_cli(capfd, command, "--help").out
     assert not re.findall(r"<\w[^>]*>", text)
 
 

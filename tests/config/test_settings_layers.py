@@ -10,7 +10,8 @@ from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import Clock, FailingVerdict, Verdict, keys
 from share_state.config.sections import Claims, Column, Dialect, FileFormat, Format, Mode
 from share_state.kafka.releases import RELEASES
-from share_state.rules.registry import OFF, SEVERITIES, registered
+from share_state.rules.breaches import OFF, SEVERITIES
+from share_state.rules.registry import registered
 from tests.config.settings_text import REQUIRED, at_key, in_yaml, with_key
 
 COUNTS = st.integers(1, 2**31 - 1)

@@ -106,7 +106,7 @@ SOURCES = {
     "sources: [{format: auto}]": "sources.0.path: missing; give a path",
     "sources: [{path: /x}, {path: ''}]": "sources.1.path: '' given; give a path",
     "sources: [{path: /x, format: avro}]": (
-        "sources.0.format: avro given; give auto, segments, table, dump-log, console-json or kafka"
+        "sources.0.format: avro given; give auto, console-json, dump-log, segments, table or kafka"
     ),
     "sources: [{path: /x, columns: {keys: k}}]": (
         "sources.0.columns.keys: no such column; give one of key, value, topic, partition, offset, timestamp"
@@ -161,7 +161,7 @@ VARIABLES = {
     "LIMITS__DELIVERY_COUNT=99": "99 given; give a whole number from 1 to 25",
     "LIMITS={delivery_count: 99}": "limits.delivery_count: 99 given; give a whole number from 1 to 25",
     "STATE_PARTITIONS=none": f"none given; give {COUNT}",
-    "SOURCES__0__FORMAT=avro": "avro given; give auto, segments, table, dump-log, console-json or kafka",
+    "SOURCES__0__FORMAT=avro": "avro given; give auto, console-json, dump-log, segments, table or kafka",
     "SOURCES__9__PATH=/x": "the list has 1 items; the number of the next one is 1",
     "SOURCES__PATH=/x": "no such key; number its items from 0, as in SHARE_STATE_SOURCES__0",
     "RULES__OFSET_GAP=off": "no such rule; did you mean OFFSET_GAP?",

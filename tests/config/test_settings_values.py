@@ -13,8 +13,8 @@ from share_state.config.loading import load_settings, settings_for
 from share_state.config.sections import Column, Dialect, FileFormat, Format
 from share_state.fold.limits import Limits
 from share_state.kafka.releases import RELEASES
-from share_state.pipeline.inputs import AUTO, FORMATS
 from share_state.sources.discovery import DIALECTS
+from share_state.sources.formats import AUTO, format_names
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.record_tables import Columns
 from tests.config.settings_text import REQUIRED, in_yaml
@@ -172,8 +172,8 @@ def test_a_secret_that_is_there_all_the_same_is_not_told(name):
 
 
 def test_formats_and_dialects_are_those_of_the_other_commands():
-    assert {*get_args(Format)} == {AUTO, *FORMATS, KAFKA_FORM}
-    assert {*get_args(FileFormat)} == {AUTO, *FORMATS}
+    assert {*get_args(Format)} == {AUTO, *format_names(), KAFKA_FORM}
+    assert {*get_args(FileFormat)} == {AUTO, *format_names()}
     assert {*get_args(Column)} == {field.name for field in fields(Columns)}
     assert get_args(Dialect) == DIALECTS
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import google_crc32c
 
@@ -168,7 +169,7 @@ def whole_export(history: str, seed: int) -> Export:
     with TemporaryDirectory() as folder:
         place = Path(folder) / "made"
         is_draft = release == DRAFT
-        more = {"dialect": DRAFT, "checkpoint_every": 4} if is_draft else {"release": release}
+        more: dict[str, Any] = {"dialect": DRAFT, "checkpoint_every": 4} if is_draft else {"release": release}
         simulate(place, seed=seed, groups=3 + seed % 3, minutes=1 + seed % 2, state_partitions=2 + seed % 3,
                  updates_per_snapshot=3 + seed % 4, segment_bytes=3000, prunes=bool(is_pruned), **more)  # fmt: skip
         export = Export(log_starts={})
@@ -202,14 +203,15 @@ def _lead_by_several(log: Log) -> None:
 
 def read_export(place: Path) -> Export:
     """The folders of log partitions that a real broker left."""
-    export = Export(log_starts={})
+    log_starts: dict[str, int] = {}
+    export = Export(log_starts=log_starts)
     starts = place / "log-start-offset-checkpoint"
     for line in starts.read_text().splitlines()[2:] if starts.exists() else ():
         topic, number, offset = line.split()
-        export.log_starts[f"{topic}-{number}"] = int(offset)
+        log_starts[f"{topic}-{number}"] = int(offset)
     for folder in sorted(place.glob("__share_group_state-*")):
         segments = {int(file.stem): file.read_bytes() for file in sorted(folder.glob("*.log"))}
-        log = Log(segments, log_start=max(min(segments), export.log_starts.get(folder.name, 0)))
+        log = Log(segments, log_start=max(min(segments), log_starts.get(folder.name, 0)))
         epochs = folder / "leader-epoch-checkpoint"
         if epochs.exists():
             lines = [line.split() for line in epochs.read_text().splitlines()[2:]]

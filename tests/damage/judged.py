@@ -12,8 +12,9 @@ import pyarrow as pa
 from share_state.config.input_spec import JUDGE_ALL, OPTIONS, input_spec
 from share_state.fold.dialect import verify_cutoff
 from share_state.pipeline.across_logs import judge_input, settle_tables
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.result import summarize
 from share_state.pipeline.task import CUTOFF, FINDINGS, RESULTS, STATE, OutputSpec
 from share_state.sources.as_of import Window

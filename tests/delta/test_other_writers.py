@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
@@ -54,7 +55,7 @@ def comment(of: DeltaTable) -> None:
 
 
 def column(of: DeltaTable) -> None:
-    of.alter.add_columns([Field("mine", "string")])
+    of.alter.add_columns([Field("mine", PrimitiveType("string"))])
     of.update({"mine": "'x'"})
 
 

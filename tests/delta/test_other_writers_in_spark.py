@@ -11,7 +11,8 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import Executor, LocalExecutor
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_logs

@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from py4j.java_gateway import JavaObject, JVMView
-
 # Written for Janino, which knows neither generics nor lambdas.
 _JAVA = """
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -86,7 +84,7 @@ public class KafkaMetadata {
 """
 
 
-def fold_in_kafka(jvm: JVMView, jars: Sequence[Path], values: Sequence[bytes]) -> dict[str, Any]:
+def fold_in_kafka(jvm: Any, jars: Sequence[Path], values: Sequence[bytes]) -> dict[str, Any]:
     """The image that Kafka makes of metadata records: topics, configs, features and brokers.
 
     A delta is applied after each record: one delta keeps configs of a topic that is created and removed in it.
@@ -100,7 +98,7 @@ def fold_in_kafka(jvm: JVMView, jars: Sequence[Path], values: Sequence[bytes]) -
 
 
 @cache
-def _folder(jvm: JVMView, jars: tuple[Path, ...]) -> JavaObject:
+def _folder(jvm: Any, jars: tuple[Path, ...]) -> Any:
     urls = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.net.URL"), len(jars))
     for place, jar in enumerate(jars):
         urls[place] = jvm.java.io.File(str(jar)).toURI().toURL()

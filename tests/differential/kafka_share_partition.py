@@ -144,7 +144,7 @@ class Ours:
             self.partition.write_failed(pending, self.now_ms, error)
         return self._seen()
 
-    def _seen(self, operation: Operation | None = None, **answer: object) -> Seen:
+    def _seen(self, operation: Operation | None = None, **answer: Any) -> Seen:
         partition, window = self.partition, self.partition._window
         made = operation.writes if operation is not None else ()
         self.pending += made

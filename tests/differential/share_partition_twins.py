@@ -77,7 +77,7 @@ class Twins:
         self._log_start = 0
         self._now_ms = 0
         self._unanswered = 0
-        self._seen = self._agree(self.kafkas.look(), self.ours.look())
+        self._seen: Any = self._agree(self.kafkas.look(), self.ours.look())
         self._fetch_offset_before = self._seen["next_fetch_offset"]
 
     def apply(self, step: Step) -> None:

@@ -29,6 +29,12 @@ class Auditor:
     folded: FoldedLog | None = None
     unsettled: list[dict] = field(default_factory=list)
 
+    @property
+    def last(self) -> FoldedLog:
+        """What the last audit folded."""
+        assert self.folded is not None
+        return self.folded
+
     def audit(self, log: LogPartition, chunk: int = CHUNK_SIZE) -> None:
         """Take in what is new."""
         restore, status = None, ResumeStatus.NEW
@@ -38,6 +44,7 @@ class Auditor:
         if status in READ_FROM_START:
             self.settled = []
         else:
+            assert self.log is not None
             restore = partial(restore_checkpoint, self.log, self.share_partitions)
         self.statuses.append(status)
         self.folded = fold_log(

@@ -5,6 +5,7 @@ Group G1, partition 0 of the topic with id 0x...2a.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -120,7 +121,7 @@ def test_a_key_is_its_type_and_who_it_is_about(tmp_path: Path):
 def test_a_snapshot_is_38_bytes_20_a_batch_and_its_count(batches: int, count: int | None, size: int):
     """K-37: 38 + varint + 20 n + 1, or 7 in place of 1 with the delivery complete count."""
     ranges = [(10 * number, 10 * number + 9, 0, 1) for number in range(batches)]
-    fields = {} if count is None else {"delivery_complete_count": count}
+    fields: dict[str, Any] = {} if count is None else {"delivery_complete_count": count}
     assert len(snapshot(KEY, ranges, **fields).value or b"") == size
 
 
@@ -134,7 +135,7 @@ def test_snapshots_are_written_as_kafka_writes_them():
 
 def test_an_update_is_written_as_kafka_writes_it():
     """K-38: 18 + varint + 20 n + 1 or 7 bytes; neither a state epoch nor times."""
-    fields = {"leader_epoch": 0, "start_offset": 100, "delivery_complete_count": 10}
+    fields: dict[str, Any] = {"leader_epoch": 0, "start_offset": 100, "delivery_complete_count": 10}
     acknowledged = update(KEY, [(100, 109, 2, 1)], **fields).value or b""
     assert (acknowledged.hex(), len(acknowledged)) == (WORKED[1][1], 18 + 1 + 20 + 7)
     assert len(update(KEY, []).value or b"") == 18 + 1 + 1
@@ -205,7 +206,7 @@ def test_snapshots_come_after_so_many_updates_and_count_up(tmp_path: Path):
     """K-45, V-7 with N = 2: snapshot 0, two updates, snapshot 1, two updates, snapshot 2, update."""
     records = [snapshot(KEY, snapshot_epoch=0, delivery_complete_count=0)]
     for offset in range(7):
-        fields = {"start_offset": offset, "delivery_complete_count": 1}
+        fields: dict[str, Any] = {"start_offset": offset, "delivery_complete_count": 1}
         epoch = (offset + 1) // 3
         if offset in (2, 5):
             records.append(snapshot(KEY, [(offset, offset, 2, 1)], snapshot_epoch=epoch, **fields))

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import pyarrow as pa
@@ -20,9 +21,10 @@ from hypothesis import strategies as st
 
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.draft.control_log import fold_control_log
-from share_state.pipeline.inputs import ExportPaths, read_export
 from share_state.rules.findings import judge
 from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.formats import ExportPaths
+from share_state.sources.input_detection import read_export
 from tests.fold.control_records.logs import checkpoint, control, delta
 from tests.fold.control_records.logs import log_of as control_log_of
 from tests.kafka.batches import HEADER, Batch, Record, consecutive, in_bytes, log_of, packed
@@ -153,7 +155,7 @@ def test_noise_is_no_log(tmp_path_factory: pytest.TempPathFactory, noise: bytes,
 
 def _is_in_order(found: Judged) -> None:
     """What holds of any log: lists are canonical, tiles cover the window, findings name what they are about."""
-    owners: dict[int, int] = {}
+    owners: dict[tuple, dict[str, Any]] = {}
     for row in found.folded.states.to_pylist():
         at, value = None, None
         for batch in row["state_batches"]:

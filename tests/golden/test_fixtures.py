@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -36,7 +37,7 @@ UNREADABLE = {
 
 
 @cache
-def folded(case: Case) -> dict[int, FoldedLog]:
+def folded(case: Case) -> dict[int | None, FoldedLog]:
     """State partition -> its folded log."""
     logs = {log.partition: log for log in find_logs([str(case.folder)])}
     ends = {number: row["nextOffset"] for number, row in case.partitions.items()} if case.is_as_of else {}
@@ -63,12 +64,14 @@ def keyed(rows: list[dict]) -> dict[Key, dict]:
     return by_key
 
 
-def states_of(logs: dict[int, FoldedLog]) -> dict[Key, dict]:
+def states_of(logs: dict[int | None, FoldedLog]) -> dict[Key, dict]:
     """Rows of share_partition_state over all state partitions."""
     return keyed([row for log in logs.values() for row in log.states.to_pylist()])
 
 
-def differences(expected: dict[Key, dict], found: dict[Key, dict], leave_out: set[str] = frozenset()) -> list[str]:
+def differences(
+    expected: dict[Key, dict], found: dict[Key, dict], leave_out: Collection[str] = frozenset()
+) -> list[str]:
     """One line a value that differs, in words."""
     lines = [f"{key}: no row" for key in expected.keys() - found.keys()]
     lines += [f"{key}: a row too many" for key in found.keys() - expected.keys()]

@@ -1,4 +1,4 @@
-"""Where kernels are cached, and what happens if numba or llvmlite lack what `share_state.jit.compile` uses."""
+"""Where kernels are cached, and what happens if numba or llvmlite lack what `share_state.jit` uses."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from numba import njit
 from numba.core import config
 
-from share_state.jit import compile
+from share_state.jit import compile, intrinsics
 from share_state.kafka.primitives import uvarint
 
 
@@ -78,13 +78,13 @@ def test_without_numbas_setting_its_own_cache_is_used(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("is_available", [True, False])
 def test_prefetching_changes_no_result(is_available: bool, monkeypatch: pytest.MonkeyPatch):
     if not is_available:
-        monkeypatch.setattr(compile, "cgutils", object())
+        monkeypatch.setattr(intrinsics, "cgutils", object())
 
     @njit
     def total(rows):
         found = 0
         for number in range(len(rows)):
-            compile.prefetch(rows, number)
+            intrinsics.prefetch(rows, number)
             found += rows[number].size
         return found
 

@@ -69,7 +69,7 @@ def test_a_snappy_block_that_runs_past_its_body_is_refused(size: int):
         decompress(SNAPPY, b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, size) + b"short")
 
 
-def test_a_snappy_block_that_claims_more_than_it_can_hold_is_refused_before_it_is_unpacked():
+def test_a_snappy_block_that_claims_too_much_is_refused_before_it_is_unpacked():
     for claim in (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x80\x80\x80\x04"):
         with pytest.raises(DecompressionError, match=r"claims|more than"):
             decompress(SNAPPY, claim + b"abc")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from share_state.jit.compile import kernel
-from share_state.kafka.buffers import copy_rows
+from share_state.jit.intrinsics import copy_rows
 from share_state.kafka.state_records import STATE_BATCH
 
 

@@ -9,7 +9,7 @@ import pytest
 from share_state.config.input_spec import KEYS, input_spec
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.planning import build_plan
 from share_state.sources.segments import read_chunks
 from tests.kafka.batches import (
     SNAPSHOT,

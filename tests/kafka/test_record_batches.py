@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ STEP = by_profile(3, 1)
 """Of places in a batch every third is tried by default; 3 and the 8 bits of a byte have no common divisor."""
 
 
-def _changed(number: int, **change: object) -> bytes:
+def _changed(number: int, **change: Any) -> bytes:
     return in_bytes([replace(batch, **change) if row == number else batch for row, batch in enumerate(LOG)])
 
 
@@ -132,7 +133,7 @@ def test_a_flipped_bit_from_the_attributes_on_takes_out_its_batch_and_no_other(t
         assert found.folded.states.drop(left_out) == expected.folded.states.drop(left_out), place
 
 
-def test_the_states_that_a_lost_batch_may_have_changed_are_suspect_until_their_next_snapshot(tmp_path: Path):
+def test_states_that_a_lost_batch_may_have_changed_are_suspect_until_a_snapshot(tmp_path: Path):
     data = in_bytes(LOG)
     suspects = [judged_bytes(tmp_path, _flipped(data, STARTS[number] + 40)).suspects for number in range(len(LOG))]
     # Partition 1 has its snapshot in batch 3, so what was lost before does not matter to it.
@@ -147,7 +148,7 @@ def test_a_cutoff_over_lost_records_is_never_safe(tmp_path: Path):
         assert found.cutoff["reason"], number
 
 
-def test_a_cutoff_is_unsafe_where_a_lost_batch_may_hold_a_share_partition_that_no_other_record_names(tmp_path: Path):
+def test_a_cutoff_is_unsafe_if_a_lost_batch_may_hold_an_unnamed_share_partition(tmp_path: Path):
     log = consecutive([Batch([_snapshot(0)]), Batch([_snapshot(1)]), Batch([_snapshot(2)]), Batch([_snapshot(1)])])
     found = judged_bytes(tmp_path, _flipped(in_bytes(log), len(log[0].written()) // 2))
     assert found.states.keys() == {("g", 1), ("g", 2)}

@@ -327,7 +327,7 @@ def test_a_suspect_share_partition_that_is_deleted_is_gone(tmp_path: Path, unrea
 
 
 @pytest.mark.parametrize("value", [b"", b"\0\1", b"\0\0\0"])
-def test_a_cutoff_is_unsafe_where_the_only_record_of_a_share_partition_cannot_be_read(tmp_path: Path, value: bytes):
+def test_a_cutoff_is_unsafe_if_the_only_record_of_a_share_partition_is_unreadable(tmp_path: Path, value: bytes):
     base = [Record(key(partition=5), value)]
     found = _with(tmp_path, Record(key(partition=6), snapshot()), base=base)
     assert found.states.keys() == {("g", 6)}

@@ -16,12 +16,12 @@ import pytest
 
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables, open_table
-from share_state.delta.warehouse import check_warehouse_path
+from share_state.delta.warehouse_place import check_warehouse_path
 from share_state.errors import InputError, WarehouseError
 from share_state.pipeline import audit as audit_module
 from share_state.pipeline.audit import NOTHING_NEW, OTHER_RULES, run_audit
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import ALL_LOGS, VACUUMED
@@ -314,7 +314,7 @@ def test_a_table_without_one_of_its_partitions_keeps_what_it_held(tmp_path: Path
     assert tables(tmp_path / "w") == once(FUZZ, tmp_path)
 
 
-def test_findings_of_a_rule_that_is_off_are_dropped_and_changed_limits_say_what_stays(tmp_path: Path):
+def test_findings_of_a_rule_that_is_off_go_and_changed_limits_name_what_stays(tmp_path: Path):
     first = audit(FUZZ, tmp_path / "w")
     assert first.findings["error", "TERMINAL_STATE_LEFT"]
     assert rules_found(tmp_path / "w")["TERMINAL_STATE_LEFT"]
@@ -493,7 +493,7 @@ def test_an_overwritten_log_is_an_error_every_night_until_it_is_whole(tmp_path: 
     assert (rules_found(tmp_path / "w")["LOG_UNREADABLE"], tables(tmp_path / "w")) == (0, before)
 
 
-def test_noise_where_the_last_audit_stopped_is_unreadable_and_a_few_zeros_are_a_torn_tail(tmp_path: Path):
+def test_noise_at_the_resume_point_is_unreadable_and_a_few_zeros_are_a_torn_tail(tmp_path: Path):
     shutil.copytree(FUZZ, tmp_path / "logs")
     audit(tmp_path / "logs", tmp_path / "w")
     segment = max((tmp_path / "logs/__share_group_state-0").glob("*.log"))

@@ -23,8 +23,8 @@ from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.pipeline import audit as audit_module
 from share_state.pipeline import result as result_module
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.planning import build_plan
 from share_state.sources.discovery import LogPartition, find_logs
 from tests.nights.exports import (
     BATCHES_PER_SEGMENT,

@@ -10,7 +10,7 @@ import pytest
 
 from share_state.delta.reader import CommittedTables
 from share_state.sources.discovery import find_logs
-from tests.cli.commands import Command, say
+from tests.cli.commands import Command, run_cli
 from tests.sources.formats.tables import table_of
 from tests.truth import DATA
 
@@ -18,9 +18,9 @@ EARLY = DATA / "cases/table-shorter/early.parquet"
 
 
 @pytest.fixture
-def light(capfd: pytest.CaptureFixture[str]) -> Command:
+def cli(capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs a command in this process."""
-    return partial(say, capfd)
+    return partial(run_cli, capfd)
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,11 @@ def whole() -> pa.Table:
     return table_of(find_logs([str(DATA / "4.3.1/chaos")]))
 
 
-def _night(light: Command, folder: Path, rows: pa.Table | Path, *options: str) -> dict[str, int]:
+def _night(cli: Command, folder: Path, rows: pa.Table | Path, *options: str) -> dict[str, int]:
     """Audit a table as the only input of a warehouse; returns rule -> findings."""
     table = rows if isinstance(rows, pa.Table) else pq.read_table(rows)
     pq.write_table(table, folder / "rows.parquet")
-    said = light("audit", folder / "rows.parquet", "--out", folder / "w", "--json", "-q", *options)
+    said = cli("audit", folder / "rows.parquet", "--out", folder / "w", "--json", "-q", *options)
     assert said.code in (0, 1), said.err
     return {one["rule"]: one["count"] for one in said.json["findings"]}
 
@@ -53,41 +53,41 @@ def _is_of(rows: pa.Table, key: dict) -> pa.Array:
 
 
 def test_a_table_that_ends_before_the_last_one_is_behind_and_keeps_the_state(
-    light: Command, whole: pa.Table, tmp_path: Path
+    cli: Command, whole: pa.Table, tmp_path: Path
 ):
-    assert _night(light, tmp_path, whole) == {}
+    assert _night(cli, tmp_path, whole) == {}
     before = _states(tmp_path)
-    assert _night(light, tmp_path, EARLY) == {"LOG_BEHIND": 3}
+    assert _night(cli, tmp_path, EARLY) == {"LOG_BEHIND": 3}
     assert _states(tmp_path) == before
     history = CommittedTables(str(tmp_path / "w")).read("share_partition_history")
     assert "REWIND" not in set(history["verdict"].to_pylist())
-    assert _night(light, tmp_path, whole) == {}
+    assert _night(cli, tmp_path, whole) == {}
     assert _states(tmp_path) == before
 
 
 def test_a_share_partition_that_is_gone_from_a_table_is_an_error_and_stays(
-    light: Command, whole: pa.Table, tmp_path: Path
+    cli: Command, whole: pa.Table, tmp_path: Path
 ):
-    _night(light, tmp_path, whole)
+    _night(cli, tmp_path, whole)
     before = _states(tmp_path)
     (gone,) = [row for row in before if (row["group_id"], row["partition"]) == ("g4", 3)][:1]
     filtered = whole.filter(pc.invert(_is_of(whole, gone)))
     for _ in range(2):
-        assert _night(light, tmp_path, filtered)["SHARE_PARTITION_VANISHED"] >= 1
+        assert _night(cli, tmp_path, filtered)["SHARE_PARTITION_VANISHED"] >= 1
         kept = {(row["group_id"], row["topic_id"], row["partition"]): row for row in _states(tmp_path)}
         row = kept[gone["group_id"], gone["topic_id"], gone["partition"]]
         assert row["suspect"]
         assert row["start_offset"] == gone["start_offset"]
         assert len(kept) == len(before)
-    assert not _night(light, tmp_path, whole)
+    assert not _night(cli, tmp_path, whole)
     assert _states(tmp_path) == before
 
 
-def test_reading_a_log_afresh_drops_a_share_partition_that_is_gone(light: Command, whole: pa.Table, tmp_path: Path):
-    _night(light, tmp_path, whole)
+def test_reading_a_log_afresh_drops_a_share_partition_that_is_gone(cli: Command, whole: pa.Table, tmp_path: Path):
+    _night(cli, tmp_path, whole)
     gone = _states(tmp_path)[0]
     filtered = whole.filter(pc.invert(_is_of(whole, gone)))
-    assert "SHARE_PARTITION_VANISHED" not in _night(light, tmp_path, filtered, "--afresh")
+    assert "SHARE_PARTITION_VANISHED" not in _night(cli, tmp_path, filtered, "--afresh")
     assert gone["last_offset"] not in [
         row["last_offset"]
         for row in _states(tmp_path)
@@ -96,9 +96,9 @@ def test_reading_a_log_afresh_drops_a_share_partition_that_is_gone(light: Comman
 
 
 def test_a_share_partition_whose_tombstone_is_in_the_table_has_not_vanished(
-    light: Command, whole: pa.Table, tmp_path: Path
+    cli: Command, whole: pa.Table, tmp_path: Path
 ):
-    _night(light, tmp_path, whole)
+    _night(cli, tmp_path, whole)
     key = whole.filter(pc.equal(whole["partition"], 0))["key"][0].as_py()
     end = max(whole.filter(pc.equal(whole["partition"], 0))["offset"].to_pylist()) + 1
     tombstone = whole.slice(0, 1).to_pylist()[0] | {
@@ -108,4 +108,4 @@ def test_a_share_partition_whose_tombstone_is_in_the_table_has_not_vanished(
         "partition": 0,
     }
     rows = pa.concat_tables([whole, pa.Table.from_pylist([tombstone], whole.schema)])
-    assert "SHARE_PARTITION_VANISHED" not in _night(light, tmp_path, rows)
+    assert "SHARE_PARTITION_VANISHED" not in _night(cli, tmp_path, rows)

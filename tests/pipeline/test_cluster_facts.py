@@ -3,13 +3,15 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import share_state
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.sources.metadata_log import read_metadata_log
 from share_state.sources.topics import Topics
 from tests.sources.cluster_facts.metadata_writer import (
@@ -29,7 +31,7 @@ TRUTH = FOLDER / "truth"
 LIMIT = "share.delivery.count.limit"
 
 
-def plan_of(folder: Path, **values: object) -> FoldPlan:
+def plan_of(folder: Path, **values: Any) -> FoldPlan:
     return build_plan(input_spec(OPTIONS, sources=[{"path": str(folder)}], **values), OPTIONS)
 
 
@@ -150,7 +152,7 @@ def test_the_options_of_a_run_change_when_a_topic_is_created(small):
     assert plan_of(small).facts["cluster_facts.digest"] != first["cluster_facts.digest"]
 
 
-def test_dead_letter_topics_in_the_data_folder_are_read_if_groups_are_configured_with_them(tmp_path):
+def test_dead_letter_topics_in_the_data_folder_are_read_if_groups_use_them(tmp_path):
     real = DATA / "4.4.0/dead-letters"
     folder = tmp_path / "broker"
     for name in ("__share_group_state-2", "dlq.all-0", "dlq.all-1"):

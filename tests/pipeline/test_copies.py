@@ -7,8 +7,8 @@ import pytest
 
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.kafka.record_batches import BatchStatus
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.planning import build_plan
 from share_state.sources.discovery import find_logs
 from share_state.sources.segments import read_chunks, without_obsolete_copies
 from tests.kafka.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
@@ -96,7 +96,7 @@ def _judged(*folders: str) -> tuple[dict[str, int], bool, int]:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_what_only_a_dead_leader_held_above_its_high_watermark_is_an_unreplicated_tail(tmp_path: Path, order: int):
+def test_records_that_only_a_dead_leader_held_are_an_unreplicated_tail(tmp_path: Path, order: int):
     dead = _copy(tmp_path / "dead", LOG, replication_offset_checkpoint="__share_group_state 0 4")
     alive = _copy(tmp_path / "alive", [*LOG[:4], *_epoch(LOG[4:5], 1)])
     tail = {"info UNREPLICATED_TAIL 4": 1, "info UNREPLICATED_TAIL 5": 1}
@@ -115,7 +115,7 @@ def test_what_was_committed_and_then_replaced_is_a_conflict(tmp_path: Path):
     assert _judged(unclean, alive) == ({"error DUPLICATE_OFFSET_CONFLICT 5": 1}, False, 6)
 
 
-def test_records_above_the_high_watermark_of_a_copy_count_if_no_later_epoch_replaced_them(tmp_path: Path):
+def test_records_above_the_high_watermark_count_if_no_later_epoch_replaced_them(tmp_path: Path):
     leader = _copy(tmp_path / "leader", LOG, replication_offset_checkpoint="__share_group_state 0 3")
     follower = _copy(tmp_path / "follower", LOG[:4], leader_epoch_checkpoint="0 0\n1 6")
     assert _judged(leader, follower) == ({}, True, 6)

@@ -17,9 +17,9 @@ from deltalake import write_deltalake
 from share_state.cli.main import run
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import DEAD_LETTER_TABLES
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.plan import build_plan
+from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.report.audit_data import read_report
 from share_state.report.page import render_page
@@ -140,7 +140,7 @@ def test_a_dead_letter_written_again_is_a_duplicate(export: Export):
     assert [row["duplicate"] for row in export.rows("dead_letters")] == [False, True]
 
 
-def test_a_warehouse_from_before_these_tables_is_continued_and_what_it_did_not_note_is_not_lost(export: Export):
+def test_a_warehouse_without_these_tables_is_continued_and_reports_no_loss(export: Export):
     noted, later = [[snapshot(KEY)], *archived(10, 14)], archived(20, 21)
     audit = ["audit", str(export.state(*noted).folder / "__share_group_state-0"), "--out", str(export.warehouse)]
     assert run(audit) == 0

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def broker(tmp_path: Path) -> Path:
     return tmp_path / "broker"
 
 
-def configs_of(broker: Path, group: str, **options: object) -> dict[str, tuple[str, str]]:
+def configs_of(broker: Path, group: str, **options: Any) -> dict[str, tuple[str, str]]:
     rows = share_state.reconstruct(str(broker), **options).share_groups.to_pylist()
     (row,) = [row for row in rows if row["group_id"] == group]
     return {one["name"]: (one["value"], one["source"]) for one in row["configs"]}

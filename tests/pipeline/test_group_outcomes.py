@@ -11,8 +11,8 @@ from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.fold.history import OUTCOME_COLUMNS
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.resume import ALL_LOGS
 from tests.truth import DATA
 

@@ -18,8 +18,9 @@ from share_state.fold.dialect import NOT_COMPARED
 from share_state.fold.history import history_pieces
 from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import Chunk
-from share_state.pipeline.executor import LocalExecutor, Progress
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.progress import Progress
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.kafka_client import KAFKA_FORM

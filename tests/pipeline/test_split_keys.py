@@ -16,7 +16,9 @@ from share_state.fold.timeline import timeline_tables
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.across_logs import read_groups, settle_timeline
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import DeltalakeSink, Executor, LocalExecutor
+from share_state.pipeline.deltalake_sink import DeltalakeSink
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult

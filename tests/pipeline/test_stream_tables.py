@@ -15,19 +15,20 @@ from deltalake import DeltaTable
 from share_state.cli.main import run as command
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
+from share_state.delta.warehouse import Warehouse
+from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import WarehouseError
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline import stream_tables
 from share_state.pipeline.dead_letter_checks import StreamLetters
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.inputs import find_dead_letters
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.resume import INITIAL, open_stream
 from share_state.pipeline.stream_fold import LogChanges, LogFacts, StreamFold
 from share_state.pipeline.stream_tables import StreamRun, StreamTables, last_stream_run
 from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.input_detection import find_dead_letters
 from share_state.sources.topics import read_topics
 from share_state.spark.streaming import pack_rows
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
@@ -284,7 +285,7 @@ def test_a_stream_begins_anew_after_a_reconstruct_of_less(more: list[str], tmp_p
     assert run == StreamRun(run.query)
 
 
-def test_of_a_key_in_two_state_partitions_the_state_that_the_coordinator_loads_is_in_the_tables(tmp_path: Path):
+def test_a_key_in_two_state_partitions_has_the_state_that_the_coordinator_loads(tmp_path: Path):
     """That a key is split needs the states of all logs, which no micro-batch has; one of them is WRONG_PARTITION."""
     count = 3
     home = partition_for(f"{KEY[0]}:{KEY[1]}:0", count)

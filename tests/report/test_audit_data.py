@@ -39,7 +39,7 @@ def made(tmp_path: Path) -> MadeWarehouse:
     return MadeWarehouse(tmp_path / "w")
 
 
-def _read(made: MadeWarehouse, **how: object) -> AuditReport:
+def _read(made: MadeWarehouse, **how: Any) -> AuditReport:
     return read_report(str(made.folder), **how)
 
 
@@ -116,6 +116,7 @@ def test_ranges_and_state_are_those_of_the_share_partition_itself(made: MadeWare
     made.audit([sick, namesake, share_partition("h", 1, ranges=[(7, 9, "AVAILABLE")], start_offset=7)])
     first, second = _read(made).flagged
     assert [(one["first_offset"], one["last_offset"]) for one in first.ranges] == [one[:2] for one in IN_FLIGHT]
+    assert first.state is not None
     assert (first.state["snapshot_epoch"], first.state["topic_id"]) == (3, "id-of-orders")
     assert {
         state: first.now[state] for state in ("available", "acknowledged", "archiving", "archived", "acquired")
@@ -458,7 +459,12 @@ def test_whatever_else_is_wrong_comes_before_a_group_without_members(made: MadeW
 
 
 def test_deliveries_are_summed_by_group_those_that_gave_up_most_first(made: MadeWarehouse):
-    counts = {"acknowledged_records": 40, "given_up_records": 2, "rejected_records": 1, "released_records": 5}
+    counts: dict[str, Any] = {
+        "acknowledged_records": 40,
+        "given_up_records": 2,
+        "rejected_records": 1,
+        "released_records": 5,
+    }
     rows = [
         share_partition("fine", acknowledged_records=900, given_up_records=0, rejected_records=0, released_records=3,
                         dead_lettered_records=0),

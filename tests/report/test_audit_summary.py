@@ -67,7 +67,7 @@ def test_a_number_that_is_not_known_is_a_hyphen(made: MadeWarehouse, capsys: pyt
     assert row.split() == ["STOP", "g", "orders", "0", "-", "-", "-", "x"]
 
 
-def test_one_status_counts_a_share_partition_once_and_an_error_and_a_suspect_state_are_graver_than_a_stall(
+def test_each_share_partition_counts_once_under_its_gravest_status(
     made: MadeWarehouse, capsys: pytest.CaptureFixture[str]
 ):
     rows = [

@@ -79,7 +79,7 @@ def test_each_change_has_its_name():
     assert [one.change for one in compare_windows(None, before)] == ["finished", "new"]
 
 
-def test_the_print_merges_neighbours_that_differ_in_counts_only_and_prints_one_offset_as_one_number(
+def test_neighbours_that_differ_only_in_counts_are_printed_as_one_range(
     capsys: pytest.CaptureFixture[str],
 ):
     before = [(10, 19, ("AVAILABLE (1)", False)), (20, 20, ("AVAILABLE (2)", False)), (21, 40, ("gap", False))]

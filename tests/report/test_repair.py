@@ -25,18 +25,19 @@ from share_state.repairs.remedies import HARM, repairs
 from share_state.repairs.repair_plan import RepairPlan
 from share_state.repairs.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.types import StateBatch
-from tests.cli.commands import Command, flipped, say
+from tests.cli.commands import Command, flipped, run_cli
 from tests.kafka.batches import Record, consecutive
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
 from tests.profiles import by_profile
 from tests.truth import DATA
+from tests.warehouses import arrow
 
 CHAOS, DLQ = DATA / "4.3.1/chaos", DATA / "4.4.0/dlq"
 
 
 @pytest.fixture
 def share_state(capfd: pytest.CaptureFixture[str]) -> Command:
-    return partial(say, capfd)
+    return partial(run_cli, capfd)
 
 
 def _plan(share_state: Command, *arguments: object) -> list[dict[str, Any]]:
@@ -126,7 +127,7 @@ def test_a_restarted_broker_did_what_the_plan_had_foretold(share_state: Command)
     until = datetime(2026, 11, 21, 4, 49, 18, 500_000, UTC)
     found = _plan(share_state, DLQ, "--set", "limits.archiving_seconds=0", "--as-of-time", until.isoformat())
     written: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for row in timeline(DLQ, group="dq-copy").to_pylist():
+    for row in arrow(timeline(DLQ, group="dq-copy")).to_pylist():
         written.setdefault((row["group_id"], row["topic_id"], row["partition"]), []).append(row)
     archived = 0
     for one in found:

@@ -1,26 +1,31 @@
 """Short histories of share-partitions in plain words, audited: each rule is broken by one of them."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import share_state
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
 from share_state.fold.state_log import fold_log
+from share_state.rules.breaches import ERROR, INFO, WARNING
 from share_state.rules.findings import judge, judge_records
-from share_state.rules.registry import ERROR, INFO, WARNING, Scope
+from share_state.rules.registry import Scope
 from share_state.sources.discovery import LogPartition
 from tests.kafka.batches import NOW, SNAPSHOT, UPDATE, Batch, Range, Record, consecutive, in_bytes, key, log_of
 from tests.kafka.batches import snapshot as snapshot_value
 from tests.kafka.batches import update as update_value
 from tests.kafka.judged import Judged
+from tests.log_writer import write_segment
 
 MINUTE = 60_000
 STATE_SCOPES = {Scope.RECORD, Scope.STATE_BATCH, Scope.STATE_LOG, Scope.RECORD_BATCHES, Scope.LOG}
 CONTROL_SCOPES = {Scope.CONTROL_LOG, Scope.RECORD_BATCHES, Scope.LOG}
 """Scopes of the rules over logs of each dialect."""
-OF_4_4 = Limits(writer_version="4.4")
+OF_4_4 = {"writer_version": "4.4"}
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 
 
@@ -31,7 +36,7 @@ def snapshot(ranges: Sequence[Range] = (), *, partition: int = 0, after: int = 0
 
 def update(ranges: Sequence[Range] = (), *, partition: int = 0, after: int = 0, **fields: Any) -> Record:
     """An update, `after` ms behind the first record; start 0, epoch 0, leader epoch 2, count 0."""
-    return Record(key(UPDATE, partition=partition), update_value(ranges, **{"start": 0} | fields), time_delta=after)
+    return Record(key(UPDATE, partition=partition), update_value(ranges, **({"start": 0} | fields)), time_delta=after)
 
 
 def tombstone(*, partition: int = 0) -> Record:
@@ -45,15 +50,45 @@ def log_with(folder: Path, *records: Record, base_offset: int = 0) -> LogPartiti
     return log_of(folder, in_bytes(batches), base_offset=base_offset)
 
 
-def audited(log: LogPartition, limits: Limits | None = None, chunk: int = 1 << 20) -> Judged:
+def audited(log: LogPartition, limits: Mapping[str, Any] = MappingProxyType({}), chunk: int = 1 << 20) -> Judged:
     """Fold a log and run every rule, those over single records too."""
-    folded = fold_log(log, options=FoldOptions(limits=limits or Limits(), judge=judge_records), chunk=chunk)
+    folded = fold_log(log, options=FoldOptions(limits=Limits(**limits), judge=judge_records), chunk=chunk)
     return Judged(folded, judge(folded, records=folded.record_breaches))
 
 
-def found(folder: Path, *records: Record, limits: Limits | None = None, base_offset: int = 0) -> Judged:
-    """The findings on a log of these records."""
-    return audited(log_with(folder, *records, base_offset=base_offset), limits)
+@dataclass(frozen=True)
+class Findings:
+    """What `share_state.reconstruct` finds.
+
+    Attributes:
+        rows: the findings; evidence as a dictionary.
+    """
+
+    rows: list[dict[str, Any]]
+
+    @property
+    def codes(self) -> Counter[str]:
+        """How often each rule is broken."""
+        counts = Counter[str]()
+        for row in self.rows:
+            counts[row["rule"]] += int(row["evidence"].get("findings", 1))
+        return counts
+
+    def of(self, code: str) -> list[dict[str, Any]]:
+        """The findings of one rule."""
+        return [row for row in self.rows if row["rule"] == code]
+
+
+def found(
+    folder: Path, *records: Record, limits: Mapping[str, Any] = MappingProxyType({}), base_offset: int = 0
+) -> Findings:
+    """The findings on the only state partition, whose log has these records, each in a batch of its own."""
+    log = folder / "__share_group_state-0"
+    log.mkdir(parents=True, exist_ok=True)
+    batches = [Batch([record], max_timestamp=NOW + record.time_delta) for record in records]
+    write_segment(log, consecutive(batches, base_offset))
+    findings = share_state.reconstruct(folder, limits=limits, groups=()).findings
+    return Findings([row | {"evidence": dict(row["evidence"])} for row in findings.to_pylist()])
 
 
 @dataclass(frozen=True)
@@ -73,7 +108,7 @@ class Breach:
     offset: int
     message: str
     records: tuple[Record, ...]
-    limits: Limits = field(default_factory=Limits)
+    limits: Mapping[str, Any] = field(default_factory=dict)
     follows: frozenset[str] = frozenset()
 
 
@@ -233,14 +268,14 @@ BREACHES = {
         3,
         "3 updates follow offset 0 without a snapshot; the limit is 1",
         (snapshot(), update(), update(), update()),
-        Limits(updates_per_snapshot=1),
+        {"updates_per_snapshot": 1},
     ),
     "CUTOFF_PINNED": Breach(
         INFO,
         0,
         "its snapshot at offset 0 alone keeps 4 records",
         (snapshot(), *(snapshot(partition=1, epoch=epoch) for epoch in range(4))),
-        Limits(pinned_records=4),
+        {"pinned_records": 4},
     ),
 }
 """Rule -> a history that breaks it, and no other but what follows."""

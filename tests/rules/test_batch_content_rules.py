@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.limits import Limits
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, found, snapshot, update
 
 
@@ -19,12 +18,12 @@ def test_a_state_that_is_never_written_is_found(tmp_path: Path, state: int):
 @pytest.mark.parametrize("writer", [None, "4.4"])
 def test_archiving_is_a_state_from_4_4_on(tmp_path: Path, writer: str | None):
     history = (snapshot(), update([(0, 0, ARCHIVING, 1)]))
-    assert found(tmp_path, *history, limits=Limits(writer_version=writer)).codes == {}
+    assert found(tmp_path, *history, limits={"writer_version": writer}).codes == {}
 
 
 @pytest.mark.parametrize("writer", ["4.0", "4.1", "4.2", "4.3"])
 def test_archiving_is_unknown_to_earlier_writers(tmp_path: Path, writer: str):
-    judged = found(tmp_path, snapshot(), update([(0, 0, ARCHIVING, 1)]), limits=Limits(writer_version=writer))
+    judged = found(tmp_path, snapshot(), update([(0, 0, ARCHIVING, 1)]), limits={"writer_version": writer})
     assert judged.codes == {"UNKNOWN_DELIVERY_STATE": 1}
     (row,) = judged.of("UNKNOWN_DELIVERY_STATE")
     assert row["message"] == f"the state batch 0-0 is in state ARCHIVING, which {writer} does not write"
@@ -60,7 +59,7 @@ def test_a_released_offset_without_a_delivery_may_be_of_4_1(
 ):
     own = {"count": count, "early": early}
     history = (snapshot(**own), update([(0, 0, AVAILABLE, 0)], **own))
-    judged = found(tmp_path, *history, limits=Limits(writer_version=writer))
+    judged = found(tmp_path, *history, limits={"writer_version": writer})
     assert judged.codes["DELIVERY_COUNT_INVALID"] == is_found
 
 
@@ -71,7 +70,7 @@ def test_a_snapshot_may_still_hold_what_4_1_left(tmp_path: Path):
 @pytest.mark.parametrize(("limit", "is_found"), [(4, True), (5, False), (10, False)])
 def test_the_delivery_limit_is_the_configuration_s(tmp_path: Path, limit: int, is_found: bool):
     history = (snapshot(), update([(0, 0, ARCHIVED, 5)], count=1))
-    judged = found(tmp_path, *history, limits=Limits(delivery_count=limit))
+    judged = found(tmp_path, *history, limits={"delivery_count": limit})
     assert judged.codes["DELIVERY_COUNT_OVER_LIMIT"] == is_found
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
+from share_state.rules.breaches import OFF, SEVERITIES
 from share_state.rules.findings import RecordRules, judge
-from share_state.rules.registry import OFF, SEVERITIES, Scope, registered
+from share_state.rules.registry import Scope, registered
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 from tests.fold.nights import Auditor, grown, only_log
@@ -20,7 +21,7 @@ FINISHED = [(0, 4, 2, 1)]
 
 
 def _breached(folder: Path, code: str) -> Judged:
-    return found(folder, *BREACHES[code].records, limits=BREACHES[code].limits)
+    return audited(log_with(folder, *BREACHES[code].records), BREACHES[code].limits)
 
 
 def test_a_sound_history_breaks_no_rule(tmp_path: Path):

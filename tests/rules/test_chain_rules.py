@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.rules.registry import ERROR, WARNING
+from share_state.rules.breaches import ERROR, WARNING
 from share_state.sources.discovery import STATE_TOPIC, find_logs
 from tests.kafka.batches import SNAPSHOT, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.kafka.judged import Judged, judged

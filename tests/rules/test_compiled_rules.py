@@ -20,8 +20,9 @@ from share_state.fold.state_chains import Chains
 from share_state.kafka.releases import RELEASES
 from share_state.kafka.state_records import StateRecords
 from share_state.rules import findings as findings_module
+from share_state.rules.compiled import composed_rules
 from share_state.rules.findings import RecordRules
-from share_state.rules.registry import Predicate, Scope, composed_rules, registered
+from share_state.rules.registry import Predicate, Scope, registered
 from tests.fold.decoded_logs import damaged, decoded, drawn_records
 from tests.fold.model import Written
 from tests.fold.random_logs import logs

@@ -3,6 +3,7 @@
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,8 +12,9 @@ from share_state.errors import DeclarationError
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.rules.breaches import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, Breaches
 from share_state.rules.findings import judge
-from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, Breaches, Scope, registered, rule
+from share_state.rules.registry import Scope, registered, rule
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.partition_count import PartitionCount
@@ -25,7 +27,7 @@ UPDATES = consecutive([Batch([Record(key(UPDATE, partition=number), update())]) 
 LOG = [*SNAPSHOTS, *UPDATES]
 
 
-def _in_place(number: int, **change: object) -> bytes:
+def _in_place(number: int, **change: Any) -> bytes:
     return in_bytes([replace(batch, **change) if row == number else batch for row, batch in enumerate(LOG)])
 
 

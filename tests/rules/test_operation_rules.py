@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.limits import Limits
-from tests.kafka.batches import NOW
+from tests.kafka.batches import NOW, Batch
+from tests.log_writer import write_log_folder
 from tests.rules.histories import (
     ACKNOWLEDGED,
     ARCHIVED,
@@ -18,7 +18,7 @@ from tests.rules.histories import (
     update,
 )
 
-AT_ONCE = Limits(archiving_seconds=0)
+AT_ONCE = {"archiving_seconds": 0}
 SECOND = 1000
 
 
@@ -79,23 +79,23 @@ def test_offsets_near_the_delivery_limit_are_found(tmp_path: Path, state: int, c
 
 
 def test_a_group_s_own_delivery_limit_decides(tmp_path: Path):
-    limits = Limits(groups={"h": {"delivery_count": 2}, "g": {"delivery_count": 10}})
+    limits = {"groups": {"h": {"delivery_count": 2}, "g": {"delivery_count": 10}}}
     history = (snapshot([(3, 3, AVAILABLE, 8)]),)
     assert found(tmp_path, *history, limits=limits).codes == {}
     (row,) = found(tmp_path / "near", snapshot([(3, 3, AVAILABLE, 9)]), limits=limits).of("POISON_RECORDS")
     assert "at the delivery limit of 10 or one delivery below it" in row["message"]
     (row,) = found(tmp_path / "over", snapshot([(3, 3, AVAILABLE, 11)]), limits=limits).of("DELIVERY_COUNT_OVER_LIMIT")
     assert row["message"].startswith("offsets were delivered up to 11 times, but the limit of the group is 10: ")
-    other = Limits(delivery_count=8, groups={"h": {"delivery_count": 10}, "g": {"record_locks": 7}})
+    other = {"delivery_count": 8, "groups": {"h": {"delivery_count": 10}, "g": {"record_locks": 7}}}
     assert found(tmp_path / "unnamed", *history, limits=other).codes == {"POISON_RECORDS": 1}
 
 
 def test_a_group_s_own_window_decides(tmp_path: Path):
     wide = snapshot([(0, 49, AVAILABLE, 1)])
-    limits = Limits(record_locks=10, groups={"g": {"record_locks": 50}})
+    limits = {"record_locks": 10, "groups": {"g": {"record_locks": 50}}}
     (row,) = found(tmp_path, wide, limits=limits).of("IN_FLIGHT_LIMIT")
     assert "; at 50 no record beyond" in row["message"].replace(" on; at", "; at")
-    limits = Limits(record_locks=10, groups={"g": {"record_locks": 51}})
+    limits = {"record_locks": 10, "groups": {"g": {"record_locks": 51}}}
     assert found(tmp_path / "below", wide, limits=limits).codes == {}
 
 
@@ -104,6 +104,29 @@ def test_what_lies_below_the_start_is_nobody_s_poison(tmp_path: Path):
     (row,) = judged.of("POISON_RECORDS")
     assert row["message"].startswith("1 offset (4) at the delivery limit")
     assert "POISON_RECORDS" not in found(tmp_path / "behind", snapshot([(2, 4, AVAILABLE, 4)], start=5)).codes
+
+
+@pytest.mark.parametrize(("minutes", "severity"), [(0, "info"), (4.99, "info"), (5, "warning"), (60, "warning")])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_records_before_their_last_delivery_are_a_warning_once_no_consumer_works_on_them(
+    tmp_path: Path, minutes: float, severity: str, elsewhere: bool
+):
+    """The export goes on so long, in the same state partition or in another one."""
+    history = (snapshot([(3, 3, AVAILABLE, 1)]), update([(3, 3, AVAILABLE, 4)]))
+    later = snapshot(partition=1, after=int(minutes * MINUTE))
+    if elsewhere:
+        write_log_folder(tmp_path, 1, [Batch([later], max_timestamp=NOW + later.time_delta)])
+    (row,) = found(tmp_path, *history, *(() if elsewhere else (later,))).of("POISON_RECORDS")
+    assert (row["partition"], row["severity"]) == (0, severity)
+
+
+def test_records_that_are_given_up_often_are_a_warning_at_once(tmp_path: Path):
+    history = (snapshot([(3, 3, AVAILABLE, 1)]), update([(3, 3, ARCHIVED, 5), (4, 4, AVAILABLE, 4)], count=1))
+    (row,) = found(tmp_path, *history).of("POISON_RECORDS")
+    assert row["severity"] == "warning"
+    many = update([(3, 3, ARCHIVED, 5), (4, 4, AVAILABLE, 4), (5, 203, ACKNOWLEDGED, 1)], count=200)
+    (row,) = found(tmp_path / "many", history[0], many).of("POISON_RECORDS")
+    assert row["severity"] == "info"
 
 
 def _stall(minutes: float, *between, **last) -> tuple:
@@ -118,7 +141,7 @@ def test_a_start_that_stands_while_later_offsets_finish_is_a_stall(tmp_path: Pat
 
 
 def test_the_stall_time_is_the_configuration_s(tmp_path: Path):
-    assert found(tmp_path, *_stall(4), limits=Limits(stall_minutes=3)).codes == {"SPSO_STALL": 1}
+    assert found(tmp_path, *_stall(4), limits={"stall_minutes": 3}).codes == {"SPSO_STALL": 1}
 
 
 def test_a_share_partition_that_was_idle_is_no_stall(tmp_path: Path):
@@ -151,41 +174,41 @@ def test_an_idle_share_partition_is_no_stall(tmp_path: Path):
 @pytest.mark.parametrize(("width", "is_found"), [(9, False), (10, True), (11, True)])
 def test_a_full_window_is_found(tmp_path: Path, width: int, is_found: bool):
     history = snapshot([(5 + width - 1, 5 + width - 1, AVAILABLE, 1)], start=5)
-    judged = found(tmp_path, history, limits=Limits(record_locks=10))
+    judged = found(tmp_path, history, limits={"record_locks": 10})
     assert judged.codes == ({"IN_FLIGHT_LIMIT": 1} if is_found else {})
 
 
 def test_what_a_leader_would_pass_at_once_fills_no_window(tmp_path: Path):
     held = [(5, 20, ACKNOWLEDGED, 1), (21, 22, AVAILABLE, 1)]
-    assert found(tmp_path, snapshot(held, start=5, count=16), limits=Limits(record_locks=10)).codes == {}
+    assert found(tmp_path, snapshot(held, start=5, count=16), limits={"record_locks": 10}).codes == {}
 
 
 def test_a_share_partition_without_a_start_has_no_window(tmp_path: Path):
     held = snapshot([(0, 99, AVAILABLE, 1)], start=-1, count=None)
-    assert found(tmp_path, held, limits=Limits(record_locks=10)).codes == {}
+    assert found(tmp_path, held, limits={"record_locks": 10}).codes == {}
 
 
 @pytest.mark.parametrize(
     ("writer", "updates", "is_found"), [(None, 4, False), (None, 5, True), ("4.1", 4, False), ("4.2", 4, True)]
 )
 def test_writers_up_to_4_1_may_write_one_update_more(tmp_path: Path, writer: str | None, updates: int, is_found: bool):
-    limits = Limits(updates_per_snapshot=3, writer_version=writer)
+    limits = {"updates_per_snapshot": 3, "writer_version": writer}
     judged = found(tmp_path, snapshot(), *[update()] * updates, limits=limits)
     assert judged.codes == ({"LONG_CHAIN": 1} if is_found else {})
 
 
 def test_a_snapshot_ends_a_long_chain(tmp_path: Path):
-    limits = Limits(updates_per_snapshot=1)
+    limits = {"updates_per_snapshot": 1}
     assert found(tmp_path, snapshot(), *[update()] * 5, snapshot(epoch=1), limits=limits).codes == {}
 
 
 def test_the_cutoff_of_a_log_with_one_share_partition_is_pinned_by_nothing_else(tmp_path: Path):
-    assert found(tmp_path, snapshot(), *[update()] * 9, limits=Limits(pinned_records=5)).codes == {}
+    assert found(tmp_path, snapshot(), *[update()] * 9, limits={"pinned_records": 5}).codes == {}
 
 
 def test_the_one_that_pins_the_cutoff_is_named(tmp_path: Path):
     busy = [snapshot(partition=1, epoch=epoch) for epoch in range(9)]
-    judged = found(tmp_path, busy[0], snapshot(), *busy[1:], limits=Limits(pinned_records=5))
+    judged = found(tmp_path, busy[0], snapshot(), *busy[1:], limits={"pinned_records": 5})
     (row,) = judged.of("CUTOFF_PINNED")
     assert (row["partition"], row["offset"]) == (0, 1)
     assert row["evidence"]["pinned_records"] == "8"
@@ -204,7 +227,7 @@ def test_a_log_that_shows_a_higher_limit_says_so_once_a_group(tmp_path: Path):
     (row,) = found(tmp_path, *_often(10)).of("DELIVERY_COUNT_OVER_LIMIT")
     assert row["evidence"]["delivery_count"] == "10"
     assert row["message"].startswith("offsets were delivered up to 10 times, but the limit of the group is 5")
-    assert found(tmp_path / "own", *_often(10), limits=Limits(groups={"g": {"delivery_count": 10}})).codes == {}
+    assert found(tmp_path / "own", *_often(10), limits={"groups": {"g": {"delivery_count": 10}}}).codes == {}
 
 
 def test_other_rules_are_judged_by_the_limit_that_the_log_shows(tmp_path: Path):

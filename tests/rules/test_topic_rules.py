@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ ID = "YDceSjdmT8S9BTxbi7vQIA"
 RULES = {"RECORDS_LOST", "START_BEYOND_END", "TOPIC_GONE"}
 
 
-def _findings(folder: Path, topics: Path, **options: object) -> list[dict]:
+def _findings(folder: Path, topics: Path, **options: Any) -> list[dict]:
     found = share_state.reconstruct(str(folder), topics=str(topics), **options).findings.to_pylist()
     return [row for row in found if row["rule"] in RULES]
 

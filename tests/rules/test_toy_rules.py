@@ -14,25 +14,10 @@ from share_state.fold.groups.sticky import FoldedSticky, fold_sticky
 from share_state.fold.record_context import ContextChunk
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.kafka.classic_groups import read_generations
+from share_state.rules.breaches import ERROR, INFO, NOTHING, OFF, WARNING, Breaches, GroupBreach, Message, message
 from share_state.rules.findings import RecordRules, judge, judge_records
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.registry import (
-    ERROR,
-    INFO,
-    NOTHING,
-    OFF,
-    WARNING,
-    Breaches,
-    GroupBreach,
-    Message,
-    Scope,
-    message,
-    record_rule,
-    registered,
-    rule,
-    state_batch_rule,
-    unregister,
-)
+from share_state.rules.registry import Scope, record_rule, registered, rule, state_batch_rule, unregister
 from share_state.rules.share_groups import judge_groups, judge_sticky
 from tests.fold.control_records.logs import checkpoint
 from tests.fold.control_records.test_control_chain_rules import folded as folded_control

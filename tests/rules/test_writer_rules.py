@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
-from share_state.fold.limits import Limits
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.sources.discovery import LogPartition
 from tests.kafka.batches import NOW, Batch, Record, consecutive, in_bytes, log_of
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, ARCHIVING, BREACHES, OF_4_4, found, snapshot, update
+from tests.warehouses import WrittenTables
 
 GUARANTEES = ["START_NOT_CARRIED", "COUNT_REGRESSION", "ARCHIVING_PASSED", "BATCHES_NOT_JOINED"]
 BEFORE_ARCHIVING = {"START_NOT_CARRIED", "COUNT_REGRESSION", "BATCHES_NOT_JOINED"}
@@ -21,7 +20,7 @@ BEFORE_ARCHIVING = {"START_NOT_CARRIED", "COUNT_REGRESSION", "BATCHES_NOT_JOINED
 @pytest.mark.parametrize("code", GUARANTEES)
 @pytest.mark.parametrize("writer", ["4.0", "4.1", "4.2", "4.3"])
 def test_earlier_writers_promise_nothing(tmp_path: Path, code: str, writer: str):
-    judged = found(tmp_path, *BREACHES[code].records, limits=Limits(writer_version=writer))
+    judged = found(tmp_path, *BREACHES[code].records, limits={"writer_version": writer})
     assert code not in judged.codes
 
 
@@ -48,7 +47,7 @@ def test_archiving_in_another_log_shows_the_writer_of_later_records(tmp_path: Pa
     archiving = _log(tmp_path, 1, NOW if written_before else NEXT_SECOND, snapshot([(0, 0, ARCHIVING, 1)]))
     plan, lake = FoldPlan([_log(tmp_path, 0, NEXT_SECOND, *BREACHES[code].records), archiving]), tmp_path / "lake"
     result = run_audit(lambda _: nullcontext(LocalExecutor()), plan, str(lake))
-    rows = [row for row in CommittedTables(str(lake)).read("findings").to_pylist() if row["rule"] == code]
+    rows = [row for row in WrittenTables(lake).read("findings").to_pylist() if row["rule"] == code]
     assert len(rows) == result.findings.get(("warning", code), 0) == int(written_before)
     for row in rows:
         why = " (the writer must be 4.4 or later: ARCHIVING is in __share_group_state-1 since offset 0)"

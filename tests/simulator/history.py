@@ -1,6 +1,7 @@
 """Share-partition histories told in short: ranges as "100-109", batches as "100-109:2/1" (state/delivery count)."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from share_state.kafka.delivery_states import DeliveryState
 from share_state.kafka.releases import RELEASES
@@ -75,7 +76,7 @@ class History:
             self.apply(ev.Init, state_epoch=1, start_offset=start)
             self.apply(ev.Open, leader_epoch=leader_epoch)
 
-    def apply(self, kind: type, **fields: object) -> EventResult:
+    def apply(self, kind: type, **fields: Any) -> EventResult:
         """Apply an event; its own outcome, others are kept in `outcomes`."""
         self._seq += 1
         group, topic, partition = self.key
@@ -84,16 +85,16 @@ class History:
         self.results += found
         return next(result for result in found if result.cause == event.event)
 
-    def acquire(self, *log: str, member: str = "M1", **fields: object) -> list[tuple[int, int, int]]:
+    def acquire(self, *log: str, member: str = "M1", **fields: Any) -> list[tuple[int, int, int]]:
         batch_list = self.apply(
             ev.Acquire, member=member, log_batches=tuple(LogBatch(*offsets(text)) for text in log), **fields
         )
         return [tuple(records) for records in batch_list.acquired]
 
-    def ack(self, where: str, *types: int, member: str = "M1", **fields: object) -> ErrorCode:
+    def ack(self, where: str, *types: int, member: str = "M1", **fields: Any) -> ErrorCode:
         return self.ack_result(where, *types, member=member, **fields).error
 
-    def ack_result(self, where: str, *types: int, member: str = "M1", **fields: object) -> EventResult:
+    def ack_result(self, where: str, *types: int, member: str = "M1", **fields: Any) -> EventResult:
         fields.setdefault("is_renew_ack", RENEW in types)
         return self.apply(ev.Ack, member=member, batches=(AckBatch(*offsets(where), types),), **fields)
 

@@ -1,5 +1,7 @@
 """What members may say of records, and what becomes of them."""
 
+from typing import Any
+
 import pytest
 
 from share_state.simulator import events as ev
@@ -10,7 +12,7 @@ from tests.simulator.history import ACCEPT, GAP, REJECT, RELEASE, RENEW, History
 INVALID_REQUEST, INVALID_STATE, NONE = ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_RECORD_STATE, ErrorCode.NONE
 
 
-def acks(history: History, *batches: tuple[int, int, tuple[int, ...]], **fields: object) -> ErrorCode:
+def acks(history: History, *batches: tuple[int, int, tuple[int, ...]], **fields: Any) -> ErrorCode:
     return history.apply(ev.Ack, member="M1", batches=tuple(AckBatch(*batch) for batch in batches), **fields).error
 
 

@@ -1,5 +1,7 @@
 """Records on their way to a dead letter queue (KIP-1191, Kafka 4.4)."""
 
+from typing import Any
+
 from share_state.kafka.releases import RELEASES
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import Fetch, LogBatch
@@ -12,7 +14,7 @@ from tests.simulator.history import ACCEPT, GAP, REJECT, RELEASE, History, batch
 QUEUE = PartitionSettings(delivery_count_limit=2, has_dead_letter_queue=True)
 
 
-def with_queue(**fields: object) -> History:
+def with_queue(**fields: Any) -> History:
     return History(release="4.4", settings=QUEUE, dialect="share_group_state", **fields)
 
 

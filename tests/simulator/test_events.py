@@ -1,6 +1,7 @@
 """Events as JSON lines, and the order they are played in."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ EVENTS = [
 ]
 
 
-def played(events: list[ev.Event], **settings: object) -> list[ev.EventResult]:
+def played(events: list[ev.Event], **settings: Any) -> list[ev.EventResult]:
     player = EventPlayer(PlayerSettings(**settings))
     return [result for event in events for result in player.apply(event)]
 

@@ -1,5 +1,7 @@
 """Configuration of share groups, in the draft and in Kafka 4.3.1."""
 
+from typing import Any
+
 import pytest
 
 from share_state.simulator import events as ev
@@ -37,7 +39,7 @@ PROFILES = {"draft": DraftConfigs, "4.3.1": BrokerConfigs}
         ("4.3.1", "record.lock.duration.max.ms", 60_000, "not permitted"),
     ],
 )
-def test_a_value_out_of_range_is_refused_in_one_line(profile: str, key: str, value: object, problem: str):
+def test_a_value_out_of_range_is_refused_in_one_line(profile: str, key: str, value: Any, problem: str):
     with pytest.raises(ConfigError) as raised:
         PROFILES[profile].of({SHARE + key: value})
     text = str(raised.value)
@@ -51,7 +53,7 @@ def test_a_value_out_of_range_is_refused_in_one_line(profile: str, key: str, val
         ("draft", "record.lock.duration.max.ms", 30_000),
     ],
 )
-def test_what_one_profile_refuses_the_other_may_allow(profile: str, key: str, value: object):
+def test_what_one_profile_refuses_the_other_may_allow(profile: str, key: str, value: Any):
     PROFILES[profile].of({SHARE + key: value})
 
 
@@ -81,7 +83,7 @@ def test_defaults():
         ("errors.deadletterqueue.topic.name", "", "has_dead_letter_queue", False),
     ],
 )
-def test_a_group_overrides_one_setting(key: str, value: object, field: str, result: object):
+def test_a_group_overrides_one_setting(key: str, value: Any, field: str, result: object):
     before = PartitionSettings()
     after = with_config(before, key, value)
     assert getattr(after, field) == result
@@ -99,7 +101,7 @@ def test_a_group_overrides_one_setting(key: str, value: object, field: str, resu
         ("share.colour", 1, "not permitted"),
     ],
 )
-def test_a_group_may_not_set_what_the_brokers_do_not_allow(key: str, value: object, problem: str):
+def test_a_group_may_not_set_what_the_brokers_do_not_allow(key: str, value: Any, problem: str):
     with pytest.raises(ConfigError, match=f"^{key}: .*{problem}"):
         with_config(PartitionSettings(), key, value)
 

@@ -179,7 +179,7 @@ def test_releases_are_looked_up_by_their_line():
         find_release("3.9.0")
 
 
-def test_after_a_load_the_start_waits_at_the_end_of_the_gap_until_something_new_is_fetched():
+def test_after_a_load_the_start_waits_at_the_end_of_the_gap_for_the_next_fetch():
     history = History()
     history.acquire("0-2")
     history.acquire("3")

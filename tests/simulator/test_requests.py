@@ -16,7 +16,7 @@ from share_state.simulator.coordinator import ShareCoordinator
 from share_state.simulator.requests import RequestReplay, read_requests
 from share_state.simulator.settings import WIDEST, PlayerSettings
 from share_state.simulator.types import SharePartitionKey
-from tests.cli.commands import Said, say
+from tests.cli.commands import CommandResult, run_cli
 
 BROKER = Path(__file__).parent / "requests"
 LOG = BROKER / "kafka-request.log"
@@ -39,7 +39,7 @@ def records(folder: Path) -> list[list[Any]]:
 
 
 def test_the_replayed_log_leaves_the_records_that_the_broker_wrote(capfd, tmp_path):
-    said = say(capfd, "simulate", "--out", tmp_path / "out", "--requests", LOG, *AS_THE_BROKER, *LIMIT)
+    said = run_cli(capfd, "simulate", "--out", tmp_path / "out", "--requests", LOG, *AS_THE_BROKER, *LIMIT)
     assert said.code == 0, said
     assert "25 events produced 12 records of 2 share-partitions" in said.out
     written = records(tmp_path / "out")
@@ -47,9 +47,9 @@ def test_the_replayed_log_leaves_the_records_that_the_broker_wrote(capfd, tmp_pa
     assert written == records(BROKER)
 
 
-def replayed(capfd: pytest.CaptureFixture[str], folder: Path, *more: object) -> Said:
+def replayed(capfd: pytest.CaptureFixture[str], folder: Path, *more: object) -> CommandResult:
     """The log replayed with the default delivery count limit, which is not the broker's."""
-    return say(capfd, "simulate", "--out", folder / "out", "--requests", LOG, *AS_THE_BROKER, *more)
+    return run_cli(capfd, "simulate", "--out", folder / "out", "--requests", LOG, *AS_THE_BROKER, *more)
 
 
 def test_an_outcome_that_differs_from_the_logged_one_is_a_mismatch(capfd, tmp_path):
@@ -93,7 +93,7 @@ def test_mismatches_are_printed_with_their_line(capfd, tmp_path):
 )
 def test_an_unusable_request_log_is_refused_in_one_line(capfd, tmp_path, old, new, problem):
     (tmp_path / "log").write_text(LOG.read_text().replace(old, new))
-    said = say(capfd, "simulate", "--out", tmp_path / "out", "--requests", tmp_path / "log")
+    said = run_cli(capfd, "simulate", "--out", tmp_path / "out", "--requests", tmp_path / "log")
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert problem in said.err
     assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())

@@ -52,7 +52,8 @@ def audited(tmp_path: Path) -> Callable[..., Auditor]:
 
 def _left(auditor: Auditor, log: LogPartition) -> tuple[int, ResumeStatus]:
     """Bytes that are left to read, and the log's fate."""
-    left, fate = resume(log, auditor.folded.checkpoint.mark)
+    assert auditor.last.checkpoint is not None
+    left, fate = resume(log, auditor.last.checkpoint.mark)
     return left.size, fate
 
 
@@ -60,7 +61,7 @@ def _goes_on(auditor: Auditor, log: LogPartition) -> None:
     auditor.audit(log)
     once = Auditor()
     once.audit(log)
-    same_tables(auditor.folded, once.folded)
+    same_tables(auditor.last, once.last)
 
 
 def _told(auditor: Auditor) -> list[str]:
@@ -106,7 +107,7 @@ def test_of_several_exports_the_one_that_is_ahead_is_read(audited: Callable[...,
     log = found(*folders)
     assert _left(auditor, log)[1] == ResumeStatus.GROWN
     _goes_on(auditor, log)
-    assert auditor.folded.next_offset == 12
+    assert auditor.last.next_offset == 12
 
 
 def test_a_log_cleaned_up_to_where_it_was_read_goes_on(audited: Callable[..., Auditor], tmp_path: Path):

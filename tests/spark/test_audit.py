@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -19,8 +20,10 @@ from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
-from share_state.pipeline.executor import Executor, LocalExecutor
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastRun
 from share_state.rules.findings import count_findings
@@ -50,7 +53,7 @@ class KilledError(Exception):
 def run(tasks: Executor, tmp_path: Path) -> Audit:
     """Audits a folder into a warehouse."""
 
-    def audited(source: Path, warehouse: Path = tmp_path / "warehouse", **options: object) -> RunResult:
+    def audited(source: Path, warehouse: Path = tmp_path / "warehouse", **options: Any) -> RunResult:
         work = FoldPlan(
             find_logs([str(source)]), options=FoldOptions(partition_count=PartitionCount(STATE_PARTITIONS)), **options
         )
@@ -65,9 +68,9 @@ def contents(warehouse: Path) -> dict[str, list[dict]]:
     found = {name: tables.read(name).sort_by(order).to_pylist() for name, order in TABLES.items()}
     rows = tables.read("findings").drop_columns(["run_id"])
     # Of a rule with more findings than are kept, each night keeps the first of its own.
-    is_capped = pa.compute.equal(rows["rule"], "DELIVERY_COMPLETE_COUNT_MISMATCH")
-    capped = pa.compute.sum(count_findings(rows.filter(is_capped))).as_py()
-    findings = sorted(rows.filter(pa.compute.invert(is_capped)).to_pylist(), key=repr)
+    is_capped = pc.equal(rows["rule"], "DELIVERY_COMPLETE_COUNT_MISMATCH")
+    capped = pc.sum(count_findings(rows.filter(is_capped))).as_py()
+    findings = sorted(rows.filter(pc.invert(is_capped)).to_pylist(), key=repr)
     return found | {"findings": [*findings, {"capped": capped}]}
 
 
@@ -94,7 +97,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, write: int) -> None:
     count = iter(range(write + 1))
 
     def counted(original: Callable) -> Callable:
-        def writing(*arguments: object, **named: object) -> object:
+        def writing(*arguments: object, **named: Any) -> object:
             if next(count, None) == write:
                 raise KilledError
             return original(*arguments, **named)
@@ -315,7 +318,7 @@ def test_a_log_that_was_pruned_since_goes_on(run: Audit, tmp_path: Path):
 def test_findings_about_old_records_stay_with_the_run_that_found_them(run: Audit, tmp_path: Path):
     found = [run(source) for source in grown(DATA / "4.3.1/fuzz", tmp_path / "grown", 2)]
     findings = CommittedTables(str(tmp_path / "warehouse")).read("findings")
-    kept = findings.filter(pa.compute.equal(findings["rule"], "TERMINAL_STATE_LEFT"))
+    kept = findings.filter(pc.equal(findings["rule"], "TERMINAL_STATE_LEFT"))
     assert all(kept["settled"].to_pylist())
     expected = {one.run_id: one.findings["error", "TERMINAL_STATE_LEFT"] for one in found}
     assert Counter(kept["run_id"].to_pylist()) == expected

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from share_state.config.input_spec import KEYS
@@ -15,7 +16,7 @@ from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastRun, resume_plan
 from share_state.sources.discovery import LogPartition, find_logs
@@ -135,8 +136,8 @@ def test_two_forms_of_one_log_are_refused(other: Path, said: str):
 def test_the_newest_stamp_is_known_of_forms_that_tell_stamps(rows: pa.Table, tmp_path: Path):
     table = write(rows, tmp_path / "rows.parquet")
     for log in _logs(table):
-        own = rows.filter(pa.compute.field("partition") == log.partition)
-        assert fold_log(log).newest_time == pa.compute.max(own["timestamp"]).value // 1000
+        own = rows.filter(pc.field("partition") == log.partition)
+        assert fold_log(log).newest_time == pc.max(own["timestamp"]).value // 1000
     (log,) = _logs(CONSOLE)
     assert fold_log(log).newest_time == -1
 

@@ -5,17 +5,20 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from share_state.config.input_spec import KEYS, OPTIONS, spec_of_options
 from share_state.config.loading import settings_for
 from share_state.config.model import AuditSettings, config_fingerprint
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.delta.warehouse_place import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError
 from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
-from share_state.pipeline.executor import Executor, LocalExecutor
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_group_logs
@@ -148,7 +151,7 @@ def test_what_is_named_may_be_of_any_form_and_is_judged_again_once_it_changes(
     else:
         for file in named.iterdir():
             file.unlink()
-        give(groups_alone.filter(pa.compute.field("partition") != 2), 0)
+        give(groups_alone.filter(pc.field("partition") != 2), 0)
     changed = run([state], *options)
     assert (changed.notes, changed.records) == ((), 0)
     assert contents(tmp_path / "lake")["share_groups"] != contents(tmp_path / "segments")["share_groups"]
@@ -184,15 +187,15 @@ def test_dumps_of_both_topics_give_both_sides(run: Run, tmp_path: Path):
 @driver_alone
 def test_groups_that_are_in_the_table_no_more_are_told(run: Run, table: pa.Table, tmp_path: Path):
     run([write(table, tmp_path / "rows.parquet")])
-    state = table.filter(pa.compute.field("topic") == "__share_group_state")
+    state = table.filter(pc.field("topic") == "__share_group_state")
     outcome = run([write(state, tmp_path / "rows.parquet")])
     assert NO_GROUPS in outcome.notes
     assert not set(GROUP_TABLES) & CommittedTables(str(tmp_path / "lake")).versions.keys()
 
 
 def test_a_table_and_segments_that_hold_the_same_group_partition_are_refused(tmp_path: Path, table: pa.Table):
-    of_state = pa.compute.field("topic") == "__share_group_state"
-    mine = table.filter((of_state & (pa.compute.field("partition") == 0)) | ~of_state)
+    of_state = pc.field("topic") == "__share_group_state"
+    mine = table.filter((of_state & (pc.field("partition") == 0)) | ~of_state)
     write(mine, tmp_path / "rows.parquet")
     broker = tmp_path / "broker"
     broker.mkdir()
@@ -209,7 +212,7 @@ def test_a_table_and_segments_that_hold_the_same_group_partition_are_refused(tmp
 
 
 def test_a_table_without_groups_and_segments_with_them_go_together(tmp_path: Path, table: pa.Table):
-    mine = table.filter((pa.compute.field("topic") == "__share_group_state") & (pa.compute.field("partition") == 0))
+    mine = table.filter((pc.field("topic") == "__share_group_state") & (pc.field("partition") == 0))
     write(mine, tmp_path / "rows.parquet")
     broker = tmp_path / "broker"
     broker.mkdir()

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
 from share_state.fold.fold_options import FoldOptions
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.inputs import find_dead_letters
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.sources.discovery import find_logs
+from share_state.sources.input_detection import find_dead_letters
 from share_state.sources.topics import read_topics
 from share_state.spark.spark_executor import SparkExecutor
 from tests.profiles import nightly

@@ -5,23 +5,24 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from share_state.config.sections import HISTORY, LATEST
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.delta.warehouse_place import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.groups.group_tables import fold_groups
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor
-from share_state.pipeline.inputs import adjacent_group_logs
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, find_group_logs, find_logs
+from share_state.sources.input_detection import adjacent_group_logs
 from share_state.sources.partition_count import PartitionCount, infer_partition_count
 from share_state.sources.topics import Topics, read_topics
 from tests.fold.groups.described import scenarios
@@ -47,7 +48,7 @@ CHAOS = DATA / "4.3.1/chaos"
 Run = Callable[..., RunResult]
 
 
-def work_of(source: Path, **options: object) -> FoldPlan:
+def work_of(source: Path, **options: Any) -> FoldPlan:
     """What a command makes of a folder."""
     logs = find_logs([str(source)])
     beside = adjacent_group_logs([str(source)], logs)

@@ -16,11 +16,13 @@ from pyspark.sql.functions import lit
 import share_state
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import CORE_TABLES, Warehouse
+from share_state.delta.warehouse import Warehouse
+from share_state.delta.warehouse_place import CORE_TABLES
 from share_state.errors import InputError, WarehouseError
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
-from share_state.pipeline.executor import Executor, LocalExecutor
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct, write_decoded
 from share_state.pipeline.result import RunResult, summarize
@@ -273,12 +275,18 @@ def test_a_proof_is_made_where_it_is_asked_for(tasks: Executor):
     assert _outcome(tasks, FoldPlan(logs)).compared is None
 
 
+def status_of(spark: SparkSession) -> Any:
+    """What Spark's UI shows, a Java object."""
+    context: Any = spark.sparkContext._jsc
+    return context.sc().statusStore()
+
+
 @pytest.mark.parametrize("cores", [1, 2, 64])
 def test_every_log_partition_belongs_to_one_task(cores: int):
     logs = find_logs([str(DATA / "4.3.1/fifty")])
     tasks = balance_tasks(logs, cores)
     assert len(tasks) == min(cores, len(logs))
-    assert sorted((log.partition for task in tasks for log in task), key=int) == list(range(50))
+    assert {log.partition for task in tasks for log in task} == {*range(50)}
     assert all(tasks)
 
 
@@ -287,9 +295,7 @@ def test_big_log_partitions_have_a_task_each():
     assert sorted(len(task) for task in balance_tasks(logs, 1)) == [1, 1, 1]
 
 
-def test_tables_of_a_schema_are_named_by_the_catalog_and_sparks_ui_shows_what_is_written(
-    spark: SparkSession, tmp_path: Path
-):
+def test_the_catalog_names_the_tables_and_the_ui_of_spark_shows_what_is_written(spark: SparkSession, tmp_path: Path):
     export = DATA / "4.3.1/happy/__share_group_state-0"
     for name in ("lake", "same_lake"):
         spark.sql(f"CREATE SCHEMA {name} LOCATION '{tmp_path / 'lake'}'")
@@ -331,13 +337,13 @@ def test_a_schema_whose_location_cannot_be_read_is_refused_in_one_line(
 
 def _jobs(spark: SparkSession) -> dict[int, Any]:
     """The jobs that Spark's UI shows, by their numbers."""
-    found = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    found = status_of(spark).jobsList(None)
     return {found.apply(place).jobId(): found.apply(place) for place in range(found.size())}
 
 
 def _check_jobs(spark: SparkSession, before: dict[int, Any], tables: CommittedTables) -> None:
     """Spark's UI shows what ran since, and the rows and bytes of every table."""
-    store, written, bytes_written = spark.sparkContext._jsc.sc().statusStore(), Counter[str](), Counter[str]()
+    store, written, bytes_written = status_of(spark), Counter[str](), Counter[str]()
     for job in (job for number, job in _jobs(spark).items() if number not in before):
         for place in range(job.stageIds().size()):
             # The store keeps a number of jobs and stages only, and first forgets skipped stages, which wrote nothing.

@@ -216,9 +216,19 @@ class ControlChains:
     notes: np.ndarray
 
 
-def is_suspect(chains: np.ndarray) -> np.ndarray:
-    """Bool per CONTROL_CHAIN row: a link of the chain is broken, or a record of it is unreadable or invalid."""
-    return (chains["stopped_offset"] != NO_OFFSET) | (chains["suspect_offset"] != NO_OFFSET)
+def is_suspect(chains: np.ndarray, last_lost_offset: int = NO_OFFSET) -> np.ndarray:
+    """Whether records that the state of each group depends on are missing, unreadable or invalid.
+
+    A delta names its predecessor, so damage before the newest record of a group shows as a broken link.
+
+    Args:
+        chains: CONTROL_CHAIN rows.
+        last_lost_offset: the latest offset from which records may be missing, -1 for none.
+    Returns:
+        bool, one per row.
+    """
+    is_broken = (chains["stopped_offset"] != NO_OFFSET) | (chains["suspect_offset"] != NO_OFFSET)
+    return is_broken | (last_lost_offset > chains["newest_offset"])
 
 
 def is_superseded(records: ControlRecords, groups: int) -> np.ndarray:

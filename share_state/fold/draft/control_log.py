@@ -1,8 +1,8 @@
 """Reads, decodes and folds the control records of the KIP-932 draft in the log of one topic-partition."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +14,8 @@ from share_state.fold.cutoff import (
     EarliestShareOffset,
     count_uncommitted,
     earliest_share_offset,
-    unsafe_reasons,
 )
+from share_state.fold.draft.checkpoints import LINK, checkpoints_table, index_entries
 from share_state.fold.draft.control_chains import (
     CONTROL_CHAIN,
     INITIAL_CONTROL_CHAIN,
@@ -27,10 +27,11 @@ from share_state.fold.draft.control_chains import (
     is_suspect,
     starts_in_log,
 )
+from share_state.fold.draft.control_cutoff import control_cutoff_row
 from share_state.fold.fold_options import MODES, STRICT, ControlOptions, FoldOptions
 from share_state.fold.leader_epochs import LeaderEpochs
 from share_state.fold.limits import Limits
-from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, dictionary_encoded
+from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, Pieces, dictionary_encoded
 from share_state.fold.losses import Losses, LossTracker
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import (
@@ -40,7 +41,6 @@ from share_state.fold.states import (
     existing_chains,
     in_flight_in_pieces,
     table_in_pieces,
-    to_timestamps,
 )
 from share_state.kafka.control_records import (
     CONTROL_RECORD,
@@ -58,38 +58,9 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
 from share_state.sources.segments import read_chunks, read_into
-from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
 
 _PENDING = 1 << 16
-
-LINK = np.dtype(
-    [
-        ("offset", "i8"),
-        ("back_offset", "i8"),  # -1 in a checkpoint
-        ("timestamp", "i8"),
-        ("group", "i4"),
-        ("epoch", "i4"),
-        ("fault", "i2"),
-        ("kind", "i1"),
-    ]
-)
-"""One row per checkpoint or delta whose group is known, in log order; input of the chain rules."""
-
-CHECKPOINTS = pa.schema(
-    [
-        ("group_id", pa.string()),
-        ("subscribes", pa.bool_()),  # if so, its checkpoint limits the cutoff
-        ("checkpoint_offset", pa.int64()),  # SCO; null without a checkpoint
-        ("checkpoint_epoch", pa.int32()),
-        ("last_control_offset", pa.int64()),
-        ("record_count", pa.int64()),  # number of its control records in the log
-        ("redundant_retained", pa.int64()),  # number of them at or after the cutoff that its checkpoint supersedes
-    ]
-)
-"""One row per share group of the log."""
-
-_INDEX_COLUMNS = ("group_id", "checkpoint_offset", "checkpoint_epoch", "last_control_offset")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -247,8 +218,9 @@ class _ControlLogFold:
         selected = in_window[records["batch"]] & self.window.mask(records)
         decoded = decode_control_records(part.data, records[selected], self.groups)
         # A record without a readable group may be the newest record of any group.
-        lost = decoded.rows["fault"] & (UNREADABLE_CONTROL_FAULTS | ControlFault.KEY_MALFORMED) != 0
-        self.tracker.note(decoded.rows["offset"][lost & (decoded.rows["group"] < 0)].tolist())
+        rows = decoded.rows
+        is_lost = (rows["group"] < 0) & (rows["fault"] & (UNREADABLE_CONTROL_FAULTS | ControlFault.KEY_MALFORMED) != 0)
+        self.tracker.note_unreadable(rows["offset"], is_lost)
         self.tracker.admit()
         return decoded
 
@@ -302,53 +274,26 @@ class _ControlLogFold:
         names = groups.to_pylist()
         counted = np.flatnonzero(self.deliveries)
         shown_deliveries = {names[at]: int(self.deliveries[at]) for at in counted if names[at] is not None}
-        # A delta names its predecessor, so damage before the newest record of a group shows as a broken link.
-        suspect = is_suspect(rows) | (last_lost_offset > rows["newest_offset"])
-        subscriptions = options.subscriptions
-        earliest = earliest_share_offset(
-            groups,
-            rows,
-            None if subscriptions is None else subscriptions.get(self.log.topic, ()),
-            ignore_uncheckpointed=options.ignore_uncheckpointed,
-        )
-        subscribes = earliest.subscribes
-        # A group without a subscription has no consumers, so it gets no STALL or STOP.
-        for name in ("last_consumed_at", "first_delivery_at"):
-            rows[name][~subscribes] = 0
+        suspect = is_suspect(rows, last_lost_offset)
+        earliest = self._earliest(options, groups, rows)
         numbers = np.flatnonzero(rows["exists"])
-        first = max(self.log.log_start_offset, self.window.from_offset or 0)
-        next_offset = self.tracker.end(first)
+        first, next_offset = self.tracker.first_offset, self.tracker.end
         # Compaction leaves gaps, but a segment that was not copied may hold the only checkpoint of a group.
         self.observations.gaps = [(*gap, False) for gap in self.tracker.segment_gaps if gap[0] <= next_offset]
         starts = starts_in_log(rows, folded.ends, folded.batches, self.log.log_start_offset)[numbers]
-        checkpoints = _checkpoints(groups, subscribes, rows, links, earliest.offset)
+        checkpoints = checkpoints_table(groups, earliest.subscribes, rows, links, earliest.offset)
         with_checkpoint = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())
         chains = existing_chains(Chains(rows, folded.ends, folded.batches))
         key = control_key_columns(groups, numbers, self.log)
-        row = self._cutoff(earliest, links[links["offset"] >= first]) | {
+        evidence = self._evidence(earliest, int(suspect[earliest.subscribes & rows["exists"]].sum()), rows)
+        row = control_cutoff_row(evidence, earliest, groups, rows, links, first) | {
             "log_start_offset": first,
             "log_end_offset": next_offset,
             "live_share_partitions": len(numbers),
             "skipped_records": sum(self.skipped.values()),
             "unflagged_records": self.unflagged,
-            "ignored": _ignored(groups, subscribes, rows, links, earliest.offset),
         }
-        suspects = int(suspect[subscribes & rows["exists"]].sum())
-        reasons = unsafe_reasons(self._evidence(earliest, suspects, rows))
-        row |= {"safe": not reasons, "reason": "; ".join(reasons) or None}
-        if not reasons and len(groups) and not subscribes.any():
-            row["reason"] = "no group subscribes to the topic, so there is no earliest share offset"
-        previous_starts = np.full(len(numbers), NO_PREVIOUS_START)
-        if options.last_audit is not None:
-            lookup = pc.SetLookupOptions(options.last_audit["group_id"])
-            at = pc.call_function("index_in", [with_checkpoint["group_id"]], lookup)
-            previous_starts = options.last_audit["start_offset"].take(at).fill_null(NO_PREVIOUS_START).to_numpy()
         retained = with_checkpoint["redundant_retained"].combine_chunks()
-
-        def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
-            ends = pa.array(np.full(len(piece.chains), next_offset))
-            return control_state_table(piece, piece_key, starts[part], suspect[numbers[part]], ends, retained[part])
-
         return FoldedControlLog(
             log=self.log,
             options=options,
@@ -358,7 +303,7 @@ class _ControlLogFold:
             all_chains=folded,
             chains=chains,
             starts=starts,
-            previous_starts=previous_starts,
+            previous_starts=_previous_starts(options.last_audit, with_checkpoint["group_id"]),
             newest_time=self.newest_time,
             judged_at=self.newest_time,
             numbers=numbers,
@@ -372,37 +317,30 @@ class _ControlLogFold:
             observations=self.observations,
             earliest=earliest,
             checkpoints=checkpoints,
-            index_entries=[
-                *(ShareSnapshotEntry(*(row[name] for name in _INDEX_COLUMNS)) for row in with_checkpoint.to_pylist()),
-                *_contradicted(options.index or (), groups, rows, links),
-            ],
+            index_entries=index_entries(with_checkpoint, options.index or (), groups, rows, links),
             record_count=len(links),
             redundant_records=row["redundant_records"],
             first_offset=first,
             next_offset=next_offset,
             last_lost_offset=last_lost_offset,
             has_valid_batches=self.has_valid_batches,
-            state_pieces=table_in_pieces("share_partition_state", chains, key, build_states),
+            state_pieces=_state_pieces(chains, key, starts, suspect[numbers], retained, next_offset),
             in_flight_pieces=in_flight_in_pieces(chains, dictionary_encoded(key)),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
         )
 
-    def _cutoff(self, earliest: EarliestShareOffset, links: np.ndarray) -> dict[str, Any]:
-        """The columns of `cutoff` that depend on the earliest share offset; `links` belong to the retained log."""
-        offsets, offset, following = links["offset"], earliest.offset, earliest.next_offset
-        limiting = None if earliest.limited_from is None else links["timestamp"][offsets == earliest.limited_from]
-        return {
-            "dialect": CONTROL_RECORDS,
-            "topic": self.log.topic,
-            "partition": self.log.partition,
-            "cutoff_offset": offset,
-            "redundant_records": int((offsets < (offset or 0)).sum()),
-            "limited_by_group": earliest.limited_by,
-            "limited_by_partition": None if earliest.limited_by is None else self.log.partition,
-            "limited_since": None if limiting is None else to_timestamps(limiting[:1])[0].as_py(),
-            "next_cutoff_offset": following,
-            "pinned_records": int(((offsets >= (offset or 0)) & (offsets < (following or 0))).sum()),
-        }
+    def _earliest(self, options: ControlOptions, groups: pa.Array, rows: np.ndarray) -> EarliestShareOffset:
+        """The cutoff; a group without a subscription has no consumers, so it gets no STALL or STOP."""
+        subscriptions = options.subscriptions
+        earliest = earliest_share_offset(
+            groups,
+            rows,
+            None if subscriptions is None else subscriptions.get(self.log.topic, ()),
+            ignore_uncheckpointed=options.ignore_uncheckpointed,
+        )
+        for name in ("last_consumed_at", "first_delivery_at"):
+            rows[name][~earliest.subscribes] = 0
+        return earliest
 
     def _evidence(self, earliest: EarliestShareOffset, suspects: int, chains: np.ndarray) -> CutoffEvidence:
         missing = [start for start, *_ in self.observations.gaps]
@@ -419,61 +357,26 @@ class _ControlLogFold:
         )
 
 
-def _contradicted(
-    entries: Sequence[ShareSnapshotEntry], groups: pa.Array, rows: np.ndarray, links: np.ndarray
-) -> Iterator[ShareSnapshotEntry]:
-    """The entries of a share snapshot file that this log contradicts; deleted records do not contradict an entry."""
-    if not entries:
-        return
-    numbers = {group: number for number, group in enumerate(groups.to_pylist())}
-    named = links[np.isin(links["offset"], [entry.checkpoint_offset for entry in entries])]
-    is_checkpoint = (named["kind"] == ControlKind.CHECKPOINT) & (named["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
-    epochs = np.where(is_checkpoint, named["epoch"], NO_OFFSET)
-    found = zip(named["group"].tolist(), epochs.tolist(), strict=True)
-    checkpoints = dict(zip(named["offset"].tolist(), found, strict=True))
-    for entry in entries:
-        number = numbers.get(entry.group)
-        expected = number, entry.checkpoint_epoch
-        # A checkpoint before the latest one may be deleted already.
-        if (
-            number is None
-            or entry.checkpoint_offset > rows["snapshot_offset"][number]
-            or not entry.checkpoint_offset <= entry.last_offset <= rows["newest_offset"][number]
-            or checkpoints.get(entry.checkpoint_offset, expected) != expected
-        ):
-            yield replace(entry, is_contradicted=True)
+def _previous_starts(last_audit: pa.Table | None, groups: pa.ChunkedArray) -> np.ndarray:
+    """`Folded.previous_starts` of the groups with a checkpoint."""
+    if last_audit is None:
+        return np.full(len(groups), NO_PREVIOUS_START)
+    rows = pc.call_function("index_in", [groups], pc.SetLookupOptions(last_audit["group_id"]))
+    return last_audit["start_offset"].take(rows).fill_null(NO_PREVIOUS_START).to_numpy()
 
 
-def _ignored(
-    groups: pa.Array, subscribes: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
-) -> list[dict[str, Any]]:
-    """The groups without a subscription, and how many records that their states need are below the cutoff."""
-    snapshot_offsets = rows["snapshot_offset"][links["group"]]
-    lost = links["group"][
-        (snapshot_offsets != NO_OFFSET) & (links["offset"] >= snapshot_offsets) & (links["offset"] < (earliest or 0))
-    ]
-    numbers, lost_records = np.flatnonzero(~subscribes), np.bincount(lost, minlength=len(groups))
-    names = groups.take(pa.array(numbers)).to_pylist()
-    counts_by_name = sorted(zip(names, lost_records[numbers].tolist(), strict=True))
-    return [{"group_id": name, "lost_records": count} for name, count in counts_by_name]
+def _state_pieces(
+    chains: Chains,
+    key: dict[str, pa.Array],
+    starts: np.ndarray,
+    suspect: np.ndarray,
+    retained: pa.Array,
+    end_offset: int,
+) -> Pieces:
+    """The table `share_partition_state`."""
 
+    def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
+        ends = pa.array(np.full(len(piece.chains), end_offset))
+        return control_state_table(piece, piece_key, starts[part], suspect[part], ends, retained[part])
 
-def _checkpoints(
-    groups: pa.Array, subscribes: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
-) -> pa.Table:
-    snapshot_offsets = rows["snapshot_offset"][links["group"]]
-    retained = (links["offset"] < snapshot_offsets) & (
-        links["offset"] >= (np.iinfo(np.int64).max if earliest is None else earliest)
-    )
-    return pa.table(
-        {
-            "group_id": groups,
-            "subscribes": subscribes,
-            "checkpoint_offset": pa.array(rows["snapshot_offset"].copy(), mask=~rows["exists"]),
-            "checkpoint_epoch": pa.array(rows["epoch"].copy(), mask=~rows["exists"]),
-            "last_control_offset": rows["newest_offset"].copy(),
-            "record_count": np.bincount(links["group"], minlength=len(groups)),
-            "redundant_retained": np.bincount(links["group"][retained], minlength=len(groups)),
-        },
-        schema=CHECKPOINTS,
-    )
+    return table_in_pieces("share_partition_state", chains, key, build_states)

@@ -116,8 +116,7 @@ class _ControlLogReader:
 
     def suspect_at_end(self) -> np.ndarray:
         chains = self._replay.groups
-        lost = max(self._losses.offsets, default=NO_OFFSET)
-        return chains["exists"] & (is_suspect(chains) | (lost > chains["newest_offset"]))
+        return chains["exists"] & is_suspect(chains, self._losses.last)
 
     def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         log, chains = self.log, states.chains

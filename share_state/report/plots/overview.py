@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from share_state.errors import pluralize
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE, to_datetime
-from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import CUTOFF, IN_FLIGHT, STATE, OutputSpec
 from share_state.report.cutoff_text import name_holders

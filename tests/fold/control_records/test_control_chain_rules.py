@@ -7,8 +7,9 @@ import pytest
 
 from share_state.errors import DeclarationError, InputError
 from share_state.fold.draft.control_log import FoldedControlLog, fold_control_log
+from share_state.rules.breaches import ERROR, OFF
 from share_state.rules.findings import judge
-from share_state.rules.registry import ERROR, OFF, Scope, registered, rule
+from share_state.rules.registry import Scope, registered, rule
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_topic_logs
 from tests.fold.control_records.logs import at, checkpoint, control, control_options, delta, log_of, user_data

@@ -9,7 +9,7 @@ from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.offset_history import Explanation, OffsetState, Place, explain
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
-from tests.cli.commands import say
+from tests.cli.commands import run_cli
 from tests.fold.control_records.logs import at, checkpoint, delta, log_of, user_data
 
 RECORDS = {
@@ -79,10 +79,10 @@ def test_another_group_topic_or_partition_is_not_told(log: LogPartition):
 
 def test_the_command_tells_it(log: LogPartition, capfd: pytest.CaptureFixture[str]):
     folder = Path(log.segments[0].path).parent
-    said = say(capfd, "explain", folder, "--group", "G1", "--topic", "orders", "--partition", log.partition,
+    said = run_cli(capfd, "explain", folder, "--group", "G1", "--topic", "orders", "--partition", log.partition,
                "--offset", 110, "--json").json  # fmt: skip
     assert [record["kind"] for record in said["records"]] == ["checkpoint", "delta", "checkpoint", "delta"]
     assert said["sentence"].startswith("Offset 110: acknowledged in delivery 2; below SPSO since ")
     assert said["sentence"].endswith("(record 137), which moved SPSO from 110 to 111.")
-    wrong = say(capfd, "explain", folder, "--group", "G9", "--topic", "orders", "--partition", 0, "--offset", 1)
+    wrong = run_cli(capfd, "explain", folder, "--group", "G9", "--topic", "orders", "--partition", 0, "--offset", 1)
     assert (wrong.code, wrong.err) == (2, "share-state: group G9: not found; there are G1, G2\n")

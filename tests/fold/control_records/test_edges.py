@@ -257,7 +257,7 @@ def lost(result: FoldedControlLog) -> list[tuple[str, str]]:
     return [(row["group_id"], row["severity"]) for row in findings(result).get("BASE_LOST", [])]
 
 
-def test_an_idle_group_whose_checkpoint_retention_removed_is_told_by_whoever_knows_it(tmp_path: Path):
+def test_an_idle_group_whose_checkpoint_was_deleted_is_reported_if_it_is_known(tmp_path: Path):
     log = log_of(tmp_path, at({40: checkpoint("G", 1, 40, 40)}), base=30)
     assert lost(fold_control_log(log)) == []
     index = [ShareSnapshotEntry("G", 40, 1, 40), ShareSnapshotEntry("idle", 20, 1, 20)]

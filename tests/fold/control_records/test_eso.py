@@ -46,6 +46,11 @@ T1 = {
 NOW_TIME = datetime.fromtimestamp(NOW / 1000, UTC)
 
 
+def proof(result: Any) -> Any:
+    """The proof of the cutoff of a fold."""
+    return verify_cutoff(result, Window(), FoldOptions(control=result.options))
+
+
 def folded(folder: Path, found: Mapping[int, Record], *, start: int | None = 0, **options: Any) -> FoldedControlLog:
     """The records folded, in a log that begins at offset 0 (with user data) unless another start is noted."""
     log = log_of(folder, [user_data(0), *at(dict(found))], start=start or None)
@@ -73,7 +78,7 @@ def test_the_first_partition_of_the_example(tmp_path: Path):
     }  # fmt: skip
     assert result.record_count - result.redundant_records == 7
     assert findings(result) == {}
-    assert verify_cutoff(result, Window(), FoldOptions(control=result.options)).differing == ()
+    assert proof(result).differing == ()
 
 
 def test_the_second_partition_of_the_example(tmp_path: Path):
@@ -100,7 +105,7 @@ def test_the_proof_fails_for_a_cutoff_that_is_too_far(tmp_path: Path):
     result = folded(tmp_path, T0)
     position = result.cutoff.schema.get_field_index("cutoff_offset")
     result.cutoff = result.cutoff.set_column(position, "cutoff_offset", pa.array([251]))
-    assert verify_cutoff(result, Window(), FoldOptions(control=result.options)).differing == ("G2:T:0",)
+    assert proof(result).differing == ("G2:T:0",)
 
 
 def test_a_group_without_checkpoint_blocks_cleaning(tmp_path: Path):
@@ -119,7 +124,7 @@ def test_a_group_without_checkpoint_blocks_cleaning(tmp_path: Path):
     assert (lenient.earliest.offset, lenient.earliest.blocked_by, lenient.redundant_records) == (60, ("G4",), 2)
 
 
-def test_groups_without_a_checkpoint_are_named_even_if_they_are_ignored_but_no_group_has_one(tmp_path: Path):
+def test_ignored_groups_without_a_checkpoint_are_named_if_no_group_has_one(tmp_path: Path):
     options = control_options(ignore_uncheckpointed=True)
     result = fold_control_log(folded(tmp_path, {7: delta("G4", 1, 5, [(0, 0, 2, 1)])}).log, options=options)
     (row,) = result.cutoff.to_pylist()
@@ -139,7 +144,7 @@ def test_only_groups_with_a_subscription_count(tmp_path: Path):
     assert result.cutoff["ignored"].to_pylist() == [[{"group_id": "G2", "lost_records": 3}]]
     assert result.redundant_records == 8
     assert result.states.num_rows == 3
-    assert verify_cutoff(result, Window(), FoldOptions(control=result.options)).differing == ()
+    assert proof(result).differing == ()
 
 
 def test_a_topic_without_subscriptions_has_no_cutoff(tmp_path: Path):

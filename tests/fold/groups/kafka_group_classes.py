@@ -7,7 +7,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from py4j.java_gateway import JavaObject, JVMView
 from py4j.protocol import Py4JJavaError
 
 from tests.kafka_classes import RefusedByKafkaError
@@ -120,7 +119,7 @@ class KafkaGroups:
         jars: of that release, kafka-group-coordinator among them.
     """
 
-    def __init__(self, jvm: JVMView, jars: list[Path]) -> None:
+    def __init__(self, jvm: Any, jars: list[Path]) -> None:
         self._jvm = jvm
         self._java = _constructor(jvm, tuple(jars)).newInstance(jvm.java.util.ArrayList().toArray())
 
@@ -158,7 +157,7 @@ class KafkaGroups:
 
 
 @cache
-def _constructor(jvm: JVMView, jars: tuple[Path, ...]) -> JavaObject:
+def _constructor(jvm: Any, jars: tuple[Path, ...]) -> Any:
     urls = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.net.URL"), len(jars))
     for place, jar in enumerate(jars):
         urls[place] = jvm.java.io.File(str(jar)).toURI().toURL()

@@ -246,6 +246,7 @@ def test_a_replay_holds_what_the_latest_record_of_each_key_says(steps):
 
 
 def _as_read(offset: int, one: Record) -> GroupRecord:
+    assert one.key is not None
     return GroupRecord(int.from_bytes(one.key[:2], "big"), offset, NOW, one.key, one.value)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import InputError
-from share_state.pipeline.inputs import ExportPaths, read_group_export
 from share_state.sources.discovery import GROUP_TOPIC, LogPartition, find_group_logs
+from share_state.sources.formats import ExportPaths
+from share_state.sources.input_detection import read_group_export
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.kafka_cluster import KafkaSource
 from share_state.sources.resume_point import digest_of_logs

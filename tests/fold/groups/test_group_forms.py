@@ -7,26 +7,29 @@ GroupMetadataMessageFormatter; and of a log of `classic_groups` below, as `kafka
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.delta.warehouse_place import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups.group_tables import FoldedGroups, fold_groups
 from share_state.fold.groups.sticky import FoldedSticky, fold_sticky
 from share_state.fold.state_log import fold_log
 from share_state.kafka.classic_groups import read_generations
 from share_state.kafka.primitives import partition_for
 from share_state.kafka.text_records import TextRecordError, encode_group_record
-from share_state.pipeline.inputs import Export, ExportPaths, read_export, read_group_export
-from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
+from share_state.pipeline.plan import FoldPlan, GroupInput
+from share_state.pipeline.planning import build_plan
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.share_groups import orphan_share_state
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, find_group_logs, find_logs
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition, find_group_logs, find_logs
 from share_state.sources.dump_text import dump_logs
+from share_state.sources.formats import ExportPaths
+from share_state.sources.input_detection import read_export, read_group_export
 from share_state.spark.sorted_tables import SparkSorter
 from tests.fold.groups.described import scenarios
 from tests.fold.groups.group_tables import both_topics, json_lines, rows_of
@@ -55,7 +58,7 @@ def export(*inputs: Path) -> ExportPaths:
     return ExportPaths([str(one) for one in inputs])
 
 
-def planned(source: Path, *named: Path, **groups: object) -> FoldPlan:
+def planned(source: Path, *named: Path, **groups: Any) -> FoldPlan:
     """The plan of an input whose group side may be named."""
     paths = [str(one) for one in named] or None
     spec = input_spec(OPTIONS, sources=[{"path": str(source)}], groups={"paths": paths} | groups)

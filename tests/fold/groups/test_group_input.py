@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,12 @@ from share_state.fold.groups.group_tables import FoldedGroups
 from share_state.fold.limits import GroupLimits
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.across_logs import name_topics, read_groups
-from share_state.pipeline.inputs import adjacent_group_logs
-from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
+from share_state.pipeline.plan import FoldPlan, GroupInput
+from share_state.pipeline.planning import build_plan
 from share_state.rules.group_context import AuditedGroups
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_group_logs, find_logs
+from share_state.sources.input_detection import adjacent_group_logs
 from share_state.sources.resume_point import digest_of_logs
 from tests.fold.groups.group_writer import T, group_metadata, share_group, write_group_log
 from tests.truth import DATA
@@ -109,7 +111,7 @@ def test_a_log_of_groups_that_vanishes_is_noted_where_only_names_are_read(
         read_groups(plan)
 
 
-def test_the_same_bytes_are_described_the_same_wherever_and_whenever_they_were_copied(exports: Path, tmp_path: Path):
+def test_the_same_bytes_have_the_same_digest_wherever_they_were_copied(exports: Path, tmp_path: Path):
     def digest(folder: Path) -> str:
         return digest_of_logs(adjacent_group_logs([str(folder)], find_logs([str(folder)])))
 
@@ -132,12 +134,12 @@ def test_state_belongs_to_the_partition_that_its_key_hashes_to():
             assert read.knows_state_of(group, T, partition) == (number == home)
 
 
-def test_without_the_number_of_partitions_nothing_is_known_of_state_that_is_not_there():
+def test_without_the_number_of_partitions_missing_state_is_not_reported():
     assert not _audited(state_partitions=frozenset([18])).knows_state_of("G1", T, 0)
     assert _audited().knows_state_of("G1", T, 0)
 
 
-def _audited(**known: object) -> AuditedGroups:
+def _audited(**known: Any) -> AuditedGroups:
     return AuditedGroups(FoldedGroups(), table_schema("share_partition_state").empty_table(), **known)
 
 

@@ -19,9 +19,10 @@ from share_state.fold.groups.group_tables import (
 from share_state.fold.groups.sticky import fold_sticky
 from share_state.fold.state_log import fold_log
 from share_state.kafka.classic_groups import read_generations
+from share_state.rules.breaches import OFF
 from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.registry import OFF, Scope, registered
+from share_state.rules.registry import Scope, registered
 from share_state.rules.share_groups import judge_groups, judge_sticky
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
@@ -210,7 +211,7 @@ def test_partitions_added_while_a_group_has_no_members_are_an_info(tmp_path, age
         assert "4 partitions since 20" in row["message"]
 
 
-def test_a_topic_that_a_group_uses_whole_or_that_was_created_again_is_no_added_partition(tmp_path):
+def test_a_topic_used_whole_or_created_again_is_no_added_partition(tmp_path):
     now = NOW + 3_600_000
     whole = folded(tmp_path / "whole", share_group("G1", {}, ready={T: [0, 1]}))
     assert codes(whole, topics=replace(topics(0), counts=counts(2, NOW)), now_ms=now) == []

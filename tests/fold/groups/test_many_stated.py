@@ -8,9 +8,10 @@ import pytest
 
 from share_state.fold.groups.group_replay import to_pairs
 from share_state.fold.groups.group_tables import FoldedGroups
+from share_state.rules.breaches import OFF
 from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.registry import OFF, Scope, registered
+from share_state.rules.registry import Scope, registered
 from tests.fold.groups.many_stated import EPOCH, TOPICS, many_groups, many_states
 
 LATER = 1_000_000

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.dates import date2num
+from matplotlib.patches import Rectangle
 from pyspark.sql import SparkSession
 
 from share_state import plots
@@ -76,11 +77,16 @@ def test_states_differ_in_grey_and_more_deliveries_are_darker():
         assert all(lightness(one) - lightness(more) > 3.5 for one, more in pairwise(shades))
 
 
+def bars_of(chart: plots.Chart) -> list[Rectangle]:
+    """The bars of a chart."""
+    return [patch for patch in chart.axes[0].patches if isinstance(patch, Rectangle)]
+
+
 def test_deliveries_stack_to_the_records_in_flight(tables: Tables):
     chosen = tables.in_flight.filter(pc.field("group_id") == "dq-off")
     chart = plots.deliveries(chosen, limit=3)
     heights: dict[int, float] = {}
-    for bar in chart.axes[0].patches:
+    for bar in bars_of(chart):
         count = round(bar.get_x() + bar.get_width() / 2)
         heights[count] = heights.get(count, 0) + bar.get_height()
     counted = chosen.group_by("delivery_count").aggregate([("record_count", "sum")]).to_pylist()
@@ -91,7 +97,7 @@ def test_deliveries_stack_to_the_records_in_flight(tables: Tables):
 
 def test_the_cutoff_splits_each_log_where_it_is(tables: Tables):
     chart = plots.cutoffs(tables.cutoff)
-    bars = sorted((bar.get_y(), bar.get_x(), bar.get_width()) for bar in chart.axes[0].patches)
+    bars = sorted((bar.get_y(), bar.get_x(), bar.get_width()) for bar in bars_of(chart))
     rows = tables.cutoff.sort_by("partition").to_pylist()
     expected = []
     for row in rows:
@@ -106,7 +112,7 @@ def test_the_cutoff_splits_each_log_where_it_is(tables: Tables):
 def test_where_nothing_may_be_cleaned_nothing_is_drawn_as_redundant(tables: Tables):
     row = tables.cutoff.to_pylist()[0] | {"cutoff_offset": None, "safe": False, "redundant_records": None}
     chart = plots.cutoffs(pa.Table.from_pylist([row], schema=tables.cutoff.schema))
-    assert [bar.get_width() for bar in chart.axes[0].patches] == [row["log_end_offset"] - row["log_start_offset"], 0]
+    assert [bar.get_width() for bar in bars_of(chart)] == [row["log_end_offset"] - row["log_start_offset"], 0]
     assert "not safe" in chart.axes[0].texts[0].get_text()
 
 

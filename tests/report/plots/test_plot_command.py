@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.cli.main import DONE, UNUSABLE
+from share_state.cli.command import DONE, UNUSABLE
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.plots.overview import draw_plot
@@ -15,7 +15,7 @@ from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.kafka_client import ClientProperties
 from share_state.sources.kafka_cluster import KafkaSource
 from share_state.sources.record_tables import CONSUMED
-from tests.cli.commands import Command, say
+from tests.cli.commands import Command, run_cli
 from tests.sources.formats.tables import table_of
 from tests.truth import DATA
 
@@ -24,8 +24,8 @@ ONE = ("--group", "dq-off", "--topic", "t0", "--partition", "0", "--topics", str
 
 
 @pytest.fixture
-def light(capfd: pytest.CaptureFixture[str]) -> Command:
-    return partial(say, capfd)
+def cli(capfd: pytest.CaptureFixture[str]) -> Command:
+    return partial(run_cli, capfd)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def light(capfd: pytest.CaptureFixture[str]) -> Command:
     ],
 )
 def test_each_picture_is_drawn_and_says_what_it_shows(
-    light: Command, tmp_path: Path, what: str, options: tuple[str, ...], says: str
+    cli: Command, tmp_path: Path, what: str, options: tuple[str, ...], says: str
 ):
     out = tmp_path / "picture.html"
-    said = light("plot", what, str(DLQ), *options, "--out", str(out))
+    said = cli("plot", what, str(DLQ), *options, "--out", str(out))
     assert said.code == DONE, said.err
     assert says in said.out
     assert says in out.read_text(encoding="utf-8")
@@ -68,16 +68,16 @@ def test_a_chart_over_time_of_a_live_cluster_is_that_of_its_segments(what: str):
     assert draw_plot(what, live, chosen).says == draw_plot(what, plan, chosen).says
 
 
-def test_as_of_a_moment_the_picture_ends_there(light: Command, tmp_path: Path):
+def test_as_of_a_moment_the_picture_ends_there(cli: Command, tmp_path: Path):
     out = str(tmp_path / "w.svg")
-    said = light("plot", "offsets", str(DLQ), *ONE, "--as-of-time", "2026-11-21T04:48:59Z", "--out", out, "--json")
+    said = cli("plot", "offsets", str(DLQ), *ONE, "--as-of-time", "2026-11-21T04:48:59Z", "--out", out, "--json")
     assert said.code == DONE, said.err
     assert said.json["file"] == out
     assert "before the end at 113" in said.json["says"]
 
 
-def test_the_picture_of_a_stall_ends_with_the_log(light: Command, tmp_path: Path):
-    said = light("plot", "window", str(DLQ), *ONE, "--out", str(tmp_path / "w.svg"), "--json")
+def test_the_picture_of_a_stall_ends_with_the_log(cli: Command, tmp_path: Path):
+    said = cli("plot", "window", str(DLQ), *ONE, "--out", str(tmp_path / "w.svg"), "--json")
     # Its own last record is of 04:49:00; other groups go on in the same log.
     assert "From 2026-11-21 04:48:55 to 2026-11-21 04:49:55 UTC" in said.json["says"]
 
@@ -95,10 +95,10 @@ def test_the_picture_of_a_stall_ends_with_the_log(light: Command, tmp_path: Path
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_and_leaves_no_file(
-    light: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], told: str
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], told: str
 ):
     monkeypatch.chdir(tmp_path)
-    said = light("plot", *arguments)
+    said = cli("plot", *arguments)
     assert said.code == UNUSABLE
     assert told in said.err
     assert len(said.err.splitlines()) == 1

@@ -10,8 +10,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from py4j.java_gateway import JavaObject, JVMView
-
 from share_state.simulator.state_values import StateKey
 from share_state.simulator.types import StateWrite
 from tests.simulator.logs.conversations import Request
@@ -140,7 +138,7 @@ _numbers = count()
 
 
 def answers(
-    jvm: JVMView, jars: list[Path], asked: list[tuple[int, Request]], updates_per_snapshot: int
+    jvm: Any, jars: list[Path], asked: list[tuple[int, Request]], updates_per_snapshot: int
 ) -> list[tuple[dict[str, Any] | None, list[tuple[bytes, bytes | None]]]]:
     """What a fresh coordinator of Kafka does with requests.
 
@@ -194,7 +192,7 @@ def _fields(method: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
 
 
 @cache
-def _constructor(jvm: JVMView, jars: tuple[Path, ...]) -> JavaObject:
+def _constructor(jvm: Any, jars: tuple[Path, ...]) -> Any:
     """The constructor of the Java above, compiled against one release."""
     urls = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.net.URL"), len(jars))
     for place, jar in enumerate(jars):

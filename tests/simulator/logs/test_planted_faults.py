@@ -11,8 +11,9 @@ from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
 from share_state.fold.state_log import fold_log
 from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
+from share_state.rules.breaches import INFO
 from share_state.rules.findings import judge, judge_records
-from share_state.rules.registry import INFO, registered
+from share_state.rules.registry import registered
 from share_state.simulator.faults import ALL, FAULTS
 from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import SimulationError
@@ -23,7 +24,7 @@ from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
 UPDATES_PER_SNAPSHOT = 20
 LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT, writer_version="4.4")
 # Small enough for several segments, short enough for seconds.
-SMALL = {"seed": 3, "groups": 36, "minutes": 2, "state_partitions": 40, "segment_bytes": 3_000}
+SMALL: dict[str, Any] = {"seed": 3, "groups": 36, "minutes": 2, "state_partitions": 40, "segment_bytes": 3_000}
 # True of a history without a fault: some groups have records that nobody can process, or members that crash with
 # records in hand; and no record of the draft tells that a group was made again or its offsets were set back.
 TRUE_OF_THEM = {
@@ -53,7 +54,7 @@ Broken = tuple[Simulation, list[dict[str, Any]]]
 
 
 def broken(folder: Path, dialect: str) -> Broken:
-    limits = {"updates_per_snapshot": UPDATES_PER_SNAPSHOT, "checkpoint_every": 5}
+    limits: dict[str, Any] = {"updates_per_snapshot": UPDATES_PER_SNAPSHOT, "checkpoint_every": 5}
     return simulate(folder, dialect=dialect, faults=[ALL], **limits, **SMALL), findings(folder)
 
 
@@ -115,7 +116,7 @@ def test_the_same_history_without_a_fault_causes_no_finding(tmp_path, dialect):
 
 
 def test_what_was_planted_stands_beside_the_logs(tmp_path):
-    small = SMALL | {"groups": 8, "minutes": 1, "faults": ["start-offset-regression", "crc-mismatch"]}
+    small: dict[str, Any] = SMALL | {"groups": 8, "minutes": 1, "faults": ["start-offset-regression", "crc-mismatch"]}
     done = simulate(tmp_path, **small)
     lines = [json.loads(line) for line in (tmp_path / "faults.jsonl").read_text().splitlines()]
     assert [line["finding"] for line in lines] == ["START_OFFSET_REGRESSION", "CRC_MISMATCH"]
@@ -132,7 +133,7 @@ def test_what_was_planted_stands_beside_the_logs(tmp_path):
 
 
 def test_the_same_seed_plants_the_same_faults(tmp_path):
-    small = SMALL | {"groups": 8, "minutes": 1}
+    small: dict[str, Any] = SMALL | {"groups": 8, "minutes": 1}
     first, second = (simulate(tmp_path / name, faults=[ALL], **small) for name in ("first", "second"))
     assert first.planted == second.planted
 

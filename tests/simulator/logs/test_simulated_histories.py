@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_a_history_folds_to_its_truth(tmp_path, given):
         assert json.loads((tmp_path / "redundant.json").read_text())[0]["logStartOffset"] > 0
 
 
-def told_before(history: list[dict[str, Any]], ends: dict[int, int]) -> dict[Key, dict[str, Any]]:
+def told_before(history: list[dict[str, Any]], ends: Mapping[int | None, int]) -> dict[Key, dict[str, Any]]:
     """The last line of each live share-partition of a history, among the records before the offsets."""
     last: dict[Key, dict[str, Any]] = {}
     for line in history:
@@ -230,7 +231,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("dialect", [STATE, CONTROL, "both"])
 def test_the_same_seed_gives_the_same_bytes_and_so_do_the_events_alone(tmp_path, dialect):
-    asked = {"dialect": dialect, "state_partitions": 3, "seed": 7}
+    asked: dict[str, Any] = {"dialect": dialect, "state_partitions": 3, "seed": 7}
     first = simulate(tmp_path / "first", groups=8, minutes=1, **asked)
     again = simulate(tmp_path / "again", groups=8, minutes=1, **asked)
     other = simulate(tmp_path / "other", groups=8, minutes=1, **(asked | {"seed": 8}))

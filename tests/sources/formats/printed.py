@@ -50,6 +50,7 @@ def _record_line(batch: Batch, number: int, early: bool) -> str:
     record, offset = batch.records[number], batch.base_offset + number
     stamp = "LogAppendTime" if batch.attributes & 8 else "CreateTime"
     time = batch.max_timestamp if batch.attributes & 8 else batch.base_timestamp + record.time_delta
+    assert record.key is not None
     size = -1 if record.value is None else len(record.value)
     front = (
         f"| offset: {offset} {stamp}: {time} keySize: {len(record.key)} valueSize: {size} sequence: -1 headerKeys: []"
@@ -71,6 +72,7 @@ def _record_line(batch: Batch, number: int, early: bool) -> str:
 
 
 def _printed(record: Record, early: bool) -> dict[str, Any]:
+    assert record.key is not None
     kind, releases = struct.unpack_from(">h", record.key)[0], "4.0" if early else "4.1+"
     name = _NAMES[_KINDS[kind]]
     key, _ = decode(layout(f"{name}_key", releases), record.key)

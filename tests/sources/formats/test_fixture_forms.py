@@ -8,11 +8,11 @@ from deltalake import write_deltalake
 
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
-from share_state.pipeline.inputs import detect_format
+from share_state.rules.breaches import ERROR
 from share_state.rules.findings import judge, judge_records
-from share_state.rules.registry import ERROR
 from share_state.sources.console_text import console_log
 from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.input_detection import detect_format
 from tests.sources.formats.tables import BY_KEY, PLACES, SIZES, found, shuffled, table_of, tables_of, write
 from tests.truth import DATA, scenarios
 
@@ -53,7 +53,8 @@ def test_a_table_folds_to_the_tables_of_the_segments(scenario: Path, tmp_path: P
         expected, told = tables_of(segments, without=without), tables_of(rows, without=without)
         if held[log.partition].start_is_recorded:
             # A consumer never gets what lies before the log start, and a broker's loader reads the batch that holds it.
-            told.pop("findings"), expected.pop("findings")
+            told.pop("findings")
+            expected.pop("findings")
         assert told == expected
         assert rows.cutoff.select(SIZES).to_pylist() == [dict.fromkeys(SIZES)]
 

@@ -14,14 +14,15 @@ from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
-from share_state.pipeline.inputs import ExportPaths, read_export
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.task import FINDINGS, STATE, OutputSpec
 from share_state.sources import table_plan
 from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.formats import ExportPaths
+from share_state.sources.input_detection import read_export
 from share_state.spark.sorted_tables import SparkSorter
 from share_state.spark.spark_executor import SparkExecutor
-from tests.cli.commands import Command, say
+from tests.cli.commands import Command, run_cli
 from tests.profiles import EXECUTORS, IN_SPARK
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.sources.object_stores.test_s3_forms import json_lines
@@ -49,7 +50,7 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
 def command(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Command:
     if request.param == IN_SPARK:
         request.getfixturevalue("spark")
-    return partial(say, capfd)
+    return partial(run_cli, capfd)
 
 
 def _found(spark: SparkSession, path: Path) -> list[LogPartition]:

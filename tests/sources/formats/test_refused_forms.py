@@ -14,7 +14,7 @@ import pytest
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.state_log import fold_log
-from share_state.pipeline.inputs import detect_format
+from share_state.sources.input_detection import detect_format
 from tests.kafka.batches import Batch, consecutive, key
 from tests.log_writer import snapshot, tombstone, update
 from tests.sources.formats.printed import console_text, dump_text
@@ -260,7 +260,7 @@ def test_two_forms_at_once(tmp_path: Path):
 
 
 def test_a_form_that_is_not_known():
-    with pytest.raises(ShareStateError, match="--format csv: give one of auto, segments, table, dump-log"):
+    with pytest.raises(ShareStateError, match="--format csv: give one of auto, console-json, dump-log"):
         input_spec(OPTIONS, sources=[{"path": "x", "format": "csv"}])
 
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.state_log import FoldedLog, fold_log
-from share_state.pipeline.inputs import detect_format
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
+from share_state.sources.input_detection import detect_format
 from tests.kafka.batches import NOW, Batch, Record, consecutive, in_bytes, key, log_of
 from tests.log_writer import batch, snapshot, tombstone, update
 from tests.sources.formats.printed import console_text, dump_text

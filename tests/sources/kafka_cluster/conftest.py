@@ -53,9 +53,9 @@ def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.Te
     """The tables of the broker, read over its secured listener."""
     folder = tmp_path_factory.mktemp("lake")
     live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", folder))
-    work = FoldPlan(
-        logs=live.logs, options=FoldOptions(topics=live.topics, partition_count=PartitionCount(live.state_partitions))
-    )
+    assert live.topics is not None
+    options = FoldOptions(topics=live.topics, partition_count=PartitionCount(live.state_partitions))
+    work = FoldPlan(logs=live.logs, options=options)
     run_reconstruct(SparkExecutor(spark), work, str(folder / "live"))
     return str(folder / "live")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import InputError, SetupError
-from share_state.pipeline.inputs import find_cluster_address
+from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.kafka_client import (
     ClientProperties,
     bootstrap_servers,

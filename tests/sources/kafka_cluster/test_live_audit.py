@@ -12,14 +12,14 @@ from share_state.config.input_spec import KEYS
 from share_state.config.loading import settings_for
 from share_state.config.model import config_fingerprint
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import GROUP_TABLES
+from share_state.delta.warehouse_place import GROUP_TABLES
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Executor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.result import RunResult
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.live_record_times import LiveRecordTimes
-from tests.cli.commands import say
+from tests.cli.commands import run_cli
 from tests.profiles import driver_alone
 from tests.sources.kafka_cluster.broker import PASSWORDS, allowed, properties_of
 from tests.sources.kafka_cluster.workload import Workload
@@ -67,7 +67,7 @@ def _contents(tables: CommittedTables) -> list[list[str]]:
 def test_the_oldest_unfinished_records_are_read_from_the_topics(worked: Workload, tmp_path: Path, capfd) -> None:
     """What the records of the topics say, read from the segments of the broker."""
     source = f"kafka://{worked.broker.address}"
-    said = say(capfd, "audit", source, "--out", tmp_path / "lake", "--quiet", "--limit", "retention_ratio=1e-9")
+    said = run_cli(capfd, "audit", source, "--out", tmp_path / "lake", "--quiet", "--limit", "retention_ratio=1e-9")
     assert said.code in (0, 1), said
     tables = CommittedTables(str(tmp_path / "lake"))
     rows = tables.read("share_partition_history").to_pylist()

@@ -123,7 +123,7 @@ def test_a_broker_that_went_on_is_not_at_fault(
     work = FoldPlan(
         live.logs,
         windows,
-        options=FoldOptions(topics=live.topics, partition_count=PartitionCount(live.state_partitions)),
+        options=FoldOptions(topics=live.topics or Topics(), partition_count=PartitionCount(live.state_partitions)),
     )
     run_reconstruct(tasks, work, str(tmp_path / "earlier"))
     found = compare(str(tmp_path / "earlier"), told)

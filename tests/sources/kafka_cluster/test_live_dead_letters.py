@@ -147,7 +147,7 @@ def test_exactly_the_records_whose_dead_letters_failed_are_lost(
         assert text in capfd.readouterr().out
 
 
-def test_a_dead_letter_topic_without_a_leader_loses_records_which_show_once_it_is_back(broker: Broker, tmp_path: Path):
+def test_records_lost_by_a_leaderless_dead_letter_topic_show_once_it_is_back(broker: Broker, tmp_path: Path):
     admin, address = AdminClient({"bootstrap.servers": broker.address, "log_level": 0}), broker.address
 
     def leader() -> int:

@@ -9,10 +9,10 @@ from confluent_kafka.admin import AclOperation
 import share_state
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import GROUP_TABLES
+from share_state.delta.warehouse_place import GROUP_TABLES
 from share_state.fold.groups.group_tables import fold_groups
 from share_state.pipeline.executor import Executor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.report.show import describe_groups
 from share_state.sources import kafka_admin

@@ -25,8 +25,10 @@ from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.across_logs import EXTENDED
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import Executor, LocalExecutor
-from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.stream_fold import StreamFold, checkpoint_of
 from share_state.pipeline.task import STATE

@@ -15,8 +15,8 @@ from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.pipeline.plan import build_plan
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import find_logs
-from share_state.sources.kafka_cluster import read_cluster, topic_id_text
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.kafka_cluster import KafkaSource, read_cluster, topic_id_text
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import read_topics
 from tests.sources.kafka_cluster.workload import A_PARTITION, TOPICS, Workload
@@ -59,9 +59,16 @@ def test_what_is_in_flight_is_of_every_kind(worked: Workload) -> None:
     assert {row["state"] for row in ranges} >= {"AVAILABLE", "ACKNOWLEDGED", "ARCHIVED"}
 
 
+def source_of(log: LogPartition) -> KafkaSource:
+    """How a log partition of a cluster is read."""
+    assert isinstance(log.source, KafkaSource)
+    return log.source
+
+
 @pytest.mark.broker
 def test_names_and_ends_come_from_the_cluster(worked: Workload) -> None:
     live = read_cluster(f"kafka://{worked.broker.address}")
+    assert live.topics is not None
     names = {row["topic_id"]: row["topic"] for row in live.topics.names.to_pylist()}
     ends = {(names[row["topic_id"]], row["partition"]): row["end_offset"] for row in live.topics.ends.to_pylist()}
     ends = {place: end for place, end in ends.items() if place[0] in TOPICS}  # other tests may make their own
@@ -110,13 +117,13 @@ def test_a_cluster_precedes_the_topics_file(worked: Workload, tmp_path: Path) ->
 @pytest.mark.broker
 def test_records_that_come_later_are_left_out(worked: Workload) -> None:
     live, folders = read_cluster(f"kafka://{worked.broker.address}"), find_logs([str(worked.broker.logs)])
-    log, folder = max(zip(live.logs, folders, strict=True), key=lambda pair: pair[0].source.end_offset)
-    until = log.source.end_offset // 2
-    earlier = fold_log(
-        replace(log, source=replace(log.source, end_offset=until)), options=FoldOptions(topics=live.topics)
-    )
+    log, folder = max(zip(live.logs, folders, strict=True), key=lambda pair: source_of(pair[0]).end_offset)
+    assert live.topics is not None
+    source, options = source_of(log), FoldOptions(topics=live.topics)
+    until = source.end_offset // 2
+    earlier = fold_log(replace(log, source=replace(source, end_offset=until)), options=options)
     assert earlier.next_offset == until > 0
-    assert earlier.states.equals(fold_log(folder, Window(until_offset=until), FoldOptions(topics=live.topics)).states)
+    assert earlier.states.equals(fold_log(folder, Window(until_offset=until), options).states)
 
 
 def test_a_topic_id_is_written_as_kafka_writes_it() -> None:

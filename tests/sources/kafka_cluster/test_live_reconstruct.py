@@ -7,13 +7,14 @@ from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
 from share_state.fold.fold_options import FoldOptions
-from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.task import RESULTS, OutputSpec
 from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_cluster import read_cluster
 from share_state.sources.partition_count import PartitionCount
+from share_state.sources.topics import Topics
 from share_state.spark.spark_executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
 from tests.sources.kafka_cluster.test_live_reading import SIZES
@@ -28,7 +29,7 @@ def test_the_warehouse_of_a_cluster_is_that_of_its_segments(worked: Workload, wa
     live = read_cluster(f"kafka://{worked.broker.address}")
     logs = find_logs([str(worked.broker.logs)])
     plan = FoldPlan(
-        logs, options=FoldOptions(topics=live.topics, partition_count=PartitionCount(live.state_partitions))
+        logs, options=FoldOptions(topics=live.topics or Topics(), partition_count=PartitionCount(live.state_partitions))
     )
     run_reconstruct(LocalExecutor(), plan, str(tmp_path / "lake"))
     ours, theirs = CommittedTables(warehouse), CommittedTables(str(tmp_path / "lake"))

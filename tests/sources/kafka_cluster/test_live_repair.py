@@ -23,6 +23,7 @@ from share_state.simulator.state_values import DurableState, StateKey, StateReco
 from share_state.simulator.types import StateBatch, find_release
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, carry_out, properties_of, running
+from tests.warehouses import arrow
 
 pytestmark = pytest.mark.broker
 
@@ -48,7 +49,7 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tools: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running(tmp_path_factory.mktemp("broker")) as broker:
-        yield Cluster(broker.address, broker, tools | {"BOOTSTRAP": broker.address})
+        yield Cluster(broker.address, broker, {**tools, "BOOTSTRAP": broker.address})
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ def test_the_cutoff_advances_as_foretold_without_an_unused_group(cluster: Cluste
     carry_out(cluster.environment, tmp_path / "plan.sh", f"{number}.{place}")
     group = Group(cluster, one["group_id"], one["topic"], 0)
     assert group.state()[0] is None
-    cutoffs = share_state.cutoff(source).to_pylist()
+    cutoffs = arrow(share_state.cutoff(source)).to_pylist()
     (cutoff,) = (row["cutoff_offset"] for row in cutoffs if row["partition"] == one["state_partition"])
     assert (one["now"]["cutoff"] or 0) < cutoff == option["effect"]["cutoff"]
 
@@ -317,7 +318,7 @@ def test_state_that_its_group_has_lost_or_left_and_state_that_no_leader_loads(
     """No client can bring a group there, so the records that say so are written to the broker's own topics."""
     names = ("orphan", "deleting", "unloadable")
     with running(tmp_path) as broker:
-        cluster = Cluster(broker.address, broker, tools | {"BOOTSTRAP": broker.address})
+        cluster = Cluster(broker.address, broker, {**tools, "BOOTSTRAP": broker.address})
         groups = {name: Group(cluster, name, f"topic.{name}", 20) for name in names}
         for group in groups.values():
             group.create()

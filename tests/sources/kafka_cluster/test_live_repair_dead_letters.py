@@ -62,7 +62,7 @@ def test_what_waits_in_archiving_finishes_as_foretold(tools: Mapping[str, str], 
         assert refused["trouble"] == "DLQ_UNUSABLE"
         assert "does not set errors.deadletterqueue.group.enable=true" in refused["sentence"]
         assert [option["action"] for option in refused["options"]] == ["FIX_DLQ"]
-        carry_out(tools | {"BOOTSTRAP": broker.address, "DLQ_TOPIC": "dlq.refuses"}, tmp_path / "refused.sh", "1.1")
+        carry_out({**tools, "BOOTSTRAP": broker.address, "DLQ_TOPIC": "dlq.refuses"}, tmp_path / "refused.sh", "1.1")
         # What was archived before is lost; the next rejected records get their dead letters.
         _reject_some(broker.address, "refused")
         _until(lambda: _dead_letters(broker.address, "dlq.refuses") == 3)

@@ -17,8 +17,8 @@ from share_state.cli.main import run
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.plan import build_plan
+from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.spark.data_source import register

@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
@@ -105,6 +107,6 @@ def _from_the_earliest(group: str) -> ConfigResource:
     return ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=[entry])
 
 
-def _done(asked: dict[object, object]) -> None:
+def _done(asked: dict[Any, Future[Any]]) -> None:
     for future in asked.values():
-        future.result(_PATIENCE)  # pyright: ignore[reportAttributeAccessIssue]
+        future.result(_PATIENCE)

@@ -5,8 +5,10 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
@@ -15,14 +17,15 @@ import share_state
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
-from share_state.pipeline.inputs import AUTO, ExportPaths, RowSorter, read_export
 from share_state.sources import table_plan
 from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.formats import AUTO, ExportPaths, RowSorter
+from share_state.sources.input_detection import read_export
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots, write_share_snapshots
 from share_state.sources.topics import read_subscriptions, read_topics
 from share_state.spark import sorted_tables as inputs
 from share_state.spark.sorted_tables import SparkSorter
-from tests.cli.commands import say
+from tests.cli.commands import run_cli
 from tests.profiles import nightly
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.sources.object_stores.s3 import BUCKET, put
@@ -92,7 +95,7 @@ def test_a_folder_of_texts(s3: str):
 
 def test_parquet_files_in_folders_that_are_columns(s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path):
     for log in logs:
-        own = table.filter(pa.compute.field("partition") == log.partition).drop_columns("partition")
+        own = table.filter(pc.field("partition") == log.partition).drop_columns("partition")
         write(own, tmp_path / f"partition={log.partition}" / "rows.parquet", row_group=100)
     is_same(found(put(s3, tmp_path, "tables/parquet")), logs)
 
@@ -121,7 +124,7 @@ def test_compressed_json_lines_go_through_spark(
     no_disk: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
 ):
     for log, (ending, codec) in zip(logs, {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}.items(), strict=True):
-        own = shuffled(table.filter(pa.compute.field("partition") == log.partition))
+        own = shuffled(table.filter(pc.field("partition") == log.partition))
         plain = json_lines(own.drop_columns("partition"), tmp_path / f"rows/partition={log.partition}/part-0.json")
         with pa.output_stream(f"{plain}.{ending}", compression=codec) as stream:
             stream.write(plain.read_bytes())
@@ -160,7 +163,8 @@ def test_spark_reads_with_a_client_of_its_own_what_must_be_sorted(
     json_lines(shuffled(table), rows) if form == "json" else write(shuffled(table), rows, row_group=64)
     monkeypatch.setattr(table_plan, "MAX_OVERLAP", 1 << 10)
     monkeypatch.setattr(inputs, "_read_in_tasks", lambda *_: pytest.fail("read by Arrow"))
-    hadoop = s3_spark.sparkContext._jsc.hadoopConfiguration()
+    context: Any = s3_spark.sparkContext._jsc
+    hadoop = context.hadoopConfiguration()
     settings = {
         "fs.s3.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
         "fs.s3.impl.disable.cache": "true",
@@ -217,7 +221,7 @@ def test_files_that_go_with_an_input(s3: str, tmp_path: Path):
 def _writes_the_same_tables(s3: str, capfd: pytest.CaptureFixture[str], local: Path, folder: Path) -> None:
     stored = put(s3, local, f"reconstructed/{folder.name}/{local.name}")
     for given, lake in ((local, "local"), (stored, "stored")):
-        assert say(capfd, "reconstruct", given, "--out", folder / lake).code == 0
+        assert run_cli(capfd, "reconstruct", given, "--out", folder / lake).code == 0
     one, other = (CommittedTables(str(folder / lake)) for lake in ("local", "stored"))
     assert one.run["records"] == other.run["records"] > 0
     for name in ("share_partition_state", "in_flight"):
@@ -250,6 +254,6 @@ def test_commands_without_spark(s3: str, command: str, capfd: pytest.CaptureFixt
         "diff": ["--as-of-offset", "0=100"],
     }[command]  # fmt: skip
     stored = put(s3, CHAOS, "segments/chaos")
-    there, here = (say(capfd, command, given, *arguments) for given in (stored, CHAOS))
+    there, here = (run_cli(capfd, command, given, *arguments) for given in (stored, CHAOS))
     assert there.code == here.code == 0
     assert there.out == here.out

@@ -11,8 +11,8 @@ from deltalake import write_deltalake
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.sources.discovery import find_logs
-from share_state.sources.object_stores import delta_storage_options, parse_address
-from tests.cli.commands import say
+from share_state.stores.object_stores import delta_storage_options, parse_address
+from tests.cli.commands import run_cli
 from tests.sources.formats.tables import found, table_of
 from tests.sources.object_stores.s3 import BUCKET, KEY_ID, SECRET, checking_who_asks, cutting, put
 from tests.truth import DATA
@@ -37,7 +37,7 @@ def delta(s3_address: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def refused(capfd: pytest.CaptureFixture[str]):
     def said(*arguments: object) -> str:
-        done = say(capfd, *arguments)
+        done = run_cli(capfd, *arguments)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("share-state: ")
         assert done.err.count("\n") == 1

@@ -84,7 +84,7 @@ def submitted(cluster: Cluster, installed: Installed, tmp_path_factory: pytest.T
     return folder / "lake", done.stdout
 
 
-def test_spark_submit_with_the_wheel_and_no_other_package_writes_the_tables_of_make_demo(
+def test_spark_submit_with_only_the_wheel_writes_the_tables_of_make_demo(
     cluster: Cluster, submitted: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, no_session: None
 ):
     del no_session
@@ -103,7 +103,7 @@ def test_spark_submit_with_the_wheel_and_no_other_package_writes_the_tables_of_m
 
 
 @nightly("a second job")
-def test_a_job_runs_the_wheel_that_was_shipped_and_compiles_nothing_that_the_one_before_has_compiled(
+def test_a_job_runs_the_shipped_wheel_and_compiles_nothing_again(
     cluster: Cluster, installed: Installed, submitted: tuple[Path, str], tmp_path: Path
 ):
     del submitted

@@ -1,4 +1,4 @@
-"""Paths of inputs: `pathlib.Path` for local files, `StorePath` for addresses such as s3://bucket/folder.
+"""Object stores: `StorePath` is the path of an address such as s3://bucket/folder; `paths` has paths of either kind.
 
 `StorePath` has the methods of `pathlib.Path` that reading needs, over pyarrow's file systems. fsspec and
 universal-pathlib would not replace it: over pyarrow they list folder by folder without a cache (7 requests instead of 1
@@ -10,14 +10,13 @@ import io
 import os
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -27,14 +26,25 @@ from share_state.errors import InputError
 SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
 """Schemes that pyarrow supports; others need fsspec with the package for the scheme."""
 
+
 _CONNECT_SECONDS, _ATTEMPTS, _RETRY_SECONDS = 5, 3, 20
 """Time limit of a connection, number of attempts, and time limit of all of them."""
 
+
 _REGION = "us-east-1"
+
+
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
+
+
 _SECRET_IN_QUERY = re.compile(r"[?&](access_key|secret_key|session_token|sig|token)=")
+
+
 _SETTINGS = re.compile(r"AWS_|AZURE_|GOOGLE_|HADOOP_|CLASSPATH")
+
+
 _SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SIGNATURE")
+
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) of a user with access",
@@ -43,7 +53,10 @@ _CREDENTIALS = {
 }
 """How to get access, by scheme; s3a and abfss are other names of the same stores."""
 
+
 _NOT_FOUND_TEXT = "no such file or folder; check its name"
+
+
 _ERROR_TEXTS = {
     r"NO_SUCH_BUCKET|bucket does not exist|ContainerNotFound": "no such bucket; check its name",
     r"NO_SUCH_KEY|Path does not exist|RESOURCE_NOT_FOUND|BlobNotFound|No such file": _NOT_FOUND_TEXT,
@@ -57,6 +70,7 @@ _ERROR_TEXTS = {
     r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE": ("the store does not respond; retry later"),
 }
 """Pattern of a store's message -> reason and fix; the first match is used."""
+
 
 _ACCESS_DENIED = re.compile(
     r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|InvalidAccessKeyId|SIGNATURE|Signature|HTTP status 40[13]"
@@ -256,7 +270,7 @@ def read_errors(path: object, fix: str = "check its permissions") -> Iterator[No
         yield
     except (OSError, pa.ArrowException, StoreUnavailableError) as error:
         address = str(path)
-        if "://" in address and not address.startswith(_LOCAL):
+        if "://" in address and not address.startswith(LOCAL_SCHEME):
             raise store_error(address, error) from None
         if not isinstance(error, OSError):
             raise
@@ -271,7 +285,9 @@ class FileStat(NamedTuple):
 
 
 class StorePath:
-    """A file or folder of a store, with the methods of `pathlib.Path` that reading needs.
+    """A file or folder of a store.
+
+    Size: one method per method of `pathlib.Path` that reading needs.
 
     A folder caches its listing, so use an instance for one search only. Methods raise InputError if an address is
     invalid, or the store fails or denies access.
@@ -476,93 +492,4 @@ class StorePath:
 _NOT_FOUND = pafs.FileInfo("", pafs.FileType.NotFound)
 
 
-InputPath = Path | StorePath
-"""A file or folder; tasks receive its string."""
-
-_LOCAL = "file://"
-
-
-def regular_path(path: InputPath) -> InputPath:
-    """Return the path, unless it is a pipe or a device, which may block or never end.
-
-    Raises:
-        InputError: if it is a pipe or a device, or its name is not UTF-8.
-    """
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{str(path)!r}: the name is not UTF-8, so no table can hold it; rename it") from None
-    if isinstance(path, Path) and not path.is_file() and not path.is_dir() and path.exists():
-        raise InputError(f"{path}: a pipe or a device; give a file")
-    return path
-
-
-def to_path(text: str) -> InputPath:
-    """Convert a path or address.
-
-    Raises:
-        InputError: if it is an invalid address.
-    """
-    path = normalize_address(text)
-    if "\0" in path:
-        raise InputError(f"{text}: a path holds no NUL character; remove it")
-    return Path(path) if "://" not in path else StorePath.at(path)
-
-
-def normalize_address(text: str) -> str:
-    """A path or address as the commands use it: the scheme in lower case, a file:// address as a path."""
-    text = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*://", lambda scheme: scheme[0].lower(), text)
-    return unquote(text.removeprefix(_LOCAL)) if text.startswith(_LOCAL) else text
-
-
-def absolute_address(text: str) -> str:
-    """A path from the root of the file system, without `..`; an address as it is, without a slash at its end."""
-    if "://" in text:
-        return text.rstrip("/")
-    path = Path(text).absolute()
-    if ".." not in path.parts:
-        return str(path)
-    # After a symbolic link, `..` is the parent of its target; links after the last `..` keep their names.
-    rest = len(path.parts) - path.parts[::-1].index("..")
-    return str(Path(*path.parts[:rest]).resolve().joinpath(*path.parts[rest:]))
-
-
-def expand_paths(text: str) -> list[InputPath]:
-    """The existing file or folder of this name, or else all paths that match it as a pattern, sorted.
-
-    Raises:
-        OSError: if a local folder cannot be read.
-        InputError: if a store fails or denies access.
-    """
-    path = to_path(text)
-    if path.exists():
-        return [regular_path(path)]
-    if isinstance(path, StorePath):
-        path.check_bucket()
-    if not glob.has_magic(text):
-        return []
-    if isinstance(path, StorePath):
-        return list(path.expand())
-    return [regular_path(Path(match)) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  may be absolute
-
-
-def read_head(file: InputPath, size: int) -> bytes:
-    """The first bytes of a file.
-
-    Raises:
-        OSError: if a local file cannot be read.
-        InputError: if it is a pipe or a device, or a store fails or denies access.
-    """
-    regular_path(file)
-    with file.open("rb", buffering=0) as opened, read_errors(file) if isinstance(file, StorePath) else nullcontext():
-        return opened.read(size)
-
-
-def parquet_source(text: str) -> "str | pa.NativeFile":
-    """A file for pyarrow's Parquet reader.
-
-    Raises:
-        InputError: if a store fails or denies access.
-    """
-    path = to_path(text)
-    return path.source() if isinstance(path, StorePath) else str(path)
+LOCAL_SCHEME = "file://"

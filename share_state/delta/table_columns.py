@@ -1,0 +1,78 @@
+"""The columns of rows and tables: what a table lacks, and rows in the order of a table's columns."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from share_state.errors import WarehouseError
+from share_state.schema.declarations import table_schema
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+_BATCH_BYTES = 16 << 20
+"""delta-rs keeps the order of rows within a batch only; most tables are one batch."""
+
+
+def missing_columns(table: str, path: str, existing: "DeltaTable") -> list[str]:
+    """The declared columns that a table lacks.
+
+    Raises:
+        WarehouseError: if another program wrote it.
+    """
+    declared, found = table_schema(table), pa.schema(existing.schema())
+    foreign = [name for name in found.names if name not in declared.names and not found.field(name).nullable]
+    # A table that share_state wrote has at least the first column.
+    foreign += found.names[: declared.names[0] not in found.names]
+    foreign += [one.name for one in declared if one.name in found.names and not _is_same(one, found.field(one.name))]
+    if foreign:
+        raise WarehouseError(
+            f"{path}: another table is here (with the column {foreign[0]} {found.field(foreign[0]).type}); "
+            f"give an empty folder"
+        )
+    return [name for name in declared.names if name not in found.names]
+
+
+def _is_same(declared: pa.Field, found: pa.Field) -> bool:
+    """Whether Delta stores both types alike, whatever Arrow calls their parts."""
+    from deltalake import Schema  # noqa: PLC0415  slow to import
+
+    return Schema.from_arrow(pa.schema([pa.field("x", declared.type)])) == Schema.from_arrow(
+        pa.schema([pa.field("x", found.type)])
+    )
+
+
+class RowStream:
+    """Rows with the columns of a table, in its order; those that the rows lack are null.
+
+    Attributes:
+        reader: reads the rows; texts are dictionaries if they are in the first rows, which is faster to write.
+        error: what their source raised.
+    """
+
+    def __init__(self, rows: Iterable[pa.Table], schema: pa.Schema) -> None:
+        pieces = iter(rows)
+        first = next(pieces, schema.empty_table())
+        encoded = {one.name: one.type for one in first.schema if pa.types.is_dictionary(one.type)}
+        self._schema = pa.schema([one.with_type(encoded.get(one.name, one.type)) for one in schema])
+        self.error: Exception | None = None
+        self.reader = pa.RecordBatchReader.from_batches(self._schema, self._batches(chain((first,), pieces)))
+
+    def _batches(self, pieces: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+        waiting, size = list[pa.Table](), 0
+        try:
+            for rows in pieces:
+                given = {name: rows[name] for name in rows.column_names}
+                columns = [given.get(one.name, pa.nulls(len(rows), one.type)) for one in self._schema]
+                waiting.append(pa.table(columns, self._schema.names).cast(self._schema))
+                size += waiting[-1].nbytes
+                if size >= _BATCH_BYTES:
+                    yield from pa.concat_tables(waiting).combine_chunks().to_batches()
+                    waiting, size = [], 0
+            yield from pa.concat_tables([self._schema.empty_table(), *waiting]).combine_chunks().to_batches()
+        except Exception as error:
+            self.error = error
+            raise

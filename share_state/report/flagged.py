@@ -1,0 +1,168 @@
+"""The share-partitions and share groups that the report of an audit shows one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.delta.reader import CommittedTables
+from share_state.fold.history import HISTORY_TABLE, VERDICTS
+from share_state.fold.states import KEY
+from share_state.report.broken_rules import MOST_SEVERE_FIRST
+from share_state.report.share_partitions import (
+    IDENTITY_COLUMNS,
+    ascending,
+    descending,
+    group_pieces,
+    null_unknown,
+    number_rows,
+    prefilter,
+    rows_by_place,
+    select_share_partitions,
+)
+from share_state.schema.declarations import table_schema
+
+_MAX_TREND = 30
+_MAX_RANGES = 2000
+
+
+_MAX_FINDINGS = 12
+
+
+_MAX_AUDITS = 200
+
+
+_RANGE = ("first_offset", "last_offset", "record_count", "state", "delivery_count", "gap")
+
+
+_AUDIT = ("run_id", "time", "start_offset", "lag", "verdict")
+
+
+_FINDING = ("rule", "severity", "count", "new", "open", "offset", "message")
+
+
+@dataclass(frozen=True, slots=True)
+class FlaggedSharePartition:
+    """A share-partition that needs attention, with what the tables hold about it.
+
+    Attributes:
+        now: as the latest audit saw it; the columns of `_survey`.
+        state: its row of share_partition_state without state_batches; None if it has none.
+        ranges: in flight, from the start offset on, at most 2000; now["ranges"] is how many there are.
+        findings: its findings by rule, the most severe first, at most 12: rule, severity, count, new, open; offset and
+            message of the worst.
+        history: its last 200 audits, the oldest first: run_id, time, start_offset, lag, verdict.
+    """
+
+    now: dict[str, Any]
+    state: dict[str, Any] | None
+    ranges: tuple[dict[str, Any], ...]
+    findings: tuple[dict[str, Any], ...]
+    history: tuple[dict[str, Any], ...]
+
+    @property
+    def status(self) -> str:
+        """Its verdict, with "+error" if it also has an error; or error, suspect or warning, if that is the reason."""
+        return self.now["status"]
+
+    @property
+    def why(self) -> str:
+        """Why it needs attention, in one line that begins with a number where there is one."""
+        if self.now["reason"] and self.status.startswith(self.now["verdict"]):
+            return self.now["reason"]
+        for one in self.findings:
+            if one["open"]:
+                has_number = one["open"] == 1 or one["message"][:1].isdigit()
+                return one["message"] if has_number else f"{one['open']:,} findings, the worst: {one['message']}"
+        return "records since its latest snapshot are missing or unreadable"
+
+
+def read_flagged(tables: CommittedTables, worst: pa.Table, summary: pa.Table) -> tuple[FlaggedSharePartition, ...]:
+    """Read what the tables hold about the share-partitions of `_survey`, in this order."""
+    if not worst.num_rows:
+        return ()
+    selected = number_rows(worst)
+    columns = [name for name in table_schema("share_partition_state").names if name != "state_batches"]
+    states = _read_first(tables, "share_partition_state", columns, selected, descending("last_offset"), 1)
+    ranges = _read_first(tables, "in_flight", _RANGE, selected, ascending("first_offset"), _MAX_RANGES)
+    audits = _read_first(tables, HISTORY_TABLE, _AUDIT, selected, descending("time"), _MAX_AUDITS)
+    findings: dict[int, list[dict[str, Any]]] = {}
+    if summary.num_rows:
+        places = selected.select([*IDENTITY_COLUMNS, "place"])
+        rows = summary.join(places, keys=list(IDENTITY_COLUMNS), join_type="inner")
+        findings = rows_by_place(_first_of_each(rows, MOST_SEVERE_FIRST, _MAX_FINDINGS), _FINDING)
+    return tuple(
+        FlaggedSharePartition(
+            now=now,
+            state=next(iter(states.get(place, ())), None),
+            ranges=tuple(ranges.get(place, ())),
+            findings=tuple(findings.get(place, ())),
+            history=tuple(reversed(audits.get(place, ()))),
+        )
+        for place, now in enumerate(worst.to_pylist())
+    )
+
+
+def _read_first(
+    tables: CommittedTables,
+    table: str,
+    columns: Sequence[str],
+    selected: pa.Table,
+    order: Sequence[tuple[str, str]],
+    most: int,
+) -> dict[int, list[dict[str, Any]]]:
+    """The first `most` rows, in an order, of each selected share-partition, by its place."""
+    first = list[pa.Table]()
+    for piece in tables.batches(table, list(dict.fromkeys((*KEY, *columns))), prefilter(selected)):
+        rows = select_share_partitions(piece, selected)
+        if rows.num_rows:
+            first = [_first_of_each(pa.concat_tables([*first, null_unknown(rows)]), order, most)]
+    return rows_by_place(first[0], columns) if first else {}
+
+
+def _first_of_each(rows: pa.Table, order: Sequence[tuple[str, str]], most: int) -> pa.Table:
+    """The first `most` rows of each place, in an order."""
+    rows = rows.sort_by([*ascending("place"), *order])
+    place = rows["place"].to_numpy()
+    rank = np.arange(len(place)) - np.searchsorted(place, place)
+    return rows.filter(pa.array(rank < most)).combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class FlaggedGroup:
+    """A group with share-partitions that need attention.
+
+    Attributes:
+        group_id: the group.
+        places: indexes of its share-partitions in `AuditReport.flagged`.
+        history: its last 30 audits, the oldest first: time; behind: records behind, or waiting if the lag is not known;
+            troubled: share-partitions with a verdict other than OK.
+    """
+
+    group_id: str
+    places: tuple[int, ...]
+    history: tuple[dict[str, Any], ...]
+
+
+def read_flagged_groups(tables: CommittedTables, flagged: Sequence[FlaggedSharePartition]) -> tuple[FlaggedGroup, ...]:
+    """The groups of flagged share-partitions, in the order of their worst one."""
+    places: dict[str, list[int]] = {}
+    for place, one in enumerate(flagged):
+        places.setdefault(one.now["group_id"], []).append(place)
+    columns = ("group_id", "time", "verdict", "lag", "waiting_records", "archiving_records")
+    where = pc.field("group_id").isin(list(places))
+
+    def measured(rows: pa.Table) -> pa.Table:
+        behind = pc.coalesce(rows["lag"], pc.add(rows["waiting_records"], rows["archiving_records"]))
+        troubled = pc.cast(pc.not_equal(rows["verdict"], VERDICTS[-1]), pa.int64())
+        return rows.append_column("behind", behind).append_column("troubled", troubled)
+
+    pieces = map(measured, tables.batches(HISTORY_TABLE, columns, where)) if places else ()
+    summed = group_pieces(pieces, ["group_id", "time"], {"behind": "sum", "troubled": "sum"})
+    audits: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
+    for row in summed.sort_by("time").to_pylist() if summed is not None else ():
+        audits[row["group_id"]].append(row)
+    return tuple(FlaggedGroup(name, tuple(places[name]), tuple(audits[name][-_MAX_TREND:])) for name in places)
