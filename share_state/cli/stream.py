@@ -155,7 +155,6 @@ def stream(
     spec = options.spec([])
     limits, state_partitions = spec.limits.to_limits(), spec.state_partitions
     kafka_properties = options.get("kafka_properties")
-    named = read_topics(spec.topics) if spec.topics else Topics()
     if find_cluster_address([source]):
         live, limits = _cluster(source, kafka_properties, limits, once)
         named = read_topics(spec.topics) if spec.topics else Topics()

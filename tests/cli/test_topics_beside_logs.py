@@ -151,16 +151,16 @@ def test_lags_are_those_of_the_cluster_with_the_folder_alone(tmp_path: Path):
     assert note.startswith(f"topics: names and ends come from {HAPPY / 'topics.json'}, beside the logs")
 
 
-def test_an_audit_of_the_same_logs_and_the_same_file_finds_nothing_new(light: Command, export: Path, tmp_path: Path):
+def test_an_audit_of_the_same_logs_and_the_same_file_finds_nothing_new(cli: Command, export: Path, tmp_path: Path):
     file = write_topics(export, "beside")
     audit = ("audit", export, "--out", tmp_path / "w", "--set", "limits.export_age=0", "--fail-on", "off", "--json")
-    assert any(note.startswith("topics: ") for note in light(*audit).json["run"]["notes"])
-    again = light(*audit).json["run"]["notes"]
+    assert any(note.startswith("topics: ") for note in cli(*audit).json["run"]["notes"])
+    again = cli(*audit).json["run"]["notes"]
     assert again[0].startswith("nothing new")
     assert [note for note in again if note.startswith("topics: ")]
     file.write_text(file.read_text().replace("beside", "renamed"))
-    assert not light(*audit).json["run"]["notes"][0].startswith("nothing new")
-    assert {row["topic"] for row in light("show", tmp_path / "w", "--json").json["share_partitions"]} >= {"renamed"}
+    assert not cli(*audit).json["run"]["notes"][0].startswith("nothing new")
+    assert {row["topic"] for row in cli("show", tmp_path / "w", "--json").json["share_partitions"]} >= {"renamed"}
 
 
 @pytest.mark.parametrize("command", ["reconstruct", "explain", "cutoff", "diff", "decode", "repair", "audit"])
