@@ -29,7 +29,14 @@ from share_state.sources.record_tables import Columns
 from share_state.sources.segments import check_loose_segments, without_obsolete_copies
 from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, parquet_batches, plan_table
 from share_state.sources.text_shapes import name_shape
-from share_state.stores.paths import InputPath, expand_paths, normalize_address, read_head, regular_path, to_path
+from share_state.stores.paths import (
+    InputPath,
+    expand_paths,
+    normalize_address,
+    read_head,
+    regular_path,
+    to_path,
+)
 
 if TYPE_CHECKING:
     from share_state.sources.dead_letter_topics import DeadLetterSource
@@ -49,12 +56,18 @@ SortedLogs = tuple[list[LogPartition], set[str]]
 
 
 class RowSorter(Protocol):
-    """Sorts rows by log partition and offset. Spark does this; it is passed in, so that this package needs no Spark."""
+    """Sorts rows by log partition and offset. Spark does this.
+
+    It is passed in, so that this package needs no Spark.
+    """
 
     def sort_tables(
         self, tables: Sequence[tuple[str, str]], columns: Columns, name: str, topics: Sequence[str]
     ) -> SortedLogs:
-        """Sort tables as one, given by format (parquet, delta or json) and path; messages call them `name`."""
+        """Sort tables as one, given by format (parquet, delta or json) and path.
+
+        Messages call them `name`.
+        """
         ...
 
     def sort_frame(self, frame: Any, columns: Columns, topics: Sequence[str]) -> SortedLogs:
@@ -119,7 +132,9 @@ def _segments_without(log: LogPartition, kept: LogPartition) -> list[Segment]:
     return [segment for segment in log.segments if segment not in remaining]
 
 
-def _find_by_topic(find: Callable[[ExportPaths, Sequence[str]], SortedLogs], what: str, given: ExportPaths) -> Export:
+def _find_by_topic(
+    find: Callable[[ExportPaths, Sequence[str]], SortedLogs], what: str, given: ExportPaths
+) -> Export:
     logs, others = find(given, (STATE_TOPIC, GROUP_TOPIC))
     names = ", ".join(sorted(others)[:5])
     return _split_topics(logs, (f"{what} of other topics are skipped: {names}",) if others else ())
@@ -130,7 +145,9 @@ def _find_dump_logs(given: ExportPaths, topics: Sequence[str]) -> SortedLogs:
 
 
 def _find_console_json(given: ExportPaths) -> Export:
-    note = "this format has no offsets, partitions or timestamps: columns that need them are null, and no cutoff"
+    note = (
+        "this format has no offsets, partitions or timestamps: columns that need them are null, and no cutoff"
+    )
     return Export([console_log(_text_files(given.paths, is_console_json))], notes=(note,))
 
 
@@ -168,23 +185,24 @@ FORMATS: Mapping[str, Format] = {
 """Every format by its `--format` name; a file is of the first format that matches its beginning."""
 
 
-def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | None = None) -> Export:
+def read_export(export_paths: ExportPaths, format: str = AUTO, kafka_properties: str | None = None) -> Export:
     """Find the log partitions of one export.
 
     Args:
-        given: its paths, or the address of a cluster.
+        export_paths: its paths, or the address of a cluster.
         format: one of FORMATS, kafka, or AUTO to look at the content.
-        kafka_properties: path of a properties file for a cluster, as Kafka's tools take it with --command-config.
+        kafka_properties: path of a properties file for a cluster, as Kafka's tools take it with
+            --command-config.
     Raises:
         InputError: if an input cannot be used, is not of this format, or AUTO finds several formats.
     """
-    address = find_cluster_address(given.paths, format)
+    address = find_cluster_address(export_paths.paths, format)
     if address is not None:
         from share_state.sources.kafka_cluster import read_cluster  # noqa: PLC0415  the client library is an extra
 
         return read_cluster(address, kafka_properties)
-    name = detect_format(given.paths) if format == AUTO else format
-    found = FORMATS[name].find(given)
+    name = detect_format(export_paths.paths) if format == AUTO else format
+    found = FORMATS[name].find(export_paths)
     if format == AUTO and name != SEGMENTS:
         return replace(found, notes=(f"read as {FORMATS[name].label} (--format {name})", *found.notes))
     return found
@@ -294,7 +312,9 @@ def detect_format(paths: Sequence[str]) -> str:
                 seen.setdefault(name, str(path))
     if len(seen) > 1:
         (one, of_one), (other, of_other) = list(seen.items())[:2]
-        raise InputError(f"{of_one} is {FORMATS[one].label}, {of_other} is {FORMATS[other].label}; give one format")
+        raise InputError(
+            f"{of_one} is {FORMATS[one].label}, {of_other} is {FORMATS[other].label}; give one format"
+        )
     return next(iter(seen), SEGMENTS)
 
 
@@ -327,7 +347,10 @@ def _codec_of(file: InputPath) -> str | None:
 
 
 def _first_content(files: Sequence[InputPath]) -> tuple[InputPath, bytes]:
-    """The first file that is not empty, and how it begins; an empty file named as Parquet counts as Parquet."""
+    """The first file that is not empty, and how it begins.
+
+    An empty file named as Parquet counts as Parquet.
+    """
     for file in files:
         if head := _read_content(file):
             return file, head
@@ -359,7 +382,9 @@ def _text_files(paths: Sequence[str], matches: Callable[[bytes], bool]) -> list[
             raise InputError(f"{given}: no such file or folder; give a text, or a folder of texts")
         for path in named:
             is_file = path.is_file()
-            found += [path] if is_file else [one for one in data_files(path) if matches(read_head(one, HEAD_SIZE))]
+            found += (
+                [path] if is_file else [one for one in data_files(path) if matches(read_head(one, HEAD_SIZE))]
+            )
     if not found:
         raise InputError(f"{paths[0]}: no text of this format in this folder; give the files")
     return found
@@ -372,18 +397,20 @@ def _existing(given: str) -> list[InputPath]:
         return []
 
 
-def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) -> SortedLogs:
+def find_table_logs(export_paths: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) -> SortedLogs:
     """The log partitions of tables: Parquet files and Delta tables are read in place, all else is sorted by Spark.
 
     Args:
-        given: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
+        export_paths: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
         topics: those to find; the first must be there. A table without topics is of the first.
     Raises:
         InputError: if a path cannot be read as a table of records.
         ShareStateError: if the rows must be sorted and there is no sorter.
     """
-    files, to_sort, columns = list[TableFile](), list[tuple[str, str]](), Columns(**given.columns)
-    for name in given.paths:
+    files = list[TableFile]()
+    to_sort = list[tuple[str, str]]()
+    columns = Columns(**export_paths.columns)
+    for name in export_paths.paths:
         paths = expand_paths(name)
         if not paths:
             raise InputError(f"{name}: no such file or folder; give Parquet or JSON files, or a Delta table")
@@ -397,21 +424,27 @@ def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) 
                 continue
             data = data_files(path)
             if not data:
-                raise InputError(f"{path}: no data files; give a folder of Parquet or JSON files, or a Delta table")
+                raise InputError(
+                    f"{path}: no data files; give a folder of Parquet or JSON files, or a Delta table"
+                )
             first, head = _first_content(data)
             if head.startswith(_PARQUET):
                 files += list_table_files(data, path)
             elif _is_json_table(head):
                 to_sort.append(("json", str(path)))
             else:
-                raise InputError(f"{first}: neither Parquet nor lines of JSON with one record each; give one of these")
+                raise InputError(
+                    f"{first}: neither Parquet nor lines of JSON with one record each; give one of these"
+                )
     found = TablePlan([], set(), is_in_order=False) if to_sort else plan_table(files, columns, topics)
     if found.is_in_order:
         return found.logs, found.other_topics
-    if given.sorter is None:
-        raise ShareStateError("the rows of this table must be sorted by Spark; give spark=share_state.session()")
+    if export_paths.sorter is None:
+        raise ShareStateError(
+            "the rows of this table must be sorted by Spark; give spark=share_state.session()"
+        )
     to_sort += [("parquet", file.path) for file in files]
-    return given.sorter.sort_tables(to_sort, columns, given.paths[0], topics)
+    return export_paths.sorter.sort_tables(to_sort, columns, export_paths.paths[0], topics)
 
 
 def _is_json_table(head: bytes) -> bool:
@@ -433,7 +466,9 @@ def data_files(path: InputPath) -> list[InputPath]:
         return [path]
 
     def is_data(file: InputPath) -> bool:
-        return not any(part.startswith(_NOT_DATA) and "=" not in part for part in file.relative_to(str(path)).parts)
+        return not any(
+            part.startswith(_NOT_DATA) and "=" not in part for part in file.relative_to(str(path)).parts
+        )
 
     return [regular_path(file) for file in sorted(path.rglob("*")) if file.is_file() and is_data(file)]
 
@@ -441,8 +476,9 @@ def data_files(path: InputPath) -> list[InputPath]:
 def adjacent_group_logs(paths: Sequence[str], logs: Sequence[LogPartition]) -> tuple[LogPartition, ...]:
     """The partitions of `__consumer_offsets` in the folders that hold the logs of the state topic.
 
-    Only folders that the paths name, or that are below one, are searched, and those of which a glob or several paths
-    name all logs of the state topic: a path to a single `__share_group_state-N` selects that log alone.
+    Only folders that the paths name, or that are below one, are searched, and those of which a glob or
+    several paths name all logs of the state topic: a path to a single `__share_group_state-N` selects that
+    log alone.
 
     Args:
         paths: folders, files or globs.

@@ -1,4 +1,6 @@
-"""Makes the topics file: from a broker's data folder, a live cluster, or the texts that Kafka's tools print; finds it.
+"""Makes the topics file: from a broker's data folder, a live cluster, or the texts that Kafka's tools print.
+
+Finds it.
 
 `docs/topics.md` describes the file; `topics.read_topics` reads it.
 """
@@ -25,9 +27,12 @@ TOPICS_FILE = "topics.json"
 """Name of a topics file that is read without being named."""
 
 _DESCRIPTION = re.compile(
-    r"^Topic:\s*(?P<name>\S+)\s+TopicId:\s*(?P<id>[A-Za-z0-9_-]{22})\s+PartitionCount:\s*(?P<count>\d+)", re.MULTILINE
+    r"^Topic:\s*(?P<name>\S+)\s+TopicId:\s*(?P<id>[A-Za-z0-9_-]{22})\s+PartitionCount:\s*(?P<count>\d+)",
+    re.MULTILINE,
 )
-_OFFSET = re.compile(r"^(?P<name>[A-Za-z0-9._-]+):(?P<partition>\d{1,10}):(?P<end>\d{1,18})\s*$", re.MULTILINE)
+_OFFSET = re.compile(
+    r"^(?P<name>[A-Za-z0-9._-]+):(?P<partition>\d{1,10}):(?P<end>\d{1,18})\s*$", re.MULTILINE
+)
 _FIX = "give a broker's data folder, kafka://HOST:PORT, or texts of kafka-topics.sh --describe and kafka-get-offsets.sh"
 
 
@@ -55,7 +60,9 @@ def collect_topics(inputs: Sequence[str]) -> tuple[Topics, tuple[str, ...]]:
     if texts:
         return _of_texts(texts), ()
     if not folders:
-        raise InputError(f"{inputs[0]}: not the data folder of a broker (no __cluster_metadata-0 in it); {_FIX}")
+        raise InputError(
+            f"{inputs[0]}: not the data folder of a broker (no __cluster_metadata-0 in it); {_FIX}"
+        )
     facts = read_cluster_facts(folders)
     if not len(facts.topics.names):
         why = "; ".join(facts.notes) or "no __cluster_metadata-0 and no folders of topics in it"
@@ -142,7 +149,9 @@ def topics_text(topics: Topics) -> Iterator[str]:
     }
     begin = "{\n"
     for first in range(0, len(names), _TOPICS_AT_ONCE):
-        columns = (column.slice(first, _TOPICS_AT_ONCE).to_pylist() for column in (ids, names["topic"], numbers))
+        columns = (
+            column.slice(first, _TOPICS_AT_ONCE).to_pylist() for column in (ids, names["topic"], numbers)
+        )
         for number, (topic_id, name, count) in enumerate(zip(*columns, strict=True), first):
             entry: dict[str, Any] = {"name": name} | ({} if count is None else {"partitions": count})
             entry |= {key: known for key, offsets in of_topics.items() if (known := offsets.of(number))}
