@@ -46,7 +46,9 @@ def main() -> None:
         given["end_to_end"] = True
     named = {one: given.get(one.name.replace("-", "_")) for one in MEASUREMENTS}
     usual = [one for one, value in named.items() if one.by_default and value is None]
-    values_of = {kind: {one.name: given[one.name] for one in fields(kind) if one.name in given} for kind in _DECLARED}
+    values_of = {
+        kind: {one.name: given[one.name] for one in fields(kind) if one.name in given} for kind in _DECLARED
+    }
     settings = Settings(log=Shape(**values_of[Shape]), **values_of[Settings])
     report = Report()
     try:

@@ -65,7 +65,10 @@ def _sizes_table(sizes: Sequence[_Size]) -> Table:
             "CPU s of all its processes": f"{one.run.cpu_s:.1f}",
             "CPU s of decode + fold alone, warm": f"{one.ours.cpu_s:.1f}",
             f"CPU s of {runner.KAFKA}'s replay, warm": f"{one.kafka.cpu_s:.1f}",
-            **{f"peak memory, largest {kind}, MB": f"{peak / 1e6:.0f}" for kind, peak in one.run.peak_bytes.items()},
+            **{
+                f"peak memory, largest {kind}, MB": f"{peak / 1e6:.0f}"
+                for kind, peak in one.run.peak_bytes.items()
+            },
             "largest log partition, MB": f"{max(one.export.partition_bytes) / 1e6:.1f}",
         }
         for one in sizes
@@ -96,7 +99,9 @@ def end_to_end(settings: Settings, *bounds: Bound) -> Iterator[Item]:
     nearly_empty = generate(Shape(records=20 * count, keys=10 * count, partitions=count))
     for is_in_spark, options in ((False, ()), (True, runner.IN_SPARK)):
         # A first run fills the page cache.
-        run = typical([run_on_export("reconstruct", nearly_empty, *options) for _ in range(settings.runs + 1)][1:])
+        run = typical(
+            [run_on_export("reconstruct", nearly_empty, *options) for _ in range(settings.runs + 1)][1:]
+        )
         steps = {**run.phases, "shell to printed result": run.wall_s, "CPU s of all its processes": run.cpu_s}
         title = f"start-up, over next to nothing, {'in' if options else 'without'} Spark, median of {settings.runs}"
         yield Table(title, ("step", "s|.2f"), list(steps.items()), run)
@@ -108,7 +113,9 @@ def end_to_end(settings: Settings, *bounds: Bound) -> Iterator[Item]:
         yield kernel_cpu.check((spent - start_up) / one.ours.cpu_s, measured, records=records)
         wall = in_spark[records >= _MANY_RECORDS] if settings.in_spark else kafka_wall
         yield wall.check(times, f"{one.run.wall_s:.1f} s, {times:.1f} times", records=records)
-        yield kafka_cpu.check(share, f"{spent:.1f} / {one.kafka.cpu_s:.1f} CPU s, {share:.2f}", records=records)
+        yield kafka_cpu.check(
+            share, f"{spent:.1f} / {one.kafka.cpu_s:.1f} CPU s, {share:.2f}", records=records
+        )
         yield one.check
     yield _worst_memory(memory, [(one.export, one.run) for one in sizes])
 
@@ -117,7 +124,9 @@ def _worst_memory(bound: Bound, runs: Sequence[tuple[Export, CommandRun]]) -> Cl
     """Check the peak memory of the folding process beyond the live state, in the worst run."""
     worst = max((run.fold_bytes - run.live_bytes, run.live_bytes, export.bytes) for export, run in runs)
     beyond, state, size = (number / 1e6 for number in worst)
-    return bound.check(beyond, f"{beyond:,.0f} beyond a live state of {state:,.0f} MB at {size:,.0f} MB, the worst")
+    return bound.check(
+        beyond, f"{beyond:,.0f} beyond a live state of {state:,.0f} MB at {size:,.0f} MB, the worst"
+    )
 
 
 def shape(settings: Settings, apart: Bound, memory: Bound, scaling: Bound) -> Iterator[Item]:
@@ -128,7 +137,9 @@ def shape(settings: Settings, apart: Bound, memory: Bound, scaling: Bound) -> It
     even = generate_bytes(size // _REPETITIONS, keys=_USUAL_KEYS, partitions=50)
     hot_log, many = repeat(hot, size, new_keys=False), _many_keys(settings.shape_megabytes)
     # Kafka's segment.bytes is an int32.
-    segments = [repeat(hot, size, new_keys=False, segment_bytes=min(size // parts, 2**31 - 1)) for parts in (1, 4_000)]
+    segments = [
+        repeat(hot, size, new_keys=False, segment_bytes=min(size // parts, 2**31 - 1)) for parts in (1, 4_000)
+    ]
     pairs = (
         {"1 key": repeat(one_key, size, new_keys=False), f"{many.shape.keys:,} keys": many},
         {"one hot log partition": hot_log, "50 even log partitions": repeat(even, size, new_keys=False)},
@@ -170,7 +181,9 @@ def nightly(settings: Settings, history: Bound, rules: Bound) -> Iterator[Item]:
     old = [(export.bytes - export.shape.partitions * _NEW_BYTES) / 1e6 for export in exports]
     yield history.check(ratio, f"{long:.1f} s / {short:.1f} s, {ratio:.2f}", short=old[0], long=old[1])
     for export in (exports[1], _many_keys(_MANY_KEYS_MB)):
-        calls = [partial(run_on_export, "reconstruct", export, *options, *executor) for options in ((), _FOLD_ONLY)]
+        calls = [
+            partial(run_on_export, "reconstruct", export, *options, *executor) for options in ((), _FOLD_ONLY)
+        ]
         runs = by_turns(calls, settings.runs)
         judged, folded = (median(one.cpu_s for one in side) for side in runs)
         ratio = runner.median_ratio(*runs)

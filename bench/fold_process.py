@@ -39,9 +39,13 @@ def write_states(states: Iterable[pa.Table], file: Path) -> None:
 
 def _state_lines(table: pa.Table) -> Iterator[str]:
     times = [table[name].cast(pa.timestamp("ms", "UTC")) for name in _TIMES]
-    scalars = [column.cast(pa.int64()).fill_null(0).to_pylist() for column in (*map(table.column, _SCALARS), *times)]
+    scalars = [
+        column.cast(pa.int64()).fill_null(0).to_pylist() for column in (*map(table.column, _SCALARS), *times)
+    ]
     keys = zip(*(table[name].to_pylist() for name in _KEY), strict=True)
-    for key, numbers, ranges in zip(keys, zip(*scalars, strict=True), table["state_batches"].to_pylist(), strict=True):
+    for key, numbers, ranges in zip(
+        keys, zip(*scalars, strict=True), table["state_batches"].to_pylist(), strict=True
+    ):
         texts = [":".join(map(str, key)), *map(str, numbers), *(_RANGE.format(**one) for one in ranges)]
         yield " ".join(texts)
 

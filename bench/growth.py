@@ -39,27 +39,36 @@ def growth(settings: Settings, off_line: Bound) -> Iterator[Item]:
     figure = Figure(figsize=(10.4, 4.2), layout="constrained")
     for place, (name, exports) in enumerate(_exports(settings.growth_megabytes * 1_000_000).items(), 1):
         run_on_export("reconstruct", exports[0], *IN_SPARK)  # fills the page cache
-        runs = [[run_on_export("reconstruct", one, *IN_SPARK) for _ in range(settings.runs)] for one in exports]
+        runs = [
+            [run_on_export("reconstruct", one, *IN_SPARK) for _ in range(settings.runs)] for one in exports
+        ]
         seconds = {
             "CPU": [median(run.cpu_s for run in of_size) for of_size in runs],
             "wall": [median(run.wall_s for run in of_size) for of_size in runs],
         }
         lines = {clock: fit_line([one.bytes for one in exports], took) for clock, took in seconds.items()}
         sized = zip(exports, *seconds.values(), strict=True)
-        rows: list[tuple[float | str, ...]] = [(one.bytes / 1e6, one.shape.keys, *took) for one, *took in sized]
+        rows: list[tuple[float | str, ...]] = [
+            (one.bytes / 1e6, one.shape.keys, *took) for one, *took in sized
+        ]
         rows.append(("line: s at no bytes", "", *(line.fixed for line in lines.values())))
         rows.append(("line: s per GB", "", *(1e9 * line.rate for line in lines.values())))
         rows.append(("farthest from it", "", *(f"{line.error:.1%}" for line in lines.values())))
         columns = ("MB|,.1f", "share-partitions|,", "CPU s|.2f", "wall s|.2f")
         yield Table(f"growth with {name}, median of {settings.runs}", columns, rows, runs)
         for clock, line in lines.items():
-            yield off_line.check(line.error if line.rate > 0 else 1.0, f"{line.error:.1%}", clock=clock, name=name)
+            yield off_line.check(
+                line.error if line.rate > 0 else 1.0, f"{line.error:.1%}", clock=clock, name=name
+            )
         _draw(figure.add_subplot(1, 2, place, title=name), exports, seconds, lines)
     figure.savefig(Path(__file__).parent / "growth.png", dpi=120)
 
 
 def _exports(size: int) -> dict[str, list[Export]]:
-    few, one = (generate_bytes(part, keys=part // _BYTES_PER_KEY, partitions=_PARTITIONS) for part in (size, size // 8))
+    few, one = (
+        generate_bytes(part, keys=part // _BYTES_PER_KEY, partitions=_PARTITIONS)
+        for part in (size, size // 8)
+    )
     return {
         "bytes, the same share-partitions": [
             generate(replace(few.shape, records=_FEWEST_RECORDS_PER_KEY * few.shape.keys)),
@@ -72,7 +81,9 @@ def _exports(size: int) -> dict[str, list[Export]]:
     }
 
 
-def _draw(axes: Axes, exports: Sequence[Export], seconds: dict[str, list[float]], lines: dict[str, Line]) -> None:
+def _draw(
+    axes: Axes, exports: Sequence[Export], seconds: dict[str, list[float]], lines: dict[str, Line]
+) -> None:
     sizes = [export.bytes / 1e9 for export in exports]
     for clock, line in lines.items():
         marker, style, grey = _STYLES[clock]

@@ -101,7 +101,9 @@ def generate(shape: Shape) -> Export:
 
 def generate_bytes(size: int, *, keys: int, partitions: int = 1) -> Export:
     """Generate an export of about `size` bytes, and of at least 1,000 records."""
-    return generate(Shape(records=max(1_000, size // _BYTES_PER_RECORD), keys=max(1, keys), partitions=partitions))
+    return generate(
+        Shape(records=max(1_000, size // _BYTES_PER_RECORD), keys=max(1, keys), partitions=partitions)
+    )
 
 
 def repeat(base: Export, size: int, *, new_keys: bool, segment_bytes: int = SEGMENT_BYTES) -> Export:
@@ -125,7 +127,9 @@ def repeat(base: Export, size: int, *, new_keys: bool, segment_bytes: int = SEGM
     return _export(folder, base.ranges_per_key, replace(base.shape, records=sum(records), keys=keys))
 
 
-def repeat_log(log: LogPartition, folder: Path, size: int, new_keys: bool, segment_bytes: int) -> tuple[int, int]:
+def repeat_log(
+    log: LogPartition, folder: Path, size: int, new_keys: bool, segment_bytes: int
+) -> tuple[int, int]:
     """Repeat one log partition, at offsets that continue; returns the number of records and of repetitions begun."""
     (chunk,) = read_chunks(log, chunk=log.size + 1)
     data, batches = chunk.data.copy(), chunk.batches.copy()
@@ -149,7 +153,10 @@ def repeat_log(log: LogPartition, folder: Path, size: int, new_keys: bool, segme
             _put(data, batches["at"] + _CRC_AT, checksums, ">u4")
         while row < count:
             if batches["size"][row] > free:
-                segment, free = folder / f"{offsets[row]:020}.log", max(segment_bytes, int(batches["size"][row]))
+                segment, free = (
+                    folder / f"{offsets[row]:020}.log",
+                    max(segment_bytes, int(batches["size"][row])),
+                )
             end = min(count, int(np.searchsorted(bounds, bounds[row] + free, side="right")) - 1)
             with segment.open("ab") as file:
                 file.write(data[bounds[row] : bounds[end]].data)
@@ -170,7 +177,9 @@ def parquet_of(export: Export) -> Path:
 
 def user_log(size: int) -> LogPartition:
     """Write a user topic's log of about `size` bytes, 1 % of them control records of the KIP-932 draft."""
-    return find_topic_logs([str(_make_once("user-log", (size,), partial(_write_user_log, size))[0] / "orders-0")])[0]
+    return find_topic_logs(
+        [str(_make_once("user-log", (size,), partial(_write_user_log, size))[0] / "orders-0")]
+    )[0]
 
 
 def _write_user_log(size: int, folder: Path) -> None:
@@ -187,7 +196,9 @@ def _write_user_log(size: int, folder: Path) -> None:
             if state is None or state.deltas == _DELTAS_PER_CHECKPOINT:
                 writer.checkpoint(group, CheckpointWrite(offset, offset, ()), 0)
             else:
-                writer.delta(group, DeltaWrite((StateBatch(offset, offset + 9, DeliveryState.ACKNOWLEDGED, 1),)), 0)
+                writer.delta(
+                    group, DeltaWrite((StateBatch(offset, offset + 9, DeliveryState.ACKNOWLEDGED, 1),)), 0
+                )
     log.flush()
 
 
@@ -230,7 +241,9 @@ def key_value_tables(log: LogPartition) -> Iterator[pa.Table]:
         columns: dict[str, Any] = {}
         for part in ("key", "value"):
             spans = zip(records[f"{part}_at"].tolist(), records[f"{part}_size"].tolist(), strict=True)
-            columns[part] = pa.array([data[at : at + size] if size >= 0 else None for at, size in spans], pa.binary())
+            columns[part] = pa.array(
+                [data[at : at + size] if size >= 0 else None for at, size in spans], pa.binary()
+            )
         columns["topic"] = pa.repeat(log.topic, len(records))
         columns["partition"] = pa.repeat(pa.scalar(log.partition, pa.int32()), len(records))
         columns["offset"] = pa.array(records["offset"].copy())

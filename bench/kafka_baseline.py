@@ -25,12 +25,16 @@ def java_command(program: str, *arguments: str, options: tuple[str, ...] = _BROK
         BenchError: if there is no JDK.
     """
     if shutil.which("javac") is None:
-        raise BenchError("no `javac` on the PATH; `java` compiles the benchmark's programs: install a Java 17 JDK")
+        raise BenchError(
+            "no `javac` on the PATH; `java` compiles the benchmark's programs: install a Java 17 JDK"
+        )
     class_path = os.pathsep.join(map(str, jars.jars(jars.KAFKA)))
     return ["java", *options, "-cp", class_path, str(SOURCES / f"{program}.java"), *arguments]
 
 
 def last_error(text: str) -> str:
     """The last line of a process's errors, without those of Kafka's logger and of Java's stack traces."""
-    lines = [line.strip() for line in text.splitlines() if not line.strip().startswith(("SLF4J", "at ", "... "))]
+    lines = [
+        line.strip() for line in text.splitlines() if not line.strip().startswith(("SLF4J", "at ", "... "))
+    ]
     return next(filter(None, reversed(lines)), "no message")

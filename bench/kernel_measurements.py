@@ -60,7 +60,9 @@ def matrix(settings: Settings, *bounds: Bound) -> Iterator[Item]:
     """Replay logs of several ranges in flight, batch sizes and codecs with both sides, and read and checksum them."""
     *per_core, packed, cached, uncached = bounds
     scale, rows = settings.matrix_share, []
-    small = [replace(one, records=int(one.records * scale), keys=max(1, int(one.keys * scale))) for one in _MATRIX]
+    small = [
+        replace(one, records=int(one.records * scale), keys=max(1, int(one.keys * scale))) for one in _MATRIX
+    ]
     shapes = [replace(shape, batch_size=size) for shape in small for size in (1, 5, 20, 500)]
     shapes += [replace(small[1], batch_size=20, codec=codec) for codec in ("gzip", "snappy", "lz4", "zstd")]
     # By shape: CPU time of Kafka over ours, ours over a CRC pass's, and the latter from the disk by wall time.
@@ -79,12 +81,22 @@ def matrix(settings: Settings, *bounds: Bound) -> Iterator[Item]:
             crc = crc_s, own_s / crc_s, disk_s, crc_disk_s, disk_s / crc_disk_s
             rows.append((*name, shape.records, shape.keys, export.bytes / 1e6, kafka_s, own_s, ratio, *crc))
     columns = ("ranges", "a batch", "codec", "records|,", "keys|,", "MB|.0f", f"{runner.KAFKA}|.2f")
-    columns += ("share_state|.3f", "times Kafka|.1f", "CRC|.3f", "times|.1f", "disk|.3f", "CRC|.3f", "times|.1f")
+    columns += (
+        "share_state|.3f",
+        "times Kafka|.1f",
+        "CRC|.3f",
+        "times|.1f",
+        "disk|.3f",
+        "CRC|.3f",
+        "times|.1f",
+    )
     title = "decode + fold, and reading and checksumming the same bytes, CPU s, then wall s from the disk"
     yield Table(title, columns, rows)
     plain = {shape: values for shape, values in measured.items() if shape.codec == "none"}
     for ranges, bound in zip((1, 30, 200), per_core, strict=True):
-        worst, at = min((values[0], _name(shape)) for shape, values in plain.items() if shape.ranges == ranges)
+        worst, at = min(
+            (values[0], _name(shape)) for shape, values in plain.items() if shape.ranges == ranges
+        )
         yield bound.check(worst, f"{worst:.1f} at {at}, the worst", ranges=ranges)
     for shape, values in measured.items():
         if shape.codec != "none":
@@ -143,7 +155,10 @@ def table(settings: Settings, speed: Bound) -> Iterator[Item]:
         sides = runner.by_turns(forms, settings.runs)
     segments_s, table_s = (median(one.wall_s for one in side) for side in sides)
     size, records = sum(file.stat().st_size for file in folders[1].glob("*.parquet")), export.shape.records
-    rows = [("segments", export.bytes / 1e6, records / segments_s), ("Parquet", size / 1e6, records / table_s)]
+    rows = [
+        ("segments", export.bytes / 1e6, records / segments_s),
+        ("Parquet", size / 1e6, records / table_s),
+    ]
     columns = ("form", "MB|.0f", "records/s|,.0f")
     yield Table(f"decode + fold of a table, {records:,} records", columns, rows, sides)
     yield speed.check(segments_s / table_s, f"{segments_s / table_s:.2f}")
@@ -178,7 +193,9 @@ def by_cores(export: Export, runs: int, scaling: Bound) -> Iterator[Item]:
         one_s, all_s, each_s = map(median, runner.by_turns(sides, runs))
     faster, given = one_s / all_s, cores * one_s / each_s
     yield scaling.check(
-        faster / given, f"{faster:.2f} / {given:.2f}, {one_s:.2f} s with one core, {all_s:.2f} s with all", cores=cores
+        faster / given,
+        f"{faster:.2f} / {given:.2f}, {one_s:.2f} s with one core, {all_s:.2f} s with all",
+        cores=cores,
     )
 
 

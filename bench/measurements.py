@@ -12,16 +12,24 @@ from bench.stream_measurements import stream
 
 _RATIO = "decode + fold, times as fast as Kafka's replay per core"
 PER_CORE = Bound(f"{_RATIO} ({{records:,}} records, {{batch}} a batch)", "at least", 16)
-PER_CORE_BY_RANGES = [Bound(f"{_RATIO}, {{ranges}} ranges, any batch size", "at least", times) for times in (5, 15, 30)]
+PER_CORE_BY_RANGES = [
+    Bound(f"{_RATIO}, {{ranges}} ranges, any batch size", "at least", times) for times in (5, 15, 30)
+]
 PER_CORE_COMPRESSED = Bound(f"{_RATIO}, {{codec}}, 30 ranges, 20 a batch", "at least", 15)
 _OVER_CRC = "decode + fold without compression, time over that of reading and checksumming the same bytes"
 OVER_CRC_CACHED = Bound(f"{_OVER_CRC}, in the page cache, CPU", "at most", 3)
 OVER_CRC_FROM_DISK = Bound(f"{_OVER_CRC}, from the disk, wall", "at most", 3)
 SMALL_EXPORT = Bound("{megabytes:.0f} MB from shell to printed result, s", "at most", 20)
-USER_LOG = Bound("speed of reading a user log, 1 % of it control records, over a plain CRC pass", "at least", 0.5)
+USER_LOG = Bound(
+    "speed of reading a user log, 1 % of it control records, over a plain CRC pass", "at least", 0.5
+)
 TABLE = Bound("speed of folding a table over segments of the same records", "at least", 1 / 3)
-HISTORY = Bound("an audit of 8 MB without start-up, time after {long:,.0f} over {short:.0f} MB", "at most", 1.2)
-RULES = Bound("`reconstruct`, CPU time with every rule over --judge none ({keys:,} share-partitions)", "at most", 1.7)
+HISTORY = Bound(
+    "an audit of 8 MB without start-up, time after {long:,.0f} over {short:.0f} MB", "at most", 1.2
+)
+RULES = Bound(
+    "`reconstruct`, CPU time with every rule over --judge none ({keys:,} share-partitions)", "at most", 1.7
+)
 OVER_KERNEL = Bound("CPU time without start-up over decode + fold alone ({records:,} records)", "at most", 2)
 KAFKA_WALL = Bound("times shorter than Kafka's single-threaded replay ({records:,} records)", "at least", 5)
 KAFKA_WALL_IN_SPARK = [Bound(KAFKA_WALL.subject, "at least", times) for times in (5, 10)]
@@ -29,7 +37,9 @@ KAFKA_CPU = Bound("CPU time over Kafka's replay ({records:,} records)", "at most
 # A process without state holds the interpreter and libraries, about 290 MB, and buffers.
 MEMORY = Bound("peak memory of the folding process beyond the live state, MB", "at most", 576)
 APART = Bound("{first} and {second}, equal bytes: CPU time of one over the other", "at most", 2)
-SCALING = Bound("gain of one hot log partition by {cores} cores over that of independent processes", "at least", 0.8)
+SCALING = Bound(
+    "gain of one hot log partition by {cores} cores over that of independent processes", "at least", 0.8
+)
 STREAM = Bound("records/s of a stream that catches up ({keys:,} share-partitions)", "at least", 100_000)
 DELAY = Bound("delay p95 from append to table, 1,000 records/s, s ({keys:,} share-partitions)", "at most", 5)
 LINEAR = Bound("{clock} time over {name}: distance from a straight line", "at most", 0.1)
@@ -47,10 +57,18 @@ class Measurement:
 
 
 MEASUREMENTS = (
-    Measurement("comparison", "decode + fold, compared with Kafka's replay", comparison, (PER_CORE,), by_default=True),
-    Measurement("small-export", "`share-state reconstruct` on 10 MB", small_export, (SMALL_EXPORT,), by_default=True),
-    Measurement("user-log", "a 1 GB user log, compared with a CRC pass", read_user_log, (USER_LOG,), by_default=True),
-    Measurement("nightly", "audits after two lengths of history, and rules over everything", nightly, (HISTORY, RULES)),
+    Measurement(
+        "comparison", "decode + fold, compared with Kafka's replay", comparison, (PER_CORE,), by_default=True
+    ),
+    Measurement(
+        "small-export", "`share-state reconstruct` on 10 MB", small_export, (SMALL_EXPORT,), by_default=True
+    ),
+    Measurement(
+        "user-log", "a 1 GB user log, compared with a CRC pass", read_user_log, (USER_LOG,), by_default=True
+    ),
+    Measurement(
+        "nightly", "audits after two lengths of history, and rules over everything", nightly, (HISTORY, RULES)
+    ),
     Measurement("table", "the compared log as a Parquet table", table, (TABLE,)),
     Measurement(
         "matrix",
@@ -71,7 +89,9 @@ MEASUREMENTS = (
         (APART, MEMORY, SCALING),
     ),
     Measurement("growth", "`share-state reconstruct` on growing exports, and a chart", growth, (LINEAR,)),
-    Measurement("stream", "`share-state stream`: records/s, and the delay of 1,000 records/s", stream, (STREAM, DELAY)),
+    Measurement(
+        "stream", "`share-state stream`: records/s, and the delay of 1,000 records/s", stream, (STREAM, DELAY)
+    ),
     Measurement("spark-shapes", "records/s of each way to use share_state in a Spark session", spark_shapes),
     Measurement("profile", "decode + fold of one log by stage", profile),
 )

@@ -62,7 +62,9 @@ def peak_memory(pid: int) -> int:
     return 1024 * next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
-def _sample(command: int, ended: threading.Event, peaks: dict[str, int], sampled_cpu: dict[int, float]) -> None:
+def _sample(
+    command: int, ended: threading.Event, peaks: dict[str, int], sampled_cpu: dict[int, float]
+) -> None:
     while not ended.wait(_SAMPLE_S):
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error, OSError):  # it ended meanwhile

@@ -55,7 +55,9 @@ class Report:
 
     def __init__(self) -> None:
         self.progress = Console(stderr=True, quiet=not sys.stderr.isatty())
-        self._console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False, markup=False)
+        self._console = Console(
+            width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False, markup=False
+        )
         self._claims, self._tables = list[Claim](), list[Table]()
 
     def add(self, item: Item) -> None:
@@ -69,7 +71,9 @@ class Report:
             table.add_column(heading, justify="right" if number else "left")
         for row in item.rows:
             cells = zip(row, columns, strict=True)
-            table.add_row(*(cell if isinstance(cell, str) else f"{cell:{form}}" for cell, (_, _, form) in cells))
+            table.add_row(
+                *(cell if isinstance(cell, str) else f"{cell:{form}}" for cell, (_, _, form) in cells)
+            )
         self._console.print(item.title, soft_wrap=True)
         self._console.print(table)
         self._tables.append(item)

@@ -39,9 +39,13 @@ class Settings:
     shape_megabytes: int = option(1024, "--shape: size of each export")
     growth_megabytes: int = option(160, "--growth: size of the smallest export")
     in_spark: bool = option(False, "--end-to-end, --shape and --nightly: in Spark, whatever the size")
-    stream_keys: tuple[int, ...] = option((1_000, 20_000, 200_000), "--stream: share-partitions, one log for each")
+    stream_keys: tuple[int, ...] = option(
+        (1_000, 20_000, 200_000), "--stream: share-partitions, one log for each"
+    )
     stream_seconds: int = option(60, "--stream: how long 1,000 records/s are written, 2 of 3 measured")
-    end_to_end_records: tuple[int, ...] = option((2_000_000, 20_000_000, 50_000_000), "--end-to-end: its sizes")
+    end_to_end_records: tuple[int, ...] = option(
+        (2_000_000, 20_000_000, 50_000_000), "--end-to-end: its sizes"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,9 @@ class Pass:
 
 Replay = Callable[..., Pass]
 """Replays an export: replay(folder, states=FILE, cores=1); the resulting states go to the file, if given."""
-Comparison = tuple[list[Pass], list[Pass], Claim]  # Kafka's, this project's, and that they end in the same states
+Comparison = tuple[
+    list[Pass], list[Pass], Claim
+]  # Kafka's, this project's, and that they end in the same states
 
 
 @contextmanager
@@ -68,7 +74,9 @@ def _replay_process(side: str, command: Sequence[str]) -> Iterator[Replay]:
     """Start a process that replays exports and keeps running, so that it is warm."""
     with (
         TemporaryFile("w+") as errors,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
     ):
 
         def replay(folder: Path, *, states: Path | str = "", cores: int = 1) -> Pass:
@@ -106,12 +114,16 @@ def check_states(title: str, kafka: Callable[..., _T], ours: Callable[..., _U]) 
     with TemporaryDirectory(dir=DATA) as scratch:
         files = Path(scratch, "kafka"), Path(scratch, "ours")
         results = kafka(states=files[0]), ours(states=files[1])
-        expected, found = (dict(line.split(" ", 1) for line in file.read_text().splitlines()) for file in files)
+        expected, found = (
+            dict(line.split(" ", 1) for line in file.read_text().splitlines()) for file in files
+        )
     differing = [key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)]
     measured = f"equal for {len(expected):,} share-partitions"
     if differing:
         key = min(differing, key=lambda key: (len(expected.get(key, "")), key))
-        measured = f"{len(differing):,} differ, e.g. {key}: {expected.get(key)} is expected, {found.get(key)} found"
+        measured = (
+            f"{len(differing):,} differ, e.g. {key}: {expected.get(key)} is expected, {found.get(key)} found"
+        )
     return *results, Claim(f"the same states, {title}", measured, not differing, is_about_states=True)
 
 
@@ -153,7 +165,9 @@ def run_command(*arguments: str) -> CommandRun:
         usage = run_tree([sys.executable, "-m", "share_state", *arguments], environment, errors)
         if usage.exit_code:
             errors.seek(0)
-            raise BenchError(f"share-state {arguments[0]} exits with {usage.exit_code}: {last_error(errors.read())}")
+            raise BenchError(
+                f"share-state {arguments[0]} exits with {usage.exit_code}: {last_error(errors.read())}"
+            )
         by_phase: dict[str, float] = json.loads(phases.read_text())
     by_phase["interpreter, imports, exit"] = usage.wall_s - sum(by_phase.values())
     return CommandRun(**asdict(usage), phases=by_phase)

@@ -31,7 +31,9 @@ def spark_shapes(settings: Settings) -> Iterator[Item]:
             "reconstruct(path, warehouse)": lambda: (
                 share_state.reconstruct(folder, spark=spark, warehouse=lake) and None
             ),
-            "reconstruct(frame)": lambda: share_state.reconstruct(spark.read.parquet(records)).share_partition_state,
+            "reconstruct(frame)": lambda: (
+                share_state.reconstruct(spark.read.parquet(records)).share_partition_state
+            ),
             "format('share_group_state')": lambda: source.load(folder),
             "applyInArrow(fold_group)": lambda: (
                 share_state.read(spark, folder)
@@ -47,7 +49,9 @@ def spark_shapes(settings: Settings) -> Iterator[Item]:
         spent = tuple(map(median, zip(*side, strict=True)))
         rows.append((way, *spent, *(size / seconds for size in sizes for seconds in spent)))
     columns = ["way", "wall s|.1f", "CPU s|.1f"]
-    columns += [f"{heading}|,.0f" for what in ("records/s", "share-partitions/s") for heading in (what, "per CPU s")]
+    columns += [
+        f"{heading}|,.0f" for what in ("records/s", "share-partitions/s") for heading in (what, "per CPU s")
+    ]
     title = f"share_state in a Spark session, median of {settings.runs} by turns: {export.title}"
     yield Table(title, columns, rows, sides)
 

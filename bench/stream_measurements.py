@@ -35,16 +35,25 @@ def stream(settings: Settings, speed: Bound, delay: Bound) -> Iterator[Item]:
     rows, batches = list[tuple[float | str, ...]](), list[tuple[float | str, ...]]()
     for keys in settings.stream_keys:
         with TemporaryDirectory(prefix="share-state-bench-", ignore_cleanup_errors=True) as scratch:
-            row, batch = _measure(generate(replace(settings.log, keys=keys)), settings.stream_seconds, Path(scratch))
+            row, batch = _measure(
+                generate(replace(settings.log, keys=keys)), settings.stream_seconds, Path(scratch)
+            )
         rows.append((f"{keys:,}", *row))
         batches.append((f"{keys:,}", *batch))
         yield speed.check(row[0], f"{row[0]:,.0f}", keys=keys)
         yield delay.check(row[3], f"{row[3]:.1f} s", keys=keys)
     columns = ["share-partitions", "records/s|,.0f", "records/CPU s|,.0f", "delay p50, s|.2f"]
     columns += ["delay p95, s|.2f", "state, MB|.1f", "tables, MB|.1f", "load|.1f"]
-    title = f"A stream: catching up in {_FILES} micro-batches, then {_A_SECOND:,} records/s with a trigger of 1 s"
+    title = (
+        f"A stream: catching up in {_FILES} micro-batches, then {_A_SECOND:,} records/s with a trigger of 1 s"
+    )
     yield Table(title, columns, rows, rows)
-    columns = ["share-partitions", "records|,.0f", "s|.2f", *(f"{what}, CPU s|.2f" for what in _KINDS.values())]
+    columns = [
+        "share-partitions",
+        "records|,.0f",
+        "s|.2f",
+        *(f"{what}, CPU s|.2f" for what in _KINDS.values()),
+    ]
     yield Table("Where the time of a micro-batch that catches up goes", columns, batches, batches)
 
 
@@ -65,7 +74,9 @@ def _measure(export: Export, seconds: int, folder: Path) -> tuple[tuple[float, .
     with _stream(folder, "--trigger", "1s"):
         delays = _follow(folder, [t.slice(k) for t, k in zip(tables, kept, strict=True)], sum(kept))
     cuts, batches = quantiles(delays, n=20), records * _FILES / sum(kept)
-    files = [[file for file in (folder / part).rglob("*") if file.is_file()] for part in ("checkpoint", "lake")]
+    files = [
+        [file for file in (folder / part).rglob("*") if file.is_file()] for part in ("checkpoint", "lake")
+    ]
     sizes = (sum(file.stat().st_size for file in part) / 1e6 for part in files)
     stream_numbers = (records / took, records / sum(used), cuts[9], cuts[18], *sizes, load)
     return stream_numbers, tuple(number / batches for number in (records, took, *used))

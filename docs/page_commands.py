@@ -49,7 +49,10 @@ _STANDS_FOR = [
     (r"2026-11-21T02:00(:00)?Z", "2026-11-21T03:07:05Z"),
     (r"2026-11-21T02:10(:00)?Z", "2026-11-21T03:07:10Z"),
     (r"--as-of-offset 7=12000", "--as-of-offset 1=300"),
-    (r"simulate --out \S+ --seed 7( --groups \d+)?( --minutes \d+)?", "simulate --out made --groups 2 --minutes 2"),
+    (
+        r"simulate --out \S+ --seed 7( --groups \d+)?( --minutes \d+)?",
+        "simulate --out made --groups 2 --minutes 2",
+    ),
     (r"audit broken", "audit made"),
     (r"/(lake|tmp|var)/", "lake/"),
 ]

@@ -69,7 +69,10 @@ def tables_index() -> str:
     """Return docs/tables/README.md: every table and the meaning of its rows."""
     lines = ["# Tables", "", GENERATED.format("schemas/tables"), ""]
     lines += ["Each table is a Delta table, in its own folder of the warehouse. Times are UTC."]
-    lines += ["`python docs/tables/queries.py` runs the queries on these pages on the log of a real broker.", ""]
+    lines += [
+        "`python docs/tables/queries.py` runs the queries on these pages on the log of a real broker.",
+        "",
+    ]
     lines += ["| table | content |", "| --- | --- |"]
     for name in declaration_names("tables", "table"):
         lines += [f"| [{name}]({name}.md) | {_cell(_sentence(table(name)[0]))} |"]
@@ -175,7 +178,9 @@ def write_rules_pages(folder: Path) -> None:
     Raises:
         DeclarationError: if a rule is on no page, or a page has a rule that is not registered.
     """
-    pages = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md") if path.name != INDEX}
+    pages = {
+        path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md") if path.name != INDEX
+    }
     undocumented = sorted(registered().keys() - {code for page in pages.values() for code in codes_of(page)})
     if undocumented:
         missing = ", ".join(undocumented)
@@ -204,7 +209,10 @@ def with_keys(page: str) -> str:
     if not begin or not end:
         raise ConfigError(f"the page of keys: its table goes between these two lines: {BEGIN} {END}")
     rows = ["| key | takes | default | environment variable | meaning |", "| --- | --- | --- | --- | --- |"]
-    rows += [f"| `{key.name}` | {key.expected} | {key.default} | `{key.variable}` | {key.meaning} |" for key in keys()]
+    rows += [
+        f"| `{key.name}` | {key.expected} | {key.default} | `{key.variable}` | {key.meaning} |"
+        for key in keys()
+    ]
     return "\n".join([f"{before}{begin}", "", *rows, "", f"{end}{after}"])
 
 
@@ -260,7 +268,9 @@ def options_page() -> str:
         for surface in SURFACES:
             if surface in option.without:
                 reasons.setdefault(option.without[surface], []).append(f"`{surface}`")
-        lines += [f"| `{option.flag}` | {', '.join(names)} | {_cell(why)} |" for why, names in reasons.items()]
+        lines += [
+            f"| `{option.flag}` | {', '.join(names)} | {_cell(why)} |" for why, names in reasons.items()
+        ]
     for command, why in OTHER_COMMANDS.items():
         taken = [f"`{option.flag}`" for option in options if command in option.also]
         missing = f"all but {', '.join(taken)}" if taken else "all"

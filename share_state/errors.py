@@ -25,7 +25,10 @@ class InputError(ShareStateError):
 
 
 class PrunedError(InputError):
-    """Raised when a broker deletes records of a log while they are read; `log` is the log partition without them."""
+    """Raised when a broker deletes records of a log while they are read.
+
+    `log` is the log partition without them.
+    """
 
     def __init__(self, message: str, log: Any = None) -> None:
         super().__init__(message)
@@ -80,7 +83,10 @@ def inodes_error(place: str) -> DiskFullError:
 
 
 def has_no_inodes(place: str) -> bool:
-    """Whether the disk of a local path can hold no more files; the system says "no space left" of that, too."""
+    """Whether the disk of a local path can hold no more files.
+
+    The system says "no space left" of that, too.
+    """
     path = Path(place).absolute()
     existing = next((folder for folder in (path, *path.parents) if folder.exists()), None)
     if "://" in place or existing is None or not hasattr(os, "statvfs"):
@@ -104,7 +110,8 @@ EXTRAS = {
     "confluent_kafka": ("kafka", "confluent-kafka>=2.16,<3"),
     "py4j": ("kafka", "py4j>=0.10.9.7,<0.11"),
 }
-"""Modules that only some commands need -> the extra of share-state that installs them, and the requirement in it."""
+"""Modules that only some commands need -> the extra of share-state that installs them, and the requirement in
+it."""
 
 
 def require(*modules: str) -> None:
@@ -126,7 +133,10 @@ def require(*modules: str) -> None:
 
 
 def missing_module(error: ImportError) -> Exception:
-    """Convert the failed import of a module of an extra to SetupError; other errors are returned unchanged."""
+    """Convert the failed import of a module of an extra to SetupError.
+
+    Other errors are returned unchanged.
+    """
     name = error.name or ""
     module = next((module for module in EXTRAS if f"{name}.".startswith(f"{module}.")), None)
     if module is None:

@@ -1,7 +1,8 @@
 """Text on a terminal: a group id may hold any character, so what controls a terminal or breaks a line is escaped.
 
-`escape_unprintable` and `elide` are for text that a report prints. `CommandStream` replaces stdout and stderr while a
-command runs, and escapes what nothing has escaped before: JSON, messages of other libraries, tracebacks.
+`escape_unprintable` and `elide` are for text that a report prints. `CommandStream` replaces stdout and stderr
+while a command runs, and escapes what nothing has escaped before: JSON, messages of other libraries,
+tracebacks.
 """
 
 import codecs
@@ -74,7 +75,8 @@ codecs.register_error(_JSON_ESCAPES, _escape_unencodable)
 class CommandStream:
     """Stdout or stderr of a command: no text controls the terminal.
 
-    Once the reader is gone, text is dropped, and the command keeps its exit code. Stderr drops text after any error.
+    Once the reader is gone, text is dropped, and the command keeps its exit code. Stderr drops text after any
+    error.
     """
 
     def __init__(self, stream: TextIO, name: str) -> None:
@@ -84,7 +86,9 @@ class CommandStream:
             stream: the stream.
             name: stdout or stderr.
         """
-        self._stream, self._name, self.closed = stream, name, False
+        self._stream = stream
+        self._name = name
+        self.closed = False
         self._reason: str | None = None
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_JSON_ESCAPES)

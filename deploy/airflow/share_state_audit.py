@@ -32,7 +32,9 @@ def share_state_audit() -> None:
         if code == UNUSABLE:
             raise AirflowFailException("the audit could not run: its last line says what to change")
         if code:
-            raise RuntimeError(f"share-state ended with {code}; the next attempt continues from the last commit")
+            raise RuntimeError(
+                f"share-state ended with {code}; the next attempt continues from the last commit"
+            )
 
     audit()
 

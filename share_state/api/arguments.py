@@ -102,7 +102,7 @@ def plan_of(
         _check_option(option, options.get(option.argument))
     if is_frame(paths) and any(options.get(name) not in (None, "auto") for name in _OF_FILES):
         raise ShareStateError("a DataFrame has no format, dialect or kafka_properties; leave them out")
-    given = _given(options)
+    given_options = _given(options)
     more: dict[str, Any] = {"names_only": names_only, "judge": judge or options.get("judge")}
     if isinstance(topics := options.get("topics"), Topics | Mapping):
         more["known_topics"] = topics if isinstance(topics, Topics) else _named_topics(topics)
@@ -112,12 +112,16 @@ def plan_of(
     if is_frame(groups):
         more["group_frame"] = groups
     elif groups is not None:
-        given["groups"] = listed_paths(cast("Paths", groups), "groups")
-        if not given["groups"]:
-            given = {name: value for name, value in given.items() if name not in ("groups", "group_partitions")}
+        given_options["groups"] = listed_paths(cast("Paths", groups), "groups")
+        if not given_options["groups"]:
+            given_options = {
+                name: value
+                for name, value in given_options.items()
+                if name not in ("groups", "group_partitions")
+            }
             reads_groups = False
     named = [] if is_frame(paths) else listed_paths(cast("Paths", paths))
-    spec = spec_of_options(ARGUMENTS, named, given, reads_groups=reads_groups, **more)
+    spec = spec_of_options(ARGUMENTS, named, given_options, reads_groups=reads_groups, **more)
     sorter = None
     if (session := session_of(groups, session_of(paths, spark))) is not None:
         from share_state.spark.sorted_tables import SparkSorter  # noqa: PLC0415  imports Spark
@@ -182,7 +186,9 @@ def listed_paths(paths: Paths, name: str = "input") -> list[str]:
         ShareStateError: if it is something else.
     """
     if hasattr(paths, "columns"):
-        raise ShareStateError(f"{name} is a {type(paths).__name__}: pass spark.createDataFrame({name}), or a path")
+        raise ShareStateError(
+            f"{name} is a {type(paths).__name__}: pass spark.createDataFrame({name}), or a path"
+        )
     one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
     named = list(one_or_more)
     is_usable = all(isinstance(path, str | PathLike) and path != "" for path in named)
@@ -191,7 +197,9 @@ def listed_paths(paths: Paths, name: str = "input") -> list[str]:
     return [normalize_address(fspath(path)) for path in named]
 
 
-_PATH, _NUMBER, _TEXT = ((str, PathLike), "a path"), (int, "a whole number"), (str, "text")
+_PATH = ((str, PathLike), "a path")
+_NUMBER = (int, "a whole number")
+_TEXT = (str, "text")
 _TYPES: dict[str, tuple[Any, str]] = {
     "warehouse": _PATH,
     "group": _TEXT,

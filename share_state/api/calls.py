@@ -47,16 +47,19 @@ def reconstruct(
     """The state that the share coordinator would hold after loading the logs, and what is wrong in them.
 
     Args:
-        input: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns of Spark's
-            Kafka source (key, value, partition, offset, optionally topic and timestamp).
+        input: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns of
+            Spark's Kafka source (key, value, partition, offset, optionally topic and timestamp).
         spark: a session; without one, or a DataFrame, the logs are folded in this process.
-        warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them, or `catalog.schema` of a
-            session; the session must then have Delta, as one from `share_state.session()` has.
-        options: what to read, up to which record, how to fold it, limits and rules; `groups=()` reads no groups:
+        warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them, or
+            `catalog.schema` of a session; the session must then have Delta, as one from
+            `share_state.session()` has.
+        options: what to read, up to which record, how to fold it, limits and rules; `groups=()` reads no
+            groups:
     Returns:
         Tables with the columns of schemas/tables: counts in records, times in UTC; tables of groups if the
         input has a group side. DataFrames are lazy: Spark folds once and caches the rows
-        (`spark.catalog.clearCache()` drops them); with a warehouse they read the Delta versions that this run wrote.
+        (`spark.catalog.clearCache()` drops them); with a warehouse they read the Delta versions that this run
+        wrote.
     Raises:
         InputError: if a path is missing, or holds no log or no valid batch (lazy DataFrames are then empty).
         WarehouseError: if the warehouse cannot be written.
@@ -75,7 +78,9 @@ def reconstruct(
         return write_tables(spark, plan, place, inputs, texts_of(options), schema)
     if plan.dead_letters is not None:
         if spark is not None:
-            raise ShareStateError("dead_letters: a session writes their tables to a warehouse; give warehouse=, too")
+            raise ShareStateError(
+                "dead_letters: a session writes their tables to a warehouse; give warehouse=, too"
+            )
         # They are matched with what a run has committed.
         with TemporaryDirectory(prefix="share-state-") as folder:
             return write_tables(None, plan, f"{folder}/warehouse", [])
@@ -93,8 +98,9 @@ def cutoff(
         input, spark: as for `reconstruct`.
         options: as for `reconstruct`, but neither names of topics nor groups:
     Returns:
-        One row per log partition, columns of schemas/tables/cutoff.yaml: offsets of the log, counts in records,
-        sizes in bytes. Delete only if `safe` is true; `share-state cutoff --verify` proves that the state is kept.
+        One row per log partition, columns of schemas/tables/cutoff.yaml: offsets of the log, counts in
+        records, sizes in bytes. Delete only if `safe` is true; `share-state cutoff --verify` proves that the
+        state is kept.
     Raises:
         InputError: if a path is missing or holds no log.
         ShareStateError: if an argument cannot be used.
@@ -105,7 +111,9 @@ def cutoff(
     plan.check_time()
     executor = executor_of(spark)
     limits = executor.cutoffs(plan)
-    return limits if spark is not None else limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
+    return (
+        limits if spark is not None else limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -114,8 +122,9 @@ class Explained:
 
     Attributes:
         sentence: its state now, in plain words.
-        records: one row per record that touched it, in log order: its `offset` in the log and `timestamp` (UTC), its
-            content (`said`), the state of the offset after it (`standing`), `deliveries` so far, SPSO and SPEO.
+        records: one row per record that touched it, in log order: its `offset` in the log and `timestamp`
+            (UTC), its content (`said`), the state of the offset after it (`standing`), `deliveries` so far,
+            SPSO and SPEO.
         facts: all of that and the state of the offset, as plain data.
     """
 
@@ -151,12 +160,13 @@ def timeline(
         group: only this share group.
         topic: only this topic, by name (if `topics` or the groups hold it) or id.
         partition: only this partition of the topic.
-        spark: a session; without one, this process computes the states, so select share-partitions of large logs.
+        spark: a session; without one, this process computes the states, so select share-partitions of large
+            logs.
         options: as for `reconstruct`:
     Returns:
         One row per record, columns of schemas/tables/timeline.yaml; times are in UTC. An Arrow table
-        has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset. A DataFrame
-        is empty if no share-partition matches.
+        has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset. A
+        DataFrame is empty if no share-partition matches.
     Raises:
         InputError: if a path is missing or holds no log, or (without a session) no share-partition matches.
         ShareStateError: if an argument cannot be used.
@@ -215,7 +225,9 @@ def explain(
         options["limits"] = {**limits, "groups": {**limits.get("groups", {}), group: of_group}}
     plan = plan_of(input, options, spark=spark)
     found = explain_offset(plan, [], group, topic, partition, offset)
-    return Explained(found["sentence"], pa.Table.from_pylist(found["records"], pa.schema(list(_EXPLAINED))), found)
+    return Explained(
+        found["sentence"], pa.Table.from_pylist(found["records"], pa.schema(list(_EXPLAINED))), found
+    )
 
 
 @takes_options
@@ -227,7 +239,9 @@ def repair(
     most: int = 50,
     **options: Unpack[ReadOptions],
 ) -> "RepairPlan":
-    """A plan for share-partitions in trouble: what is wrong, and options in order of harm. It changes nothing.
+    """A plan for share-partitions in trouble: what is wrong, and options in order of harm.
+
+    It changes nothing.
 
     Args:
         input: as for `reconstruct`, but no DataFrame; or the folder of a warehouse.
@@ -236,7 +250,8 @@ def repair(
         most: maximum number of share-partitions, the most severe first.
         options: as for `reconstruct`; not for a warehouse:
     Returns:
-        The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as Markdown.
+        The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as
+        Markdown.
     Raises:
         InputError: if a path is missing or holds no log, or a group is unknown.
         WarehouseError: if a table of the warehouse is gone.
@@ -256,7 +271,9 @@ def repair(
     groups, named = [group] if isinstance(group, str) else group, listed_paths(input)
     if (tables := open_warehouse(named)) is not None:
         if options:
-            raise ShareStateError(f"{named[0]}: is a warehouse, which keeps the options of its run; leave out others")
+            raise ShareStateError(
+                f"{named[0]}: is a warehouse, which keeps the options of its run; leave out others"
+            )
         return make_plan(tables, groups, release=release, most=most)
     plan = plan_of(input, options)
     plan.check_time()
@@ -273,8 +290,8 @@ def read(spark: "SparkSession", input: "Paths | DataFrame", **options: Unpack[Re
         input: as for `reconstruct`.
         options: as for `reconstruct`:
     Returns:
-        A lazy DataFrame, one row per record, columns of schemas/tables/decoded_records.yaml, times in UTC. One task per
-        log partition, with its records in log order.
+        A lazy DataFrame, one row per record, columns of schemas/tables/decoded_records.yaml, times in UTC.
+        One task per log partition, with its records in log order.
     Raises:
         InputError: if a path is missing or holds no log.
         ShareStateError: if an argument cannot be used.

@@ -28,11 +28,14 @@ class Tables:
         in_flight: one row per range of offsets; the ranges cover SPSO to SPEO without gaps.
         findings: one row per violation of a rule.
         cutoff: one row per log partition.
-        share_groups: one row per share group; this table and those below are None if the input has no group side.
+        share_groups: one row per share group; this table and those below are None if the input has no group
+            side.
         share_group_members: one row per member.
         share_group_partitions: one row per share-partition that a group lists.
-        sticky_claim: one row per partition that a member of a classic consumer group claims; None if there is no claim.
-        effective_previous_assignment: one row per claimed partition, with its owner; None if there is no claim.
+        sticky_claim: one row per partition that a member of a classic consumer group claims; None if there is
+            no claim.
+        effective_previous_assignment: one row per claimed partition, with its owner; None if there is no
+            claim.
         dead_letters: one row per record of the dead-letter topics; None if none are given.
         lost_dead_letters: one row per range of offsets that went through ARCHIVING and have no dead letter.
     """

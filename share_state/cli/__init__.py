@@ -1,6 +1,7 @@
 """The commands of `share-state`, one module per command or small group of them; `main` loads the one that was typed.
 
-`command` registers a function as a command; `process` and `output` are for all: signals and memory, notes and errors.
+`command` registers a function as a command; `process` and `output` are for all: signals and memory, notes and
+errors.
 
 Importing this package configures the process before numpy and other large packages are imported.
 """

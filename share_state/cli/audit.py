@@ -64,7 +64,9 @@ def nightly_audit(
         plan = build_plan(settings.input_spec(), KEYS, sorter)
         size = sum(log.size for log in plan.logs)  # 0 for a running cluster: it is unknown
         announce_compiling()
-        _LOG.info("found %s%s", pluralize(len(plan.logs), "log partition"), f" of {size:,} bytes" if size else "")
+        _LOG.info(
+            "found %s%s", pluralize(len(plan.logs), "log partition"), f" of {size:,} bytes" if size else ""
+        )
         with warehouse_lock(settings.warehouse, "audit"):
             result = run_audit(
                 partial(open_executor, choice, progress=progress),
@@ -119,11 +121,17 @@ def _written(targets: ReportSettings, live: int) -> list[str]:
     cut = ""
     if live > (most := targets.prometheus_share_partitions):
         cut = f" (series of the worst {most:,} of {live:,} share-partitions; groups are complete)"
-    return [path for path in (targets.html, targets.prometheus and f"{targets.prometheus}{cut}") if path is not None]
+    return [
+        path
+        for path in (targets.html, targets.prometheus and f"{targets.prometheus}{cut}")
+        if path is not None
+    ]
 
 
 def _counts(result: RunResult) -> str:
-    found = ", ".join(f"{count:,} {severity}" for severity, count in sorted(result.by_severity.items())) or "none"
+    found = (
+        ", ".join(f"{count:,} {severity}" for severity, count in sorted(result.by_severity.items())) or "none"
+    )
     records = pluralize(result.records, "new record")
     return f"{records}, {pluralize(result.share_partitions, 'live share-partition')}, new findings: {found}"
 
@@ -132,7 +140,9 @@ def _counts(result: RunResult) -> str:
 def audit(
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[INPUT]...", help="Log folders, .log files, tables, texts or globs; without --config."),
+        typer.Argument(
+            metavar="[INPUT]...", help="Log folders, .log files, tables, texts or globs; without --config."
+        ),
     ] = None,
     config: Annotated[
         str | None, typer.Option(metavar="FILE", help="YAML file with the configuration of the audit.")
@@ -140,14 +150,17 @@ def audit(
     out: Annotated[str | None, typer.Option(metavar="WAREHOUSE", help="Folder of the Delta tables.")] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the configuration, such as clock=wall."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a key of the configuration, such as clock=wall."
+        ),
     ] = None,
     *,
     options: InputOptions,
     afresh: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[LOG]...", help="Read these log partitions from their start; without a name, all of them."
+            metavar="[LOG]...",
+            help="Read these log partitions from their start; without a name, all of them.",
         ),
     ] = None,
     fail_on: Annotated[
@@ -161,9 +174,12 @@ def audit(
         str | None, typer.Option(metavar="FILE", help="Write the page to this file; overrides report.html.")
     ] = None,
     prometheus: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write metrics to this file; overrides report.prometheus.")
+        str | None,
+        typer.Option(metavar="FILE", help="Write metrics to this file; overrides report.prometheus."),
     ] = None,
-    master: Annotated[str | None, typer.Option(metavar="MASTER", help="Spark master; overrides spark.master.")] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="MASTER", help="Spark master; overrides spark.master.")
+    ] = None,
     spark_conf: SparkConf = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -188,7 +204,11 @@ def audit(
 
 
 def _settings(
-    inputs: Sequence[str], config: str | None, out: str | None, options: InputOptions, overrides: Sequence[str]
+    inputs: Sequence[str],
+    config: str | None,
+    out: str | None,
+    options: InputOptions,
+    overrides: Sequence[str],
 ) -> AuditSettings:
     """The settings of an audit, from its file or from INPUT and --out.
 
@@ -201,7 +221,9 @@ def _settings(
         if config is not None or out is None:
             raise ShareStateError("audit: give INPUT... and --out WAREHOUSE, or --config FILE")
         if inputs[0].endswith((".yaml", ".yml")):
-            raise ShareStateError(f"audit: {inputs[0]} is not a log; give a configuration as --config {inputs[0]}")
+            raise ShareStateError(
+                f"audit: {inputs[0]} is not a log; give a configuration as --config {inputs[0]}"
+            )
         return settings_for(inputs, out, overrides, assignments=options.assignments(len(inputs)))
     if config is None and out is None:
         raise ShareStateError("audit: give --config FILE, or INPUT... and --out WAREHOUSE")

@@ -14,7 +14,10 @@ from share_state.cli.process import find_stop
 from share_state.errors import ShareStateError
 from share_state.version import __version__
 
-DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
+DONE = 0
+FOUND = 1
+UNUSABLE = 2
+UNEXPECTED = 3
 """Exit codes: done; done, with findings at or above --fail-on; unusable call or input; unexpected failure."""
 
 
@@ -31,7 +34,9 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def top(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+    ] = False,
 ) -> None:
     """Kafka share-group state (KIP-932) from exported logs."""
     if version:
@@ -81,7 +86,9 @@ _Command = Callable[..., int | None]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
 
 
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print Spark's log, and tracebacks of errors.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also print Spark's log, and tracebacks of errors.")
+]
 
 
 def command(example: str, *, has_clock: bool = False) -> Callable[[_Command], _Command]:
@@ -100,7 +107,9 @@ def command(example: str, *, has_clock: bool = False) -> Callable[[_Command], _C
 def _without_bundles(function: _Command, has_clock: bool) -> _Command:
     """The function with each parameter that is a Bundle replaced by its fields, as typer needs it."""
     hints = get_type_hints(function, include_extras=True)
-    bundles = {name: kind for name, kind in hints.items() if inspect.isclass(kind) and issubclass(kind, Bundle)}
+    bundles = {
+        name: kind for name, kind in hints.items() if inspect.isclass(kind) and issubclass(kind, Bundle)
+    }
     parameters = list[inspect.Parameter]()
     of_bundles = {name: list(kind.parameters(function.__name__)) for name, kind in bundles.items()}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -136,12 +145,15 @@ def _check_text(name: str, value: Any, hint: Any = None) -> Any:
     """A value of a parameter, with addresses as commands use them. Groups and topics stay as they are.
 
     Raises:
-        ShareStateError: if it is empty, as an unset variable of a shell is, holds a NUL, or no int64 holds the number.
+        ShareStateError: if it is empty, as an unset variable of a shell is, holds a NUL, or no int64 holds
+            the number.
     """
     if isinstance(value, list):
         return [_check_text(name, one, hint) for one in value]
     if isinstance(value, int) and not -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:
-        raise ShareStateError(f"{_label(name, hint)}: no log holds a number beyond {_LARGEST_NUMBER}; give another")
+        raise ShareStateError(
+            f"{_label(name, hint)}: no log holds a number beyond {_LARGEST_NUMBER}; give another"
+        )
     if name in {"group", "topic"}:
         return value
     if value == "":

@@ -10,7 +10,8 @@ import typer
 from share_state.errors import ShareStateError
 
 _LARGEST_TABLE = 4 << 20
-"""Bytes of `share_partition_state` that are read within a tenth of a second; larger tables are not completed from."""
+"""Bytes of `share_partition_state` that are read within a tenth of a second; larger tables are not completed
+from."""
 
 
 def words_to_complete() -> list[str]:
@@ -36,7 +37,11 @@ def complete_limit(incomplete: str) -> list[str]:
     from share_state.config.sections import GroupConfig, LimitSettings  # noqa: PLC0415  slow to import
 
     group, colon, begun = incomplete.rpartition(":")
-    names = GroupConfig.model_fields if colon else [name for name in LimitSettings.model_fields if name != "groups"]
+    names = (
+        GroupConfig.model_fields
+        if colon
+        else [name for name in LimitSettings.model_fields if name != "groups"]
+    )
     return [f"{group}{colon}{name}=" for name in names if name.startswith(begun)]
 
 

@@ -63,7 +63,9 @@ def typer_option(option: OptionSpec, variable: str | None = None) -> Any:
         return Annotated[int | None, described(metavar=option.metavar, min=option.minimum)]
     if option.kind == "text":
         return Annotated[str | None, described(metavar=option.metavar)]
-    return Annotated[list[str] | None, described(metavar=option.metavar, autocompletion=_COMPLETIONS.get(option.name))]
+    return Annotated[
+        list[str] | None, described(metavar=option.metavar, autocompletion=_COMPLETIONS.get(option.name))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class InputOptions(Bundle):
     """The options of input, fold, limits and rules that a call gives.
 
     Attributes:
-        given: name of an option -> its value, as `spec_of_options` takes it; without those that are not given.
+        given: name of an option -> its value, as `spec_of_options` takes it; without those that are not
+            given.
     """
 
     given: Mapping[str, Any]

@@ -64,7 +64,9 @@ def explain(
 @command("share-state decode /exports/broker-1/__share_group_state-7 | head")
 def decode(
     inputs: Inputs,
-    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write a Delta table to this folder.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write a Delta table to this folder.")
+    ] = None,
     *,
     options: InputOptions,
     running: Running,
@@ -91,13 +93,17 @@ def decode(
 @command("share-state diff /exports/broker-1 --as-of-time 2026-11-21T02Z --and-as-of-time 2026-11-21T03Z")
 def diff(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="A B | INPUT...", help="Two warehouses, or one export with as-of options.")
+        list[str],
+        typer.Argument(metavar="A B | INPUT...", help="Two warehouses, or one export with as-of options."),
     ],
     options: InputOptions,
     and_as_of_offset: Annotated[
-        list[str] | None, typer.Option(metavar="P=OFFSET", help="Offset of the later point; by default the end.")
+        list[str] | None,
+        typer.Option(metavar="P=OFFSET", help="Offset of the later point; by default the end."),
     ] = None,
-    and_as_of_time: Annotated[str | None, typer.Option(metavar="TIME", help="Time of the later point.")] = None,
+    and_as_of_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time of the later point.")
+    ] = None,
     group: Group = None,
     topic: Topic = None,
     partition: Partition = None,
@@ -136,7 +142,9 @@ def _compares_exports(inputs: Sequence[str], earlier: InputOptions, later: Input
     if earlier.get("as_of_offset") or earlier.get("as_of_time"):
         return True
     if later.get("as_of_offset") or later.get("as_of_time"):
-        raise ShareStateError("diff: give the earlier point of the export too: --as-of-offset or --as-of-time")
+        raise ShareStateError(
+            "diff: give the earlier point of the export too: --as-of-offset or --as-of-time"
+        )
     if len(inputs) != 2:
         raise ShareStateError("diff: give two warehouses, or an export and --as-of-offset or --as-of-time")
     return False
@@ -144,7 +152,7 @@ def _compares_exports(inputs: Sequence[str], earlier: InputOptions, later: Input
 
 @command("share-state plot window /exports/broker-1 --group app --topic orders --partition 0 --out w.html")
 def plot(
-    what: Annotated[
+    kind: Annotated[
         Literal["window", "offsets", "deliveries", "cutoff"],
         typer.Argument(metavar="WHAT", help="Chart: window, offsets, deliveries or cutoff."),
     ],
@@ -160,8 +168,8 @@ def plot(
 ) -> None:
     """Draw a chart of a share-partition, a group or the cutoffs.
 
-    window: what was in flight, over time. offsets: SPSO, SPEO and the topic's end, over time. deliveries: records in
-    flight by delivery count. cutoff: what can be deleted from each log.
+    window: what was in flight, over time. offsets: SPSO, SPEO and the topic's end, over time. deliveries:
+    records in flight by delivery count. cutoff: what can be deleted from each log.
     """
     from share_state.report.plots.charts import SUFFIXES, save  # noqa: PLC0415  matplotlib is slow to import
     from share_state.report.plots.overview import draw_plot  # noqa: PLC0415
@@ -170,9 +178,9 @@ def plot(
     if delivery_limit is not None:
         options = options.with_limit("delivery_count", delivery_limit)
     with _open_plan(inputs, options) as plan:
-        chart = draw_plot(what, plan, SharePartitionFilter(group, topic, partition))
+        chart = draw_plot(kind, plan, SharePartitionFilter(group, topic, partition))
     save(chart, out)
-    found = {"picture": what, "of": chart.heading, "file": out, "says": chart.says}
+    found = {"picture": kind, "of": chart.heading, "file": out, "says": chart.says}
     console.print_json(found) if as_json else console.print_line(f"{out}: {chart.says}")
 
 
@@ -189,10 +197,15 @@ def cutoff(
     ] = None,
     copy_topic: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The topic that --delete-records names: a copy with the same offsets."),
+        typer.Option(
+            metavar="NAME", help="The topic that --delete-records names: a copy with the same offsets."
+        ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Verify the cutoff: fold again without the records before it, and compare.")
+        bool,
+        typer.Option(
+            "--verify", help="Verify the cutoff: fold again without the records before it, and compare."
+        ),
     ] = False,
     accept: Annotated[
         bool, typer.Option("--accept", help="With --index: drop entries that the log contradicts.")
@@ -205,13 +218,15 @@ def cutoff(
 ) -> int:
     """Print which records can be deleted, and whether it is safe.
 
-    Records before the cutoff of a log partition are redundant. The broker prunes __share_group_state itself, up to the
-    cutoff. Threads of this process fold the logs; with --master or --spark-conf, Spark tasks do.
+    Records before the cutoff of a log partition are redundant. The broker prunes __share_group_state itself,
+    up to the cutoff. Threads of this process fold the logs; with --master or --spark-conf, Spark tasks do.
     """
     if copy_topic is not None:
         check_topic_name(copy_topic)
         if delete_records is None:
-            raise ShareStateError("--copy-topic: names the topic in the file of --delete-records; give that, too")
+            raise ShareStateError(
+                "--copy-topic: names the topic in the file of --delete-records; give that, too"
+            )
     index = options.get("index")
     if accept and index is None:
         raise ShareStateError("--accept: drops entries of share snapshot files; give --index too")
@@ -237,24 +252,24 @@ def cutoff(
     if index is not None and not spec.has_as_of:
         write_share_snapshots(index, result.index, accept=accept)
     named_holders = name_holders(result.cutoff, plan.options.topics)
-    found, named = replace(result, cutoff=named_holders).plain(), None
-    not_deletable = refused(found["cutoff"])
+    result_rows, named = replace(result, cutoff=named_holders).plain(), None
+    not_deletable = refused(result_rows["cutoff"])
     if delete_records is not None:
-        named = write_delete_records(delete_records, found["cutoff"], copy_topic)
+        named = write_delete_records(delete_records, result_rows["cutoff"], copy_topic)
     if as_json:
-        console.print_json(found | {"delete_records": delete_records if named is not None else None})
+        console.print_json(result_rows | {"delete_records": delete_records if named is not None else None})
     else:
-        print_cutoffs(found["cutoff"])
+        print_cutoffs(result_rows["cutoff"])
         if not spec.has_as_of:
-            print_pruning(found["cutoff"])
-        if found["findings"]:
-            console.print_findings(found["findings"])
+            print_pruning(result_rows["cutoff"])
+        if result_rows["findings"]:
+            console.print_findings(result_rows["findings"])
         disputed = sum(entry.is_contradicted for entries in result.index.values() for entry in entries)
         if disputed and not accept:
             entries = pluralize(disputed, "entry", "entries")
             console.print_line(f"{index}: the log contradicts {entries}; --accept drops what it contradicts")
         if verify:
-            print_verification(found["cutoff"], result.compared, result.differing)
+            print_verification(result_rows["cutoff"], result.compared, result.differing)
         if delete_records is not None:
             print_delete_records(delete_records, named, copy_topic)
     is_refused = (verify or delete_records is not None) and bool(not_deletable)
@@ -271,4 +286,6 @@ def _check_control_options(plan: FoldPlan, options: InputOptions) -> None:
         return
     for name in filter(options.get, ("subscriptions", "ignore_uncheckpointed", "index")):
         option = f"--{name.replace('_', '-')}"
-        raise ShareStateError(f"{option}: is for control records, and the input has none (--dialect control_records)")
+        raise ShareStateError(
+            f"{option}: is for control records, and the input has none (--dialect control_records)"
+        )

@@ -76,26 +76,30 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout, sys.stderr = streams
 
 
-def _run(given: list[str]) -> int:
-    for argument in given:
+def _run(arguments: list[str]) -> int:
+    for argument in arguments:
         # Python keeps bytes that are not UTF-8 as surrogates.
         if any("\ud800" <= character <= "\udfff" for character in argument):
             return fail(f"{argument!r}: not UTF-8; rename the file, or give UTF-8", UNUSABLE)
     try:
-        if given != ["--version"]:
+        if arguments != ["--version"]:
             # Only the module of the command is imported, all of them for --help.
-            for name in [name for name in (given or words_to_complete())[:1] if name in COMMANDS] or COMMANDS:
+            for name in [
+                name for name in (arguments or words_to_complete())[:1] if name in COMMANDS
+            ] or COMMANDS:
                 import_module(f"share_state.cli.{COMMANDS[name]}")
         try:
-            code = int(app(args=_name_logs_afresh(given), prog_name="share-state", standalone_mode=False) or DONE)
+            code = int(
+                app(args=_name_logs_afresh(arguments), prog_name="share-state", standalone_mode=False) or DONE
+            )
         except Exit as left:
             code = left.exit_code
         sys.stdout.flush()
         return fail_stopped(code) if code == INTERRUPTED else code
     except ShareStateError as error:
-        return fail(with_standing(as_written(str(error), given), error), UNUSABLE)
+        return fail(with_standing(as_written(str(error), arguments), error), UNUSABLE)
     except TyperException as error:
-        return fail(describe_usage_error(error, given), UNUSABLE)
+        return fail(describe_usage_error(error, arguments), UNUSABLE)
     except (Abort, KeyboardInterrupt):
         return fail_stopped(INTERRUPTED)
     except Stopped as stopped:
@@ -107,26 +111,30 @@ def _run(given: list[str]) -> int:
         return DONE
     except Exception as error:  # noqa: BLE001  the last line of defence: one line, and the traceback on request
         if isinstance(error, SparkEndedError):
-            print_traceback(given)
+            print_traceback(arguments)
             return fail(with_standing(str(error), error), UNEXPECTED)
         if (known := error_of_task(error)) is not None:
             return fail(with_standing(known, error), UNUSABLE)
         if isinstance(error, ImportError) and isinstance(missing := missing_module(error), ShareStateError):
             return fail(with_standing(str(missing), error), UNUSABLE)
-        if isinstance(full := disk_error("the folder of scratch files or of compiled kernels", error), DiskFullError):
+        if isinstance(
+            full := disk_error("the folder of scratch files or of compiled kernels", error), DiskFullError
+        ):
             return fail(with_standing(str(full), error), UNUSABLE)
         if isinstance(error, OSError) and error.errno in _UNUSABLE_PATHS:
             reason = f"{error.filename}: cannot be used ({error.strerror}); give another path"
             return fail(with_standing(reason, error), UNUSABLE)
         if isinstance(error, FileNotFoundError) and _is_working_directory_gone():
             return fail("the working directory is deleted; change to another one", UNUSABLE)
-        print_traceback(given)
+        print_traceback(arguments)
         try:
             text = str(error).strip()
         except Exception:  # noqa: BLE001
             text = ""
         first = text.partition("\n")[0]
-        return fail(with_standing(f"unexpected {type(error).__name__}: {first} (-v shows more)", error), UNEXPECTED)
+        return fail(
+            with_standing(f"unexpected {type(error).__name__}: {first} (-v shows more)", error), UNEXPECTED
+        )
 
 
 def _is_working_directory_gone() -> bool:
@@ -185,8 +193,8 @@ def run_job(arguments: Sequence[str] | None = None) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its code: 0 done, 1 findings, 2 unusable, 3 unexpected.
 
-    The interpreter is not shut down: threads of pyarrow and deltalake that wait for it then abort the process, after
-    its work is done (apache/arrow issue 34314).
+    The interpreter is not shut down: threads of pyarrow and deltalake that wait for it then abort the
+    process, after its work is done (apache/arrow issue 34314).
     """
     code = _run_until_signal(arguments)
     # Scratch folders are deleted, and coverage is written.

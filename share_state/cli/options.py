@@ -1,6 +1,7 @@
 """Options that several commands share, besides those of the input (share_state/cli/input_options.py).
 
-Imports that only commands over logs need are in functions: `show` and `groups` start in half the time without them.
+Imports that only commands over logs need are in functions: `show` and `groups` start in half the time without
+them.
 """
 
 import logging
@@ -26,21 +27,29 @@ Out = Annotated[
         help="Where the Delta tables go: a folder, an address (s3://...) or, on Spark, catalog.schema.",
     ),
 ]
-Warehouse = Annotated[str, typer.Argument(metavar="[WAREHOUSE]", help="Folder or address of the Delta tables.")]
-Group = Annotated[str | None, typer.Option(metavar="GROUP", help="Select this group.", autocompletion=complete_group)]
+Warehouse = Annotated[
+    str, typer.Argument(metavar="[WAREHOUSE]", help="Folder or address of the Delta tables.")
+]
+Group = Annotated[
+    str | None, typer.Option(metavar="GROUP", help="Select this group.", autocompletion=complete_group)
+]
 Topic = Annotated[
-    str | None, typer.Option(metavar="TOPIC", help="Select this topic (name or id).", autocompletion=complete_topic)
+    str | None,
+    typer.Option(metavar="TOPIC", help="Select this topic (name or id).", autocompletion=complete_topic),
 ]
 Partition = Annotated[int | None, typer.Option(metavar="N", help="Select this partition.")]
 FailingSeverity = Literal["error", "warning", "info", "off"]
 FailOn = Annotated[
     FailingSeverity,
-    typer.Option(metavar="|".join(get_args(FailingSeverity)), help="Lowest severity that makes the exit code 1."),
+    typer.Option(
+        metavar="|".join(get_args(FailingSeverity)), help="Lowest severity that makes the exit code 1."
+    ),
 ]
 SparkConf = Annotated[list[str] | None, typer.Option(metavar="K=V", help="Spark setting (repeatable).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DeliveryLimit = Annotated[
-    int | None, typer.Option("--delivery-limit", min=1, hidden=True, help="Old name of --limit delivery_count=N.")
+    int | None,
+    typer.Option("--delivery-limit", min=1, hidden=True, help="Old name of --limit delivery_count=N."),
 ]
 
 
@@ -49,7 +58,8 @@ class Running(Bundle):
     """Options for where a command runs, and what it prints."""
 
     master: Annotated[
-        str | None, typer.Option(metavar="MASTER", help="Spark master; by default local[*] where Spark is needed.")
+        str | None,
+        typer.Option(metavar="MASTER", help="Spark master; by default local[*] where Spark is needed."),
     ] = None
     spark_conf: SparkConf = None
     quiet: Quiet = False
@@ -63,7 +73,9 @@ class Running(Bundle):
         return ExecutorChoice(self.master, pairs(self.spark_conf), self.verbose)
 
 
-def pairs(given: Sequence[str] | None, option: str = "--spark-conf", form: str = "NAME=VALUE") -> dict[str, str]:
+def pairs(
+    given: Sequence[str] | None, option: str = "--spark-conf", form: str = "NAME=VALUE"
+) -> dict[str, str]:
     """`K=V` options as a dictionary.
 
     Args:

@@ -72,8 +72,8 @@ class _NoPandas:
 def keep_pandas_out() -> None:
     """Keep pyarrow from importing pandas with its first array: that would add 0.3 s to every command.
 
-    pyarrow remembers that it is missing, but imports it when `to_pandas` is called. Source: pyarrow pandas-shim.pxi,
-    _PandasAPIShim._check_import.
+    pyarrow remembers that it is missing, but imports it when `to_pandas` is called. Source: pyarrow
+    pandas-shim.pxi, _PandasAPIShim._check_import.
     """
     sys.meta_path.insert(0, _NoPandas)
     try:

@@ -42,11 +42,15 @@ def reconstruct(
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Also write the table timeline: the state after every record.")
     ] = False,
-    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Limit the timeline to this group.")] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Limit the timeline to this group.")
+    ] = None,
     topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Limit the timeline to this topic (name or id).")
     ] = None,
-    partition: Annotated[int | None, typer.Option(metavar="N", help="Limit the timeline to this partition.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(metavar="N", help="Limit the timeline to this partition.")
+    ] = None,
     fail_on: FailOn = "error",
     running: Running,
     as_json: Json = False,
@@ -66,7 +70,9 @@ def reconstruct(
             if selection is not None:
                 texts["timeline"] = json.dumps(asdict(selection))
             with warehouse_lock(place, "reconstruct"), open_executor(choice, plan, progress) as executor:
-                result = run_reconstruct(executor, plan, place, inputs=tuple(inputs), options=texts, progress=progress)
+                result = run_reconstruct(
+                    executor, plan, place, inputs=tuple(inputs), options=texts, progress=progress
+                )
     progress.close()
     for note in result.notes:
         if not note.startswith((WRITER, TOPICS_NOTE)):
@@ -95,25 +101,29 @@ def _timeline_filter(
     return None
 
 
-def _print_result(found: Mapping[str, Any]) -> None:
+def _print_result(summary: Mapping[str, Any]) -> None:
     """Print the result of `reconstruct`."""
-    print_size(found)
-    if found["log_time"] is not None:
-        age = max(0, round(time.time() * 1000) - found["log_time"])
-        print_line(f"the newest record was {duration_text(age)} old: {format_time(to_datetime(found['log_time']))}")
-    for note in found["notes"]:
+    print_size(summary)
+    if summary["log_time"] is not None:
+        age = max(0, round(time.time() * 1000) - summary["log_time"])
+        print_line(
+            f"the newest record was {duration_text(age)} old: {format_time(to_datetime(summary['log_time']))}"
+        )
+    for note in summary["notes"]:
         if EXTENDED.removeprefix("{}") in note or note.startswith(TOPICS_NOTE):
             print_line(note)
-    if (unknown := unknown_cutoffs(found["cutoff"])) is not None:
+    if (unknown := unknown_cutoffs(summary["cutoff"])) is not None:
         print_line(f"the cutoff is {unknown}")
     else:
-        redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
+        redundant = sum(row["redundant_records"] or 0 for row in summary["cutoff"])
         print_line(f"{redundant:,} of the records lie before the cutoff: see `share-state cutoff`")
-    if found["judge"] != JUDGE_NONE:
-        print_findings(found["findings"])
-    if found["judge"] in _NOT_JUDGED:
-        print_line(f"not judged: {_NOT_JUDGED[found['judge']]} (--judge all)")
-    print_line(f"tables are in {found['warehouse']} (run {found['run_id']}): `share-state show {found['warehouse']}`")
+    if summary["judge"] != JUDGE_NONE:
+        print_findings(summary["findings"])
+    if summary["judge"] in _NOT_JUDGED:
+        print_line(f"not judged: {_NOT_JUDGED[summary['judge']]} (--judge all)")
+    print_line(
+        f"tables are in {summary['warehouse']} (run {summary['run_id']}): `share-state show {summary['warehouse']}`"
+    )
 
 
 def print_size(found: Mapping[str, Any]) -> None:

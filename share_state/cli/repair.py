@@ -28,23 +28,31 @@ from share_state.sources.kafka_client import bootstrap_servers
 def repair(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="INPUT...|WAREHOUSE", help="Logs, as for other commands, or the warehouse of an audit."),
+        typer.Argument(
+            metavar="INPUT...|WAREHOUSE", help="Logs, as for other commands, or the warehouse of an audit."
+        ),
     ],
     group: Annotated[
         list[str] | None,
-        typer.Option(metavar="GROUP", help="Plan only for this group (repeatable).", autocompletion=complete_group),
+        typer.Option(
+            metavar="GROUP", help="Plan only for this group (repeatable).", autocompletion=complete_group
+        ),
     ] = None,
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the plan to this .md, .sh or .json file.")
     ] = None,
     release: Annotated[
         Release | None,
-        typer.Option(metavar="|".join(RELEASES), help="Release that wrote the log; by default inferred from the log."),
+        typer.Option(
+            metavar="|".join(RELEASES), help="Release that wrote the log; by default inferred from the log."
+        ),
     ] = None,
     most: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of share-partitions.")] = 50,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", hidden=True, help="Old form of --limit: limits.delivery_count=3."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", hidden=True, help="Old form of --limit: limits.delivery_count=3."
+        ),
     ] = None,
     *,
     options: InputOptions,
@@ -61,7 +69,9 @@ def repair(
     progress = Progress(quiet=quiet)
     if (tables := open_warehouse(inputs)) is not None:
         if options.given or sets:
-            raise ShareStateError(f"{inputs[0]}: is a warehouse, which keeps the options of its run; leave out others")
+            raise ShareStateError(
+                f"{inputs[0]}: is a warehouse, which keeps the options of its run; leave out others"
+            )
         plan = make_plan(tables, group or (), release=release, most=most)
     else:
         spec = _with_limits(options, inputs, sets or ())

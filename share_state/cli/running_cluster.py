@@ -25,13 +25,16 @@ def topics(
             help="Data folders of brokers, kafka://HOST:PORT, or texts of kafka-topics.sh and kafka-get-offsets.sh.",
         ),
     ],
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write to this file; by default to stdout.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write to this file; by default to stdout.")
+    ] = None,
     *,
     options: InputOptions,
 ) -> None:
     """Write the topics file for --topics: names and ends.
 
-    It also has ids, partition counts and log starts. Other commands read the facts of a data folder by themselves.
+    It also has ids, partition counts and log starts. Other commands read the facts of a data folder by
+    themselves.
     """
     from share_state.sources.kafka_client import SCHEME  # noqa: PLC0415
     from share_state.sources.topics_file import collect_topics, topics_text  # noqa: PLC0415
@@ -70,5 +73,7 @@ def compare(
     names = list_groups(warehouse)
     answers = fetch_broker_offsets(cluster, options.get("kafka_properties"), names)
     found = compare_offsets(warehouse, answers)
-    console.print_json(found | {"warehouse": warehouse, "cluster": cluster}) if as_json else print_comparison(found)
+    console.print_json(found | {"warehouse": warehouse, "cluster": cluster}) if as_json else print_comparison(
+        found
+    )
     return FOUND if fails(Counter(one["severity"] for one in found["findings"]), fail_on) else DONE

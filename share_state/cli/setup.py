@@ -19,7 +19,12 @@ import typer
 
 from share_state.cli.command import Quiet, command
 from share_state.errors import SetupError, require
-from share_state.fold.checkpoint import RowDigest, checkpoint_row, checkpoint_share_partitions, restore_checkpoint
+from share_state.fold.checkpoint import (
+    RowDigest,
+    checkpoint_row,
+    checkpoint_share_partitions,
+    restore_checkpoint,
+)
 from share_state.fold.dialect import verify_cutoff
 from share_state.fold.draft.control_log import fold_control_log
 from share_state.fold.draft.control_replay import ControlReplay
@@ -53,10 +58,12 @@ _CORES = 3
 def warm_up_kernels(scratch: Path) -> None:
     """Compile every kernel by folding small logs in every way.
 
-    numba compiles a kernel per argument type, and the type of a one-row array differs from that of a longer one, so
-    logs of zero, one and many records are folded. They are written to `scratch`, an empty folder.
+    numba compiles a kernel per argument type, and the type of a one-row array differs from that of a longer
+    one, so logs of zero, one and many records are folded. They are written to `scratch`, an empty folder.
     """
-    simulate(scratch / "many", groups=4, minutes=2, dialect="both", state_partitions=1, updates_per_snapshot=5)
+    simulate(
+        scratch / "many", groups=4, minutes=2, dialect="both", state_partitions=1, updates_per_snapshot=5
+    )
     many = _only_log(scratch / "many")
     first = next(read_chunks(many))
     # Bytes that are not a batch run the kernels that search for the next batch.
@@ -82,7 +89,9 @@ def warm_up_kernels(scratch: Path) -> None:
 def _fold(log: LogPartition) -> None:
     folded = fold_log(
         log,
-        options=FoldOptions(partition_count=PartitionCount(1), limits=Limits(delivery_count=0), judge=judge_records),
+        options=FoldOptions(
+            partition_count=PartitionCount(1), limits=Limits(delivery_count=0), judge=judge_records
+        ),
     )
     judge(folded)
     verify_cutoff(folded, Window(), FoldOptions())
@@ -96,7 +105,10 @@ def _fold(log: LogPartition) -> None:
         share_partitions = pa.concat_tables(checkpoint_share_partitions(log.name, checkpoint))
         RowDigest().take(share_partitions)
         fold_log(
-            log, options=FoldOptions(restore=lambda: restore_checkpoint(row, share_partitions), judge=judge_records)
+            log,
+            options=FoldOptions(
+                restore=lambda: restore_checkpoint(row, share_partitions), judge=judge_records
+            ),
         )
 
 
@@ -124,7 +136,8 @@ def _run(pieces: Iterable[object]) -> None:
 @command("share-state setup")
 def setup(
     with_kafka: Annotated[
-        bool, typer.Option("--with-kafka", help="Also fetch Kafka's client, which compare and live audits use.")
+        bool,
+        typer.Option("--with-kafka", help="Also fetch Kafka's client, which compare and live audits use."),
     ] = False,
     with_test_jars: Annotated[
         bool, typer.Option("--with-test-jars", help="Also fetch the test broker and Kafka's classes.")
@@ -134,8 +147,8 @@ def setup(
 ) -> None:
     """Compile the kernels and fetch the jars that Spark needs.
 
-    Otherwise the first commands that need them do so. Without Spark or Java, it compiles only the kernels: everything
-    but Spark works.
+    Otherwise the first commands that need them do so. Without Spark or Java, it compiles only the kernels:
+    everything but Spark works.
     """
     progress = Progress(quiet=quiet)
     lacking = _describe_lacking()
@@ -204,7 +217,8 @@ def _timed(progress: Progress, phase: str, step: Callable[[], None]) -> None:
 def _compile_modules() -> None:
     """Compile this package and the modules of other packages that are loaded by now.
 
-    Many containers set PYTHONDONTWRITEBYTECODE, and every command would then compile everything that it imports.
+    Many containers set PYTHONDONTWRITEBYTECODE, and every command would then compile everything that it
+    imports.
     """
     compileall.compile_dir(Path(__file__).parents[1], quiet=2)
     for source in [getattr(module, "__file__", None) for module in list(sys.modules.values())]:

@@ -1,6 +1,7 @@
 """Commands that read tables and print: `show` and `groups`; and `rules`.
 
-They import what they call in their bodies: a shell that completes a group imports this module and waits for it.
+They import what they call in their bodies: a shell that completes a group imports this module and waits for
+it.
 """
 
 from typing import Annotated
@@ -18,11 +19,16 @@ def show(
     group: Group = None,
     topic: Topic = None,
     partition: Partition = None,
-    ranges: Annotated[bool, typer.Option("--ranges", help="Print every in-flight range, one per line.")] = False,
+    ranges: Annotated[
+        bool, typer.Option("--ranges", help="Print every in-flight range, one per line.")
+    ] = False,
     as_json: Json = False,
     epochs: Annotated[bool, typer.Option("--epochs", help="Also print the leader epoch.")] = False,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Print what the run used of the cluster, and the source of each fact.")
+        bool,
+        typer.Option(
+            "--cluster", help="Print what the run used of the cluster, and the source of each fact."
+        ),
     ] = False,
 ) -> None:
     """Print offsets, lag and records in flight."""

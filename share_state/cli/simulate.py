@@ -22,9 +22,13 @@ from share_state.simulator.simulation import simulate as simulated
 _FAULTS = fill(", ".join(sorted(FAULTS)), 46, break_on_hyphens=False)
 
 
-@command("share-state simulate --out history --seed 7, or --out replay --requests kafka-request.log --release 4.3")
+@command(
+    "share-state simulate --out history --seed 7, or --out replay --requests kafka-request.log --release 4.3"
+)
 def simulate(
-    out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the logs and their true state; new or empty.")],
+    out: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder for the logs and their true state; new or empty.")
+    ],
     events: Annotated[
         str | None, typer.Option(metavar="FILE", help="Play the events of this file (JSON lines).")
     ] = None,
@@ -39,7 +43,9 @@ def simulate(
     group_configs: Annotated[
         list[str] | None,
         typer.Option(
-            "--group-config", metavar="K=V", help="Set a config of every group, such as share.delivery.count.limit=10."
+            "--group-config",
+            metavar="K=V",
+            help="Set a config of every group, such as share.delivery.count.limit=10.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random generator.")] = 0,
@@ -60,8 +66,12 @@ def simulate(
     release: Annotated[
         Release, typer.Option(metavar="|".join(RELEASES), help="Kafka release of the brokers.")
     ] = LATEST.name,
-    state_partitions: Annotated[int, typer.Option(metavar="N", help="Partitions of __share_group_state.")] = 50,
-    updates_per_snapshot: Annotated[int, typer.Option(metavar="N", help="Updates before the next snapshot.")] = 500,
+    state_partitions: Annotated[
+        int, typer.Option(metavar="N", help="Partitions of __share_group_state.")
+    ] = 50,
+    updates_per_snapshot: Annotated[
+        int, typer.Option(metavar="N", help="Updates before the next snapshot.")
+    ] = 500,
     checkpoint_every: Annotated[
         int, typer.Option(metavar="N", help="control_records: deltas before the next checkpoint.")
     ] = 10,
@@ -79,7 +89,10 @@ def simulate(
     ] = "none",
     prune: Annotated[bool, typer.Option("--prune", help="Let the brokers delete redundant records.")] = False,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Also write the result of every event and the state after every record.")
+        bool,
+        typer.Option(
+            "--trace", help="Also write the result of every event and the state after every record."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> int:
@@ -127,10 +140,15 @@ def _print_result(result: Simulation) -> None:
     events, records = pluralize(result.events, "event"), pluralize(result.records, "record")
     print_line(f"{events} produced {records} of {pluralize(result.share_partitions, 'share-partition')}")
     if result.planted:
-        rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in result.planted]
+        rows = [
+            [one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group]
+            for one in result.planted
+        ]
         print_table(["FAULT", "CAUSES", "LOG", "OFFSET", "GROUP"], rows, numeric=("OFFSET",))
     if result.mismatches:
-        print_line(f"logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): {len(result.mismatches):,}")
+        print_line(
+            f"logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): {len(result.mismatches):,}"
+        )
         rows = [[*astuple(one)] for one in result.mismatches]
         columns = ("LINE", "REQUEST", "GROUP", "TOPIC-ID", "PARTITION", "LOGGED", "SIMULATED", "REASON")
         print_table(columns, rows, numeric=("LINE", "PARTITION"))

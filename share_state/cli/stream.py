@@ -19,7 +19,7 @@ import typer
 from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions
 from share_state.cli.options import FailOn, Json, Out, Running, announce_compiling, fails
-from share_state.cli.reconstruct import print_findings, print_size
+from share_state.cli.reconstruct import print_size
 from share_state.config.input_spec import InputSpec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse_place import check_warehouse_path, warehouse_lock
@@ -33,7 +33,7 @@ from share_state.pipeline.resume import INITIAL, discard_unused, open_stream
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_tables import StreamProgress, StreamRun, StreamTables
 from share_state.report import console
-from share_state.report.console import print_line
+from share_state.report.console import print_findings, print_line
 from share_state.report.prometheus import StreamMetrics, serve_metrics
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.input_detection import find_cluster_address, find_dead_letters
@@ -80,14 +80,19 @@ def _check_places(source: str, out: str, checkpoint: str) -> None:
     paths = {name: f"{to_path(place).resolve()}/" for name, place in folders.items()}
     for inner, outer in permutations(paths, 2):
         if paths[inner].startswith(paths[outer]):
-            raise InputError(f"{inner} {places[inner]}: is in {outer} {places[outer]}; give a folder outside of it")
+            raise InputError(
+                f"{inner} {places[inner]}: is in {outer} {places[outer]}; give a folder outside of it"
+            )
 
 
-def _cluster(address: str, properties: str | None, limits: Limits, once: bool) -> tuple[Callable[[], Topics], Limits]:
+def _cluster(
+    address: str, properties: str | None, limits: Limits, once: bool
+) -> tuple[Callable[[], Topics], Limits]:
     """A function that returns a cluster's topics, queried at most every few seconds; limits with those of its groups.
 
     Raises:
-        InputError: if no broker answers, or access is denied; with `once`, if there is no `__share_group_state`.
+        InputError: if no broker answers, or access is denied; with `once`, if there is no
+            `__share_group_state`.
         SetupError: if the Kafka client library is missing.
     """
     from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415  a live cluster alone needs it
@@ -112,9 +117,13 @@ def _cluster(address: str, properties: str | None, limits: Limits, once: bool) -
     return topics, settle_live_limits(asked, limits, frozenset()).limits
 
 
-def _starting(run: StreamRun) -> str:
-    """The offsets from which a stream of a cluster continues another run, as JSON."""
-    return json.dumps({"topic_id": run.begun_from, "next": {k.rpartition("-")[2]: v for k, v in run.progress.items()}})
+def _starting(run: StreamRun) -> str | None:
+    """The offsets from which a stream of a cluster continues another run, as JSON; None if it begins anew."""
+    if run.begun_from is None:
+        return None
+    return json.dumps(
+        {"topic_id": run.begun_from, "next": {k.rpartition("-")[2]: v for k, v in run.progress.items()}}
+    )
 
 
 @command("share-state stream /exports/share_group_state --out /lake/live --checkpoint /lake/checkpoints/live")
@@ -129,20 +138,30 @@ def stream(
     ] = "10s",
     most_records: Annotated[
         int | None,
-        typer.Option("--max-records", metavar="N", min=1, help="kafka://: maximum number of records in a micro-batch."),
+        typer.Option(
+            "--max-records", metavar="N", min=1, help="kafka://: maximum number of records in a micro-batch."
+        ),
     ] = None,
     most_files: Annotated[
-        int, typer.Option("--max-files", metavar="N", min=1, help="Folder: maximum number of files in a micro-batch.")
+        int,
+        typer.Option(
+            "--max-files", metavar="N", min=1, help="Folder: maximum number of files in a micro-batch."
+        ),
     ] = 1000,
     prometheus_port: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=65535, help="Serve Prometheus metrics on this port.")
     ] = None,
     prometheus_address: Annotated[
-        str, typer.Option(metavar="HOST", help="Serve them on this address only; 0.0.0.0 for every network interface.")
+        str,
+        typer.Option(
+            metavar="HOST", help="Serve them on this address only; 0.0.0.0 for every network interface."
+        ),
     ] = "127.0.0.1",
     prometheus_share_partitions: Annotated[
         int,
-        typer.Option(metavar="N", min=0, help="Maximum number of share-partitions with their own series, worst first."),
+        typer.Option(
+            metavar="N", min=0, help="Maximum number of share-partitions with their own series, worst first."
+        ),
     ] = 2000,
     options: InputOptions,
     fail_on: FailOn = "error",
@@ -156,11 +175,9 @@ def stream(
     limits, state_partitions = spec.limits.to_limits(), spec.state_partitions
     kafka_properties = options.get("kafka_properties")
     if find_cluster_address([source]):
-        live, limits = _cluster(source, kafka_properties, limits, once)
+        live_topics, limits = _cluster(source, kafka_properties, limits, once)
         named = read_topics(spec.topics) if spec.topics else Topics()
-
-        def fetch_topics() -> Topics:
-            return merge_topics(live(), named)
+        fetch_topics = partial(_merged_topics, live_topics, named)
     else:
         fetch_topics = _topics_of_folder(source, spec)
     letters = _letters(spec, kafka_properties, once=once)
@@ -172,22 +189,21 @@ def stream(
     announce_compiling()
     with warehouse_lock(out, "stream"):
         run, folder = open_stream(out, checkpoint, inputs)
-        has_letters = letters is not None
-        fold = StreamFold(limits, spec.rules, state_partitions, f"{folder}/{INITIAL}", has_dead_letters=has_letters)
-        starting = None if run.begun_from is None else _starting(run)
+        initial, has_letters = f"{folder}/{INITIAL}", letters is not None
+        fold = StreamFold(limits, spec.rules, state_partitions, initial, has_dead_letters=has_letters)
         texts = {**options.texts, "checkpoint": checkpoint}
         with (
             discard_unused(out, folder, run),
             StreamTables(out, run, fold, options=texts, topics=fetch_topics, letters=letters) as tables,
         ):
-            what = StreamSpec(
+            stream_spec = StreamSpec(
                 inputs[0],
                 folder,
                 fold,
                 once,
                 f"{milliseconds} milliseconds",
                 kafka_properties=kafka_properties,
-                starting=starting,
+                starting=_starting(run),
                 most_records=most_records,
                 files_per_trigger=most_files,
                 verbose=running.choice.verbose,
@@ -200,16 +216,17 @@ def stream(
                     shown = {"warehouse": out, "limits": limits, "most": prometheus_share_partitions}
                     metrics = StreamMetrics(tables, lambda: latest[-1] if latest else None, **shown)
                     opened.callback(serve_metrics(prometheus_address, prometheus_port, metrics))
-                spark = opened.enter_context(
-                    session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, progress=progress)
-                )
-                run_stream(spark, what, tables, latest.append)
+                on_spark = {"verbose": choice.verbose, "progress": progress}
+                started = session(choice.master or LOCAL_MASTER, choice.conf, **on_spark)
+                spark = opened.enter_context(started)
+                run_stream(spark, stream_spec, tables, latest.append)
                 tables.match_letters()
             result = tables.result()
     if tables.run.batch >= 0:
         result = replace(result, cutoff=CommittedTables(out).read("cutoff"))
     progress.close()
-    found = result.plain() | {"warehouse": out, "micro_batch": tables.run.batch if tables.run.batch >= 0 else None}
+    micro_batch = tables.run.batch if tables.run.batch >= 0 else None
+    found = result.plain() | {"warehouse": out, "micro_batch": micro_batch}
     console.print_json(found) if as_json else _print_result(found, source)
     return FOUND if fails(result.by_severity, fail_on) else DONE
 
@@ -221,19 +238,24 @@ def _topics_of_folder(source: str, spec: InputSpec) -> Callable[[], Topics]:
         InputError: if it is not such a folder.
     """
     if "://" not in source and not Path(source).is_dir():
-        raise InputError(f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns")
+        raise InputError(
+            f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns"
+        )
     if "://" not in source and not any(Path(source).rglob("*.parquet")) and any(Path(source).rglob("*.log")):
         raise InputError(
             f"{source}: segments of a log, which `share-state audit` reads; give a folder of Parquet files"
         )
-    if spec.topics:
-        topics = read_topics(spec.topics)
-    else:
-        adjacent, notes = read_adjacent_topics([source], [])
-        for note in [*notes, *([adjacent.note] if adjacent else [])]:
-            _LOG.info("%s", note)
-        topics = adjacent.topics if adjacent else Topics()
+    adjacent, notes = (None, []) if spec.topics else read_adjacent_topics([source], [])
+    for note in [*notes, *([adjacent.note] if adjacent else [])]:
+        _LOG.info("%s", note)
+    named = read_topics(spec.topics) if spec.topics else Topics()
+    topics = adjacent.topics if adjacent else named
     return lambda: topics
+
+
+def _merged_topics(fetch: Callable[[], Topics], named: Topics) -> Topics:
+    """The topics of a cluster, with what the call names where the cluster does not know it."""
+    return merge_topics(fetch(), named)
 
 
 def _letters(spec: InputSpec, kafka_properties: str | None, *, once: bool) -> StreamLetters | None:

@@ -1,8 +1,9 @@
 """What an option of the input is: `Option` marks a field of a section, `declared_options` lists all of them.
 
-A field in share_state/config/sections.py or inputs.py is the only declaration of its option: name, meaning, type,
-range, choices and default. Options of commands, arguments of Python calls, options of the data source, keys of the
-configuration and environment variables derive from it. If a call lacks an option, the reason is beside the field.
+A field in share_state/config/sections.py or inputs.py is the only declaration of its option: name, meaning,
+type, range, choices and default. Options of commands, arguments of Python calls, options of the data source,
+keys of the configuration and environment variables derive from it. If a call lacks an option, the reason is
+beside the field.
 """
 
 import re
@@ -19,7 +20,10 @@ PREFIX, NEST = "SHARE_STATE_", "__"
 
 Kind = Literal["flag", "number", "choice", "text", "list", "map"]
 
-INPUT, FOLD, LIMITS, RULES = "input", "fold", "limits", "rules"
+INPUT = "input"
+FOLD = "fold"
+LIMITS = "limits"
+RULES = "rules"
 TOPICS = (INPUT, FOLD, LIMITS, RULES)
 """What options are about."""
 
@@ -254,7 +258,9 @@ def _bounds(info: FieldInfo) -> dict[str, int]:
     for mark in marks:
         inner = mark.metadata if isinstance(mark, FieldInfo) else [mark]
         for one in inner:
-            bounds |= {name: getattr(one, name) for name in ("ge", "le") if getattr(one, name, None) is not None}
+            bounds |= {
+                name: getattr(one, name) for name in ("ge", "le") if getattr(one, name, None) is not None
+            }
     return bounds
 
 
@@ -271,7 +277,10 @@ _LIMIT = re.compile(r"(?:(?P<group>.+):)?(?P<name>\w+)=(?P<value>.*)", re.DOTALL
 
 
 def parse_limit(text: str) -> tuple[tuple[str, ...], str] | None:
-    """The keys below `limits`, and the value, of `NAME=VALUE` or `GROUP:NAME=VALUE`; None if it is neither."""
+    """The keys below `limits`, and the value, of `NAME=VALUE` or `GROUP:NAME=VALUE`.
+
+    None if it is neither.
+    """
     found = _LIMIT.fullmatch(text)
     if found is None:
         return None

@@ -26,7 +26,9 @@ from share_state.kafka.primitives import LARGEST_INT64
 from share_state.sources.as_of import TIME_FORMS, LogTime, NotATimeError, parse_time
 from share_state.sources.topics import Topics
 
-JUDGE_ALL, JUDGE_STATE, JUDGE_NONE = "all", "state", "none"
+JUDGE_ALL = "all"
+JUDGE_STATE = "state"
+JUDGE_NONE = "none"
 """Which rules apply: all rules, all except those over single records of `__share_group_state`, or none."""
 
 Judge = Literal["all", "state", "none"]
@@ -56,8 +58,8 @@ class InputSpec(InputSettings):
     Attributes:
         sources: exports; those of the same format and dialect are read together.
         as_of_offsets: log partition (name or number) -> first offset left out.
-        as_of_time: ms, or a time that depends on the logs; records with a later timestamp are left out. Accepts a
-            datetime, or a text in one of TIME_FORMS.
+        as_of_time: ms, or a time that depends on the logs; records with a later timestamp are left out.
+            Accepts a datetime, or a text in one of TIME_FORMS.
         judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         groups: exports of `__consumer_offsets`; None to read no groups.
         frame: a Spark DataFrame of records in place of `sources`.
@@ -87,9 +89,9 @@ class InputSpec(InputSettings):
     )
     groups: GroupSettings | None = None
     frame: Annotated[Any, NoOption("`input` of a Python call")] = None
-    columns: Annotated[dict[Column, str], NoOption("`columns` of a Python call whose input is a DataFrame")] = Field(
-        default={}
-    )
+    columns: Annotated[
+        dict[Column, str], NoOption("`columns` of a Python call whose input is a DataFrame")
+    ] = Field(default={})
     group_frame: Annotated[Any, NoOption("`groups` of a Python call")] = None
     known_topics: Annotated[InstanceOf[Topics] | None, NoOption("`topics` of a Python call")] = None
     names_only: Annotated[bool, NoOption("calls that only print names set it")] = False
@@ -112,7 +114,8 @@ class FieldNames:
     """How messages name the fields of InputSpec: as the caller wrote them.
 
     Attributes:
-        form: how the caller names them: "flag" (an option of a command), "argument" (of a Python call), or "key".
+        form: how the caller names them: "flag" (an option of a command), "argument" (of a Python call), or
+            "key".
         flags: name of an option -> its flag, where that is not its own.
     """
 
@@ -204,14 +207,19 @@ def input_spec(names: FieldNames, **values: Any) -> InputSpec:
 
 
 def spec_of_options(
-    names: FieldNames, paths: Sequence[str], given: Mapping[str, Any], *, reads_groups: bool = True, **more: Any
+    names: FieldNames,
+    paths: Sequence[str],
+    option_values: Mapping[str, Any],
+    *,
+    reads_groups: bool = True,
+    **more: Any,
 ) -> InputSpec:
     """The InputSpec of a call.
 
     Args:
         names: how messages name the options.
         paths: the inputs.
-        given: name of an option -> its value, as its field takes it.
+        option_values: name of an option -> its value, as its field takes it.
         reads_groups: whether the call reads groups if no option names some.
         more: fields of InputSpec that are no options.
     Raises:
@@ -220,14 +228,14 @@ def spec_of_options(
     values: dict[str, Any] = {}
     source: dict[str, Any] = {}
     for option in input_options():
-        if given.get(option.name) is not None:
+        if option_values.get(option.name) is not None:
             *above, last = option.path
             section = source if above[:1] == ["sources"] else values
             for name in above if section is values else ():
                 section = section.setdefault(name, {})
-            section[last] = given[option.name]
+            section[last] = option_values[option.name]
     if reads_groups or "groups" in values:
-        values["groups"] = values.get("groups", {}) | {"columns": given.get("columns")}
+        values["groups"] = values.get("groups", {}) | {"columns": option_values.get("columns")}
     return input_spec(names, sources=[{"path": path} | source for path in paths], **values, **more)
 
 
@@ -305,7 +313,9 @@ def _parts(value: Mapping[str, Any] | Sequence[Any]) -> Iterator[object]:
 def _key_of(path: Sequence[str | int]) -> tuple[str, tuple[str | int, ...]]:
     """The key of the option that a path of an error is in, and what follows it."""
     for end in range(len(path), 0, -1):
-        key = ".".join("N" if isinstance(part, int) else part for part in path[:end]).removeprefix("sources.N.")
+        key = ".".join("N" if isinstance(part, int) else part for part in path[:end]).removeprefix(
+            "sources.N."
+        )
         if key in _by_key():
             return key, tuple(path[end:])
     return ".".join(map(str, path)), ()
@@ -315,4 +325,8 @@ def _no_such_limit(items: Sequence[str | int]) -> str:
     declared = LimitSettings.model_fields if len(items) < 2 else ("delivery_count", "record_locks")
     known = [name for name in declared if name != "groups"]
     similar = get_close_matches(str(items[-1]), known, 1) if items else []
-    return f"no such limit; did you mean {similar[0]}?" if similar else f"no such limit; give one of {', '.join(known)}"
+    return (
+        f"no such limit; did you mean {similar[0]}?"
+        if similar
+        else f"no such limit; give one of {', '.join(known)}"
+    )

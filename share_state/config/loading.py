@@ -1,8 +1,9 @@
 """Loads the audit's settings: YAML file, then environment variables, then `--set`.
 
 pydantic-settings (2.16) cannot merge these layers. It replaces a list instead of setting one item
-(`sources.0.format`, SHARE_STATE_SOURCES__0__FORMAT), reads `off` as false and `4.0` as a number, folds the case of rule
-codes in variable names, ignores misspelt variables and duplicate keys, and does not know where a value comes from.
+(`sources.0.format`, SHARE_STATE_SOURCES__0__FORMAT), reads `off` as false and `4.0` as a number, folds the
+case of rule codes in variable names, ignores misspelt variables and duplicate keys, and does not know where a
+value comes from.
 """
 
 import os
@@ -39,7 +40,10 @@ _SIMILAR = 0.85
 
 
 class ConfigError(ShareStateError):
-    """Raised when the audit's configuration cannot be used; the message names the file or variable, and the key."""
+    """Raised when the audit's configuration cannot be used.
+
+    The message names the file or variable, and the key.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +112,16 @@ def _merge(
         *arguments,
         *_from_overrides(overrides, problems),
     ]
-    for one in assignments:
+    for assignment in assignments:
         try:
-            values = _with_value(values, one.path, one.value)
+            values = _with_value(values, assignment.path, assignment.value)
         except ConfigError as error:
-            problems.append(f"{one.label}: {error}")
+            problems.append(f"{assignment.label}: {error}")
 
     def written_at(path: KeyPath) -> str:
-        for one in reversed(assignments):
-            if path[: len(one.path)] == one.path:
-                return one.label if path == one.path else f"{one.label}: {dotted(path)}"
+        for assignment in reversed(assignments):
+            if path[: len(assignment.path)] == assignment.path:
+                return assignment.label if path == assignment.path else f"{assignment.label}: {dotted(path)}"
         return f"{file}: {dotted(path)}"
 
     known = AuditSettings.model_fields
@@ -128,8 +132,8 @@ def _merge(
         settings = AuditSettings(**{key: value for key, value in values.items() if key in known})
     except ValidationError as error:
         # A misspelt key explains why another key is missing, so it comes first.
-        errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-        problems += [_refusal(one, written_at) for one in errors]
+        errors = sorted(error.errors(), key=lambda assignment: assignment["type"] != "extra_forbidden")
+        problems += [_refusal(assignment, written_at) for assignment in errors]
     if settings is None or problems:
         more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
         raise ConfigError(problems[0] + more)
@@ -150,7 +154,10 @@ def _from_overrides(overrides: Sequence[str], problems: list[str]) -> Iterator[A
 
 
 def _from_variables(environment: Mapping[str, str], problems: list[str]) -> Iterator[Assignment]:
-    """Assignments from variables, sections and lists before their parts; ignores variables of other programs."""
+    """Assignments from variables, sections and lists before their parts.
+
+    Ignores variables of other programs.
+    """
     ours = {name: name.removeprefix(PREFIX).split(NEST) for name in environment if name.startswith(PREFIX)}
 
     def whole_before_parts(name: str) -> list[str]:
@@ -177,7 +184,9 @@ def _similar_variable(names: list[str]) -> str | None:
     return by_name[similar[0]] if similar else None
 
 
-def _assignment(label: str, names: list[str], text: str, separator: str, write: Callable[[KeyPath], str]) -> Assignment:
+def _assignment(
+    label: str, names: list[str], text: str, separator: str, write: Callable[[KeyPath], str]
+) -> Assignment:
     path: KeyPath = ()
     declared = settings_schema()
     while names:
@@ -198,20 +207,29 @@ def _assignment(label: str, names: list[str], text: str, separator: str, write: 
 
 def _parse_value(text: str, declared: Mapping[str, Any]) -> Any:
     """Parse lists, maps and quoted text as YAML; keep other text, so that globs need no quotes."""
-    nests = any(isinstance(declared.get(part), dict) for part in ("properties", "items", "additionalProperties"))
+    nests = any(
+        isinstance(declared.get(part), dict) for part in ("properties", "items", "additionalProperties")
+    )
     if nests or text[:1] in ("'", '"'):
         return _parse_yaml(text)
     return None if _NULL.match(text) else _to_unicode(text)
 
 
 def _with_value(settings: Any, path: KeyPath, value: Any) -> Any:
-    """A copy of the settings with one value set; a value that cannot hold the path stays, and the model refuses it."""
+    """A copy of the settings with one value set.
+
+    A value that cannot hold the path stays, and the model refuses it.
+    """
     if not path:
         return value
     name, rest = path[0], path[1:]
     if isinstance(name, str):
         section = {} if settings is None else settings
-        return {**section, name: _with_value(section.get(name), rest, value)} if isinstance(section, dict) else settings
+        return (
+            {**section, name: _with_value(section.get(name), rest, value)}
+            if isinstance(section, dict)
+            else settings
+        )
     items = [] if settings is None else settings
     if not isinstance(items, list):
         return settings
@@ -251,7 +269,9 @@ def _no_such_key(path: KeyPath, write: Callable[[KeyPath], str] = dotted) -> str
     if similar:
         return f"no such key; did you mean {similar[0]}?"
     return (
-        f"no such key; give one of {', '.join(names)}" if names else f"no such key; {write(above)} has none of its own"
+        f"no such key; give one of {', '.join(names)}"
+        if names
+        else f"no such key; {write(above)} has none of its own"
     )
 
 
@@ -271,11 +291,15 @@ def _read_file(path: str) -> dict[str, Any]:
     try:
         settings = _parse_yaml(regular_path(to_path(path)).read_bytes().decode("utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; give the audit's YAML file ({_EXAMPLE} is an example)") from None
+        raise ConfigError(
+            f"{path}: no such file; give the audit's YAML file ({_EXAMPLE} is an example)"
+        ) from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: a folder; give the YAML file in it") from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a file that this user may read") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); give a file that this user may read"
+        ) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}: line {line}: not UTF-8; save the file as UTF-8 text") from None
@@ -293,18 +317,25 @@ _NULL = re.compile(r"(?:~|null|Null|NULL|)$")
 
 
 class _TextLoader(yaml.BaseLoader):
-    """Loads YAML with every scalar except null as text, so that off, 4.0 and 007 stay unchanged; refuses duplicates."""
+    """Loads YAML with every scalar except null as text, so that off, 4.0 and 007 stay unchanged.
+
+    Refuses duplicates.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
         read = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError(f"{_position(key.start_mark)}: a list or a map in place of a key; give a name")
+                raise ConfigError(
+                    f"{_position(key.start_mark)}: a list or a map in place of a key; give a name"
+                )
             name = self.construct_scalar(key)
             if name in lines:
                 first = f"first in line {lines[name]}"
-                raise ConfigError(f"{_position(key.start_mark)}: {printable(name)} appears twice, {first}; keep one")
+                raise ConfigError(
+                    f"{_position(key.start_mark)}: {printable(name)} appears twice, {first}; keep one"
+                )
             lines[name] = key.start_mark.line + 1
             read[name] = self.construct_object(value, deep=deep)
         return read
@@ -326,16 +357,25 @@ def _parse_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         problem = " ".join((error.problem or "").split())
         begin = f"{_position(error.problem_mark or error.context_mark)}: not YAML ({problem})"
-        raise ConfigError(f"{begin}; indent with spaces and put quotes around text with special characters") from None
+        raise ConfigError(
+            f"{begin}; indent with spaces and put quotes around text with special characters"
+        ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, int(error.position)) + 1
-        raise ConfigError(f"line {line}: the character #x{error.character:04x} is not text; remove it") from None
+        raise ConfigError(
+            f"line {line}: the character #x{error.character:04x} is not text; remove it"
+        ) from None
     except RecursionError:
-        raise ConfigError("lists or maps are nested too deeply; no key needs more than three levels") from None
+        raise ConfigError(
+            "lists or maps are nested too deeply; no key needs more than three levels"
+        ) from None
 
 
 def _to_unicode(text: str) -> str:
-    """Join the surrogate pairs of JSON escapes; refuse single surrogates, which come from bytes that are not UTF-8."""
+    """Join the surrogate pairs of JSON escapes.
+
+    Refuse single surrogates, which come from bytes that are not UTF-8.
+    """
     try:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError:

@@ -1,4 +1,6 @@
-"""The keys of the audit's settings; `input_spec` has those of its sections that describe the input and the limits.
+"""The keys of the audit's settings.
+
+`input_spec` has those of its sections that describe the input and the limits.
 
 Each key has a type, a range, a default and a meaning, for loading, messages and docs.
 """
@@ -50,7 +52,9 @@ class ReportSettings(Section):
     """Files that the audit writes in addition to the tables."""
 
     html: PathText | None = Field(default=None, description="HTML page; none by default")
-    prometheus: PathText | None = Field(default=None, description="metrics for the textfile collector; none by default")
+    prometheus: PathText | None = Field(
+        default=None, description="metrics for the textfile collector; none by default"
+    )
     prometheus_share_partitions: int = Field(
         default=2000,
         ge=0,
@@ -67,7 +71,9 @@ class Acknowledged(Section):
     group: str | None = Field(default=None, description="only of this group")
     topic: str | None = Field(default=None, description="only of this topic, by name or id")
     partition: int | None = Field(default=None, ge=0, description="only of this partition of the topic")
-    state_partition: int | None = Field(default=None, ge=0, description="only of this partition of the state topic")
+    state_partition: int | None = Field(
+        default=None, ge=0, description="only of this partition of the state topic"
+    )
     until: Annotated[date, BeforeValidator(_to_date)] | None = Field(
         default=None, description="last day (UTC) of the acknowledgement; default: no end"
     )
@@ -86,9 +92,14 @@ class Acknowledged(Section):
 class RetentionSettings(Section):
     """How long the warehouse keeps history and the files of replaced rows."""
 
-    history_days: int = Field(default=90, ge=1, le=_CENTURY_DAYS, description="days that the history of runs is kept")
+    history_days: int = Field(
+        default=90, ge=1, le=_CENTURY_DAYS, description="days that the history of runs is kept"
+    )
     replaced_files_days: int = Field(
-        default=7, ge=7, le=_CENTURY_DAYS, description="days that files of replaced rows are kept for slow readers"
+        default=7,
+        ge=7,
+        le=_CENTURY_DAYS,
+        description="days that files of replaced rows are kept for slow readers",
     )
 
 
@@ -109,20 +120,26 @@ class AuditSettings(InputSettings):
     """
 
     cluster: str = Field(
-        default="", description="name of the cluster in reports and metrics; a warehouse belongs to one cluster"
+        default="",
+        description="name of the cluster in reports and metrics; a warehouse belongs to one cluster",
     )
     sources: list[Source] = Field(min_length=1, description="exports that are read as one input")
-    warehouse: PathText = Field(description="folder, address or, on Spark, `catalog.schema` of the Delta tables")
+    warehouse: PathText = Field(
+        description="folder, address or, on Spark, `catalog.schema` of the Delta tables"
+    )
     clock: Clock = Field(
         default="log",
         description="end of measured durations: the last record of each log partition, or the time of the audit",
     )
-    fail_on: Severity = Field(default="error", description="exit with 1 if a finding has this severity or a higher one")
+    fail_on: Severity = Field(
+        default="error", description="exit with 1 if a finding has this severity or a higher one"
+    )
     fail_on_verdict: FailingVerdict = Field(
         default="none", description="also exit with 1 if a share-partition has this verdict or a worse one"
     )
     acknowledged: list[Acknowledged] = Field(
-        default=[], description="findings and verdicts that count neither in the headline nor for the exit code"
+        default=[],
+        description="findings and verdicts that count neither in the headline nor for the exit code",
     )
     report: ReportSettings = Field(default_factory=ReportSettings)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
@@ -154,12 +171,20 @@ _OF_THE_CLOCK = ("limits.export_age",)
 
 
 def config_fingerprint(settings: AuditSettings) -> dict[str, str]:
-    """The settings that change the contents of the tables; if they change, an audit judges everything again."""
+    """The settings that change the contents of the tables.
+
+    If they change, an audit judges everything again.
+    """
     described = settings.describe().items()
     fingerprint = {
-        key: value for key, value in described if key.partition(".")[0] in _SHAPING and key not in _OF_THE_CLOCK
+        key: value
+        for key, value in described
+        if key.partition(".")[0] in _SHAPING and key not in _OF_THE_CLOCK
     }
-    files = {"topics": settings.topics, "control_records.subscriptions": settings.control_records.subscriptions}
+    files = {
+        "topics": settings.topics,
+        "control_records.subscriptions": settings.control_records.subscriptions,
+    }
     for key, path in files.items():
         if path is not None:
             fingerprint[f"{key}.digest"] = hashlib.sha256(to_path(path).read_bytes()).hexdigest()[:16]
@@ -174,7 +199,9 @@ def _configured(section: Section, above: KeyPath) -> Iterator[tuple[KeyPath, Any
             yield from _configured(value, path)
         elif isinstance(value, list | dict):
             for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-                yield from _configured(one, (*path, key)) if isinstance(one, Section) else [((*path, key), one)]
+                yield from (
+                    _configured(one, (*path, key)) if isinstance(one, Section) else [((*path, key), one)]
+                )
         elif value is not None and value != field.default:
             yield path, value
 
@@ -189,7 +216,9 @@ def settings_schema() -> dict[str, Any]:
             part = {**part["anyOf"][0], **part}
         if "$ref" in part:
             part = {**schema["$defs"][part["$ref"].rpartition("/")[2]], **part}
-        inner = {name: written_out(part[name]) for name in ("items", "additionalProperties") if part.get(name)}
+        inner = {
+            name: written_out(part[name]) for name in ("items", "additionalProperties") if part.get(name)
+        }
         if "properties" in part:
             inner["properties"] = {name: written_out(one) for name, one in part["properties"].items()}
         return {**part, **inner}
@@ -198,7 +227,10 @@ def settings_schema() -> dict[str, Any]:
 
 
 def declaration_below(declared: Mapping[str, Any], name: str | int) -> dict[str, Any] | None:
-    """The schema of a key of a section, an item of a list, or a name of a map; None if there is no such key."""
+    """The schema of a key of a section, an item of a list, or a name of a map.
+
+    None if there is no such key.
+    """
     if "properties" in declared:
         return declared["properties"].get(name)
     if "items" in declared:
@@ -260,7 +292,10 @@ class Key:
 
 
 def keys(section: Mapping[str, Any] | None = None, above: KeyPath = ()) -> Iterator[Key]:
-    """Every key of the model, or of a section, in the order of the model; a list before the keys of its items."""
+    """Every key of the model, or of a section, in the order of the model.
+
+    A list before the keys of its items.
+    """
     for name, one in (section or settings_schema())["properties"].items():
         path = (*above, name)
         if "properties" in one:

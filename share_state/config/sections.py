@@ -73,7 +73,9 @@ Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
 _KAFKA, _GROUPS = Limits(), GroupLimits()
 
 _STREAM = {"stream": "a stream reads the records of `__share_group_state` with Spark's Kafka columns"}
-_ONE_TABLE = {DATA_SOURCE: "it returns one table of the state logs; `reconstruct` writes those of dead letters"}
+_ONE_TABLE = {
+    DATA_SOURCE: "it returns one table of the state logs; `reconstruct` writes those of dead letters"
+}
 _CUTOFF_ROWS = {python("cutoff"): "the table `cutoff` names topics by id"}
 _TUNES_GROUP_RULES = "tunes single rules over groups: a key of the configuration, and of --set, is enough"
 
@@ -90,7 +92,9 @@ class Section(BaseModel):
         if not isinstance(values, dict):
             return values
         # Unknown keys are kept, so that pydantic refuses them.
-        return {key: value for key, value in values.items() if value is not None or key not in cls.model_fields}
+        return {
+            key: value for key, value in values.items() if value is not None or key not in cls.model_fields
+        }
 
 
 class Source(Section):
@@ -111,7 +115,8 @@ class Source(Section):
         Option(flag="--column", metavar="NAME=COLUMN", without=_STREAM),
     ] = Field(default={}, description="for a table: our column name to its column name, such as key=k")
     kafka_properties: Annotated[PathText | None, Option(metavar="FILE", also=("compare", "topics"))] = Field(
-        default=None, description="for kafka://: properties file, as for `--command-config` of Kafka's own tools"
+        default=None,
+        description="for kafka://: properties file, as for `--command-config` of Kafka's own tools",
     )
 
 
@@ -121,14 +126,19 @@ class GroupConfig(Section):
     delivery_count: int | None = Field(
         default=None, ge=1, le=25, description="`share.delivery.count.limit` of the group"
     )
-    record_locks: Count | None = Field(default=None, description="`share.partition.max.record.locks` of the group")
+    record_locks: Count | None = Field(
+        default=None, description="`share.partition.max.record.locks` of the group"
+    )
 
 
 class LimitSettings(Section):
     """The limits of the cluster; share_state.fold.limits.Limits has the defaults."""
 
     delivery_count: int = Field(
-        default=_KAFKA.delivery_count, ge=1, le=25, description="`group.share.delivery.count.limit` of the cluster"
+        default=_KAFKA.delivery_count,
+        ge=1,
+        le=25,
+        description="`group.share.delivery.count.limit` of the cluster",
     )
     record_locks: Count = Field(
         default=_KAFKA.record_locks, description="`group.share.partition.max.record.locks` of the cluster"
@@ -140,7 +150,8 @@ class LimitSettings(Section):
         description="`share.coordinator.snapshot.update.records.per.snapshot` of the cluster",
     )
     chain_length: Count = Field(
-        default=_KAFKA.chain_length, description="control records since a checkpoint above which a chain counts as long"
+        default=_KAFKA.chain_length,
+        description="control records since a checkpoint above which a chain counts as long",
     )
     stall_minutes: float = Field(
         default=_KAFKA.stall_minutes,
@@ -188,7 +199,8 @@ class LimitSettings(Section):
         description="hours that the newest record of an export may be old before an audit reports it; 0 for any age",
     )
     groups: dict[str, GroupConfig] = Field(
-        default={}, description="share groups with limits of their own; those of a live cluster are read from it"
+        default={},
+        description="share groups with limits of their own; those of a live cluster are read from it",
     )
     batch_bytes: Count = Field(
         default=_KAFKA.batch_bytes,
@@ -212,16 +224,17 @@ class GroupSettings(Section):
         min_length=1,
         description="exports of `__consumer_offsets`; by default those in the input or next to its logs",
     )
-    format: Annotated[FileFormat, NoOption("auto looks at the content; a key of the configuration is enough")] = Field(
-        default="auto", description="format of `paths`; auto looks at the content"
-    )
-    columns: Annotated[dict[Column, str], NoOption("--column and `columns` name those of both sides")] = Field(
-        default={}, description="for a table in `paths`: our column name to its column name"
+    format: Annotated[
+        FileFormat, NoOption("auto looks at the content; a key of the configuration is enough")
+    ] = Field(default="auto", description="format of `paths`; auto looks at the content")
+    columns: Annotated[dict[Column, str], NoOption("--column and `columns` name those of both sides")] = (
+        Field(default={}, description="for a table in `paths`: our column name to its column name")
     )
     partitions: Annotated[
         Count | None, Option(name="group_partitions", metavar="N", without=_STREAM | _CUTOFF_ROWS)
     ] = Field(
-        default=None, description="number of partitions of `__consumer_offsets`; by default as many as the input shows"
+        default=None,
+        description="number of partitions of `__consumer_offsets`; by default as many as the input shows",
     )
     claims: Annotated[Claims, NoOption(_TUNES_GROUP_RULES)] = Field(
         default=HISTORY,
@@ -234,7 +247,8 @@ class GroupSettings(Section):
         default=_GROUPS.retry_ms // 1000, description="seconds that a share-partition may be initializing"
     )
     delete_grace_seconds: Annotated[Count, NoOption(_TUNES_GROUP_RULES)] = Field(
-        default=_GROUPS.delete_grace_ms // 1000, description="seconds that the state of a deleted topic may remain"
+        default=_GROUPS.delete_grace_ms // 1000,
+        description="seconds that the state of a deleted topic may remain",
     )
 
     def to_limits(self) -> GroupLimits:
@@ -260,7 +274,8 @@ class ControlSettings(Section):
         " group of the log",
     )
     ignore_uncheckpointed: Annotated[bool, Option(FOLD, without=_STREAM)] = Field(
-        default=False, description="for control_records: let groups without a checkpoint not hold back the cutoff"
+        default=False,
+        description="for control_records: let groups without a checkpoint not hold back the cutoff",
     )
     index: Annotated[PathText | None, Option(FOLD, metavar="DIR", without=_NO_WRITING | _STREAM)] = Field(
         default=None,
@@ -278,7 +293,8 @@ class InputSettings(Section):
         description="JSON file: topic id to name, partitions, end offsets; by default `topics.json` beside the logs",
     )
     state_partitions: Annotated[Count | None, Option(FOLD, metavar="N")] = Field(
-        default=None, description="number of partitions of `__share_group_state`; by default as many as the input shows"
+        default=None,
+        description="number of partitions of `__share_group_state`; by default as many as the input shows",
     )
     groups: GroupSettings | None = Field(default_factory=GroupSettings)
     dead_letters: Annotated[list[PathText], Option(metavar="PATH", without=_ONE_TABLE)] = Field(
@@ -293,7 +309,9 @@ class InputSettings(Section):
     limits: Annotated[
         LimitSettings,
         Option(LIMITS, flag="--limit", metavar="[GROUP:]NAME=VALUE"),
-    ] = Field(default_factory=LimitSettings, description="limit of the cluster, or of one of its share groups")
+    ] = Field(
+        default_factory=LimitSettings, description="limit of the cluster, or of one of its share groups"
+    )
     rules: Annotated[dict[RuleCode, Severity], Option(RULES, flag="--rule", metavar="CODE=SEVERITY")] = Field(
         default={}, description="severity of a rule: error, warning, info or off"
     )

@@ -1,7 +1,7 @@
 """What a command leaves behind when it ends early: each commit is noted here, and no signal comes before the note.
 
-Writers note what stands; the command line prints it, whatever ends the command. Imports no other module, so a command
-that writes nothing does not load the writers for it.
+Writers note what stands; the command line prints it, whatever ends the command. Imports no other module, so a
+command that writes nothing does not load the writers for it.
 """
 
 from collections.abc import Callable, Iterator

@@ -34,7 +34,9 @@ def without_deleted(rows: pa.Table) -> pa.Table:
     return rows.append_column(DELETED, pa.repeat(False, len(rows)))
 
 
-def merged_rows(existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]) -> list[pa.Table]:
+def merged_rows(
+    existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]
+) -> list[pa.Table]:
     """The rows of a table whose key no changed row has, then the changed rows that are not DELETED.
 
     Args:
@@ -133,7 +135,10 @@ def transaction(application: str, batch: int) -> "CommitProperties":
 
 @contextmanager
 def merge_errors(place: str) -> Iterator[None]:
-    """Raise what Delta raises when a stream commits as WarehouseError; other errors as `warehouse_errors` does."""
+    """Raise what Delta raises when a stream commits as WarehouseError.
+
+    Other errors as `warehouse_errors` does.
+    """
     from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  slow to import
 
     with commit_errors(place, _FIX):

@@ -1,7 +1,7 @@
 """Reads Delta tables without Spark: a warehouse in the versions of its last run, and tables of other writers.
 
-`CommittedTables` reads a warehouse; the functions above it also serve the writer and tasks. Importing this module loads
-neither deltalake nor pyarrow.dataset, which are slow to import.
+`CommittedTables` reads a warehouse; the functions above it also serve the writer and tasks. Importing this
+module loads neither deltalake nor pyarrow.dataset, which are slow to import.
 """
 
 import re
@@ -25,7 +25,12 @@ from share_state.errors import (
     inodes_error,
 )
 from share_state.schema.declarations import table_schema
-from share_state.stores.object_stores import StoreUnavailableError, delta_storage_options, parse_address, store_error
+from share_state.stores.object_stores import (
+    StoreUnavailableError,
+    delta_storage_options,
+    parse_address,
+    store_error,
+)
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -35,7 +40,15 @@ if TYPE_CHECKING:
 _READ_FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Reader features that do not change how Parquet files are read, or that `needs_scan` looks at."""
 
-_WRITES = ("WRITE", "CREATE TABLE", "CREATE OR REPLACE TABLE", "REPLACE TABLE", "RESTORE", "MERGE", "STREAMING UPDATE")
+_WRITES = (
+    "WRITE",
+    "CREATE TABLE",
+    "CREATE OR REPLACE TABLE",
+    "REPLACE TABLE",
+    "RESTORE",
+    "MERGE",
+    "STREAMING UPDATE",
+)
 
 COMMITTED, REPORTED = "committed", "reported"
 """`runs.status` of an audit before and after its reports are written and its summary is printed."""
@@ -77,7 +90,10 @@ def warehouse_errors(place: str) -> Iterator[None]:
 
 @contextmanager
 def commit_errors(place: str, fix: str) -> Iterator[None]:
-    """Raise what Delta raises at a commit as WarehouseError with the fix; other errors as `warehouse_errors` does."""
+    """Raise what Delta raises at a commit as WarehouseError with the fix.
+
+    Other errors as `warehouse_errors` does.
+    """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
     try:
@@ -142,7 +158,9 @@ def check_delta_path(place: str, kind: type[ShareStateError] = WarehouseError) -
 
 
 def open_table(place: str) -> "DeltaTable | None":
-    """Open the latest version of the Delta table in a folder, given by its path or address; None if there is none.
+    """Open the latest version of the Delta table in a folder, given by its path or address.
+
+    None if there is none.
 
     Raises:
         WarehouseError: if an object store refuses.
@@ -171,7 +189,10 @@ def version_to_read(table: "DeltaTable", committed: int) -> int:
 
 
 def has_entry(place: str, version: int) -> bool:
-    """Whether the log of a Delta table has the entry of a version; that of the latest version is never cleaned up."""
+    """Whether the log of a Delta table has the entry of a version.
+
+    That of the latest version is never cleaned up.
+    """
     filesystem, folder = open_filesystem(place)
     return filesystem.get_file_info(f"{folder}/_delta_log/{version:020}.json").is_file
 
@@ -187,10 +208,14 @@ def needs_scan(table: "DeltaTable") -> bool:
         return True
     features = table.protocol().reader_features or ()
     unknown = {*features} - _READ_FEATURES
-    return bool(unknown) or ("deletionVectors" in features and any(b.num_rows for b in table.deletion_vectors()))
+    return bool(unknown) or (
+        "deletionVectors" in features and any(b.num_rows for b in table.deletion_vectors())
+    )
 
 
-def scan(table: "DeltaTable", name: str, columns: Sequence[str], where: pc.Expression | None) -> Iterator[pa.Table]:
+def scan(
+    table: "DeltaTable", name: str, columns: Sequence[str], where: pc.Expression | None
+) -> Iterator[pa.Table]:
     """Read a Delta table with delta-rs, which honours deletion vectors and column mapping and refuses what it cannot.
 
     Args:
@@ -206,14 +231,18 @@ def scan(table: "DeltaTable", name: str, columns: Sequence[str], where: pc.Expre
     for batch in table.scan():
         rows = pa.table(pa.record_batch(batch))
         whole = [
-            rows[one.name].cast(one.type) if one.name in present else pa.nulls(len(rows), one.type) for one in schema
+            rows[one.name].cast(one.type) if one.name in present else pa.nulls(len(rows), one.type)
+            for one in schema
         ]
         rows = pa.Table.from_arrays(whole, schema=schema)
         yield (rows if where is None else rows.filter(where)).select(list(columns))
 
 
 def damaged_files(place: str, table: "DeltaTable") -> list[str]:
-    """The Parquet files of a table in a folder that are gone or have another size than the table says; their names."""
+    """The Parquet files of a table in a folder that are gone or have another size than the table says.
+
+    Their names.
+    """
     files = list_files(table)
     filesystem, folder = open_filesystem(place)
     found = filesystem.get_file_info([f"{folder}/{file['path']}" for file in files])
@@ -234,7 +263,8 @@ def list_foreign_files(place: str) -> list[str] | None:
     with _opened_foreign(place) as table:
         if table.protocol().reader_features or table.protocol().min_reader_version > 1:
             return None
-        # delta-rs escapes the address of the table as a URL, but not the names of files; local files have no scheme.
+        # delta-rs escapes the address of the table as a URL, but not the names of files; local files have no
+        # scheme.
         root = table.table_uri.removeprefix("file://").rstrip("/")
         return [file.removeprefix(root).lstrip("/") for file in table.file_uris()]
 
@@ -355,7 +385,8 @@ class CommittedTables:
 
         Args:
             warehouse: folder of the tables.
-            command: read what the latest run of this command committed; by default the latest run of any command.
+            command: read what the latest run of this command committed; by default the latest run of any
+                command.
         Raises:
             NothingCommittedError: if no run (of that command) has committed there.
             WarehouseError: if it cannot be read.
@@ -417,7 +448,9 @@ class CommittedTables:
         """Whether the run committed a version of a table."""
         return table in self.versions
 
-    def read(self, table: str, where: pc.Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    def read(
+        self, table: str, where: pc.Expression | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """Read the committed rows of a table at once.
 
         Args:

@@ -53,7 +53,9 @@ class Staging:
             WarehouseError: if it cannot be written.
         """
         rows = (batch for batch in batches if batch.num_rows)
-        first, name, count = next(rows, None), f"{table}-{uuid.uuid4().hex}.arrows", 0
+        first = next(rows, None)
+        name = f"{table}-{uuid.uuid4().hex}.arrows"
+        count = 0
         if first is None:
             return []
         with warehouse_errors(self.folder):

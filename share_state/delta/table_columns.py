@@ -27,7 +27,9 @@ def missing_columns(table: str, path: str, existing: "DeltaTable") -> list[str]:
     foreign = [name for name in found.names if name not in declared.names and not found.field(name).nullable]
     # A table that share_state wrote has at least the first column.
     foreign += found.names[: declared.names[0] not in found.names]
-    foreign += [one.name for one in declared if one.name in found.names and not _is_same(one, found.field(one.name))]
+    foreign += [
+        one.name for one in declared if one.name in found.names and not _is_same(one, found.field(one.name))
+    ]
     if foreign:
         raise WarehouseError(
             f"{path}: another table is here (with the column {foreign[0]} {found.field(foreign[0]).type}); "
@@ -49,7 +51,8 @@ class RowStream:
     """Rows with the columns of a table, in its order; those that the rows lack are null.
 
     Attributes:
-        reader: reads the rows; texts are dictionaries if they are in the first rows, which is faster to write.
+        reader: reads the rows; texts are dictionaries if they are in the first rows, which is faster to
+            write.
         error: what their source raised.
     """
 

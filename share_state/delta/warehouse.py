@@ -1,8 +1,8 @@
 """Writes the Delta tables of a warehouse: checks the place, locks it, and commits rows as new table versions.
 
-A run commits its tables, several at a time, and `runs` last: its row there names the table versions that belong
-together, and readers use no others. A run locks the folder that it writes to. Object stores have no lock: there a run
-refuses to commit if another run has committed since it began.
+A run commits its tables, several at a time, and `runs` last: its row there names the table versions that
+belong together, and readers use no others. A run locks the folder that it writes to. Object stores have no
+lock: there a run refuses to commit if another run has committed since it began.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,14 @@ import pyarrow.compute as pc
 from pyarrow.fs import FileSelector
 
 from share_state.delta import commits
-from share_state.delta.merge import lost_table, merge_errors, merged_rows, overtaken_stream, transaction, vacuum
+from share_state.delta.merge import (
+    lost_table,
+    merge_errors,
+    merged_rows,
+    overtaken_stream,
+    transaction,
+    vacuum,
+)
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
@@ -45,7 +52,8 @@ from share_state.delta.table_columns import RowStream, missing_columns
 from share_state.delta.warehouse_place import ALL_TABLES, EMPTY_FOLDER_HINT, missing_folders
 
 PROPERTIES = {"delta.checkpointInterval": "10"}
-"""Of every table: opening one reads a checkpoint of its log and at most 9 entries; by delta-rs' default, up to 99."""
+"""Of every table: opening one reads a checkpoint of its log and at most 9 entries; by delta-rs' default, up
+to 99."""
 
 
 _HISTORY_TABLES = ("share_partition_history", "runs")
@@ -77,7 +85,9 @@ class Commit:
 
 
 class Warehouse:
-    """Writes the tables of one run; a context manager that deletes on exit what the run staged, and what failed.
+    """Writes the tables of one run.
+
+    A context manager that deletes on exit what the run staged, and what failed.
 
     Size: one method per operation on the tables of a run; all share what the run has opened and committed.
 
@@ -218,7 +228,9 @@ class Warehouse:
             return set() if existing is None else run_ids(self.folder(table), table, existing)
 
     def repair_history(self) -> list[str]:
-        """Remove files that are gone or truncated from the tables that runs append to; all others are rewritten.
+        """Remove files that are gone or truncated from the tables that runs append to.
+
+        All others are rewritten.
 
         Returns:
             A note for each table that lost rows.
@@ -229,7 +241,9 @@ class Warehouse:
         for table in _HISTORY_TABLES:
             place = self.folder(table)
             with commit_errors(place, EMPTY_FOLDER_HINT):
-                if (existing := self._table(table)) is None or not (damaged := damaged_files(place, existing)):
+                if (existing := self._table(table)) is None or not (
+                    damaged := damaged_files(place, existing)
+                ):
                     continue
                 filesystem, folder = open_filesystem(place)
                 for name in damaged:
@@ -258,7 +272,9 @@ class Warehouse:
                     continue
                 if table in _HISTORY_TABLES:
                     _compact(existing)
-                existing.vacuum(retention_hours=24 * days, dry_run=False, full=True, enforce_retention_duration=False)
+                existing.vacuum(
+                    retention_hours=24 * days, dry_run=False, full=True, enforce_retention_duration=False
+                )
 
     def compact_runs(self) -> None:
         """Compact small files of `runs`, which every run reads, after a run that writes no other table."""
@@ -352,27 +368,35 @@ class Warehouse:
         from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
         from deltalake.schema import Field  # noqa: PLC0415
 
-        with self.commit(table, replaced_runs) as one:
-            existing, schema, doc = one.existing, stored_schema(table), declarations.table(table)[0]
-            store = delta_storage_options(one.path)
-            options: dict[str, Any] = {"storage_options": store, "description": doc, "configuration": PROPERTIES}
+        with self.commit(table, replaced_runs) as commit:
+            existing = commit.existing
+            schema = stored_schema(table)
+            doc = declarations.table(table)[0]
+            store = delta_storage_options(commit.path)
+            options: dict[str, Any] = {
+                "storage_options": store,
+                "description": doc,
+                "configuration": PROPERTIES,
+            }
             if existing is not None:
-                if one.missing:
-                    added = (field for field in Schema.from_arrow(schema).fields if field.name in one.missing)
+                if commit.missing:
+                    added = (
+                        field for field in Schema.from_arrow(schema).fields if field.name in commit.missing
+                    )
                     existing.alter.add_columns([Field(f.name, f.type, metadata=f.metadata) for f in added])
                 if not PROPERTIES.keys() <= existing.metadata().configuration.keys():
                     existing.alter.set_table_properties(PROPERTIES)
-                one.version = existing.version()
+                commit.version = existing.version()
                 schema = pa.schema(existing.schema())
-                options = {"mode": "overwrite" if one.replaces_all or one.replaced_runs else "append"}
-                if one.replaced_runs:
-                    names = ", ".join(f"'{name}'" for name in one.replaced_runs)
+                options = {"mode": "overwrite" if commit.replaces_all or commit.replaced_runs else "append"}
+                if commit.replaced_runs:
+                    names = ", ".join(f"'{name}'" for name in commit.replaced_runs)
                     options["predicate"] = f"run_id IN ({names})"
             # With retries, delta-rs would append to a table that another run has created meanwhile.
             options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
             stream = RowStream(rows, schema)
             try:
-                write_deltalake(one.path if existing is None else existing, stream.reader, **options)
+                write_deltalake(commit.path if existing is None else existing, stream.reader, **options)
             except DeltaError as error:
                 is_created = existing is None and stream.error is None and "already exists" in str(error)
                 is_refused = "Unsupported table features" in str(error) or "append-only" in str(error)
@@ -404,7 +428,9 @@ class Warehouse:
         return known
 
     def _overtaken(self) -> WarehouseError:
-        return WarehouseError(f"{self.root}: another run committed here meanwhile, and this one did not; run it again")
+        return WarehouseError(
+            f"{self.root}: another run committed here meanwhile, and this one did not; run it again"
+        )
 
 
 def _compact(existing: "DeltaTable") -> None:

@@ -48,7 +48,14 @@ DEAD_LETTER_TABLES = ("archiving_ranges", "dead_letters", "lost_dead_letters")
 """The tables of a run with dead-letter topics."""
 
 
-ALL_TABLES = (*CORE_TABLES, *AUDIT_TABLES, *OPTIONAL_TABLES, *GROUP_TABLES, *CLAIM_TABLES, *DEAD_LETTER_TABLES)
+ALL_TABLES = (
+    *CORE_TABLES,
+    *AUDIT_TABLES,
+    *OPTIONAL_TABLES,
+    *GROUP_TABLES,
+    *CLAIM_TABLES,
+    *DEAD_LETTER_TABLES,
+)
 
 
 EMPTY_FOLDER_HINT = "give an empty folder"
@@ -61,7 +68,10 @@ _LOCK_HOLDER = ".lock.holder.json"
 
 
 def missing_folders(root: str) -> list[Path]:
-    """The folder and its parents that do not exist, the deepest first; none for an address in an object store."""
+    """The folder and its parents that do not exist, the deepest first.
+
+    None for an address in an object store.
+    """
     path = Path(root).absolute()
     return [] if "://" in root else [folder for folder in (path, *path.parents) if not folder.exists()]
 
@@ -85,18 +95,25 @@ def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
             raise WarehouseError(f"{root}: a dangling symbolic link is here; give a folder for the tables")
         if path.exists() and not path.is_dir():
             raise WarehouseError(f"{root}: a file is here; give a folder for the tables")
-        entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")] if path.exists() else []
+        entries = (
+            [entry for entry in path.iterdir() if not entry.name.startswith(".")] if path.exists() else []
+        )
     except OSError as error:
-        raise WarehouseError(f"{root}: cannot be read ({error.strerror}); give a folder for the tables") from None
+        raise WarehouseError(
+            f"{root}: cannot be read ({error.strerror}); give a folder for the tables"
+        ) from None
     for entry in entries:
         if entry.name in tables:
             refuse_link(str(entry))
     # A killed run leaves its lock file, and may leave a table that has no commit yet.
     was_locked = (path / _LOCK).exists()
     known = {
-        entry.name for entry in entries if entry.name in tables and (was_locked or next(entry.glob("**/*.json"), None))
+        entry.name
+        for entry in entries
+        if entry.name in tables and (was_locked or next(entry.glob("**/*.json"), None))
     }
-    # A Delta table at the place itself (`decode --out`) is replaced whole; its log names the files that are its own.
+    # A Delta table at the place itself (`decode --out`) is replaced whole; its log names the files that are
+    # its own.
     foreign = [entry.name for entry in entries if entry.name not in known and "_delta_log" not in known]
     if foreign:
         raise _occupied(root, foreign[0])

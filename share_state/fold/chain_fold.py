@@ -19,7 +19,8 @@ from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import RECORD_BUFFERS, StateRecords
 
 CHUNKS_PER_FOLD = 16
-"""A fold starts when the decoded records reach this many times the chunk size, because each fold copies the state."""
+"""A fold starts when the decoded records reach this many times the chunk size, because each fold copies the
+state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,13 @@ class FoldStart:
 
 
 class ChainFold:
-    """The states of the share-partitions of a log; records are decoded into `buffer`, and folded when it is full.
+    """The states of the share-partitions of a log.
+
+    Records are decoded into `buffer`, and folded when it is full.
 
     Attributes:
-        keys, chains: every share-partition so far, and their states, which the records in `buffer` have not changed.
+        keys, chains: every share-partition so far, and their states, which the records in `buffer` have not
+            changed.
         buffer: takes the records of the next fold.
         archiving: as in FoldStart, with the records that are folded.
         archiving_ranges: collects the table `archiving_ranges`; None unless requested.
@@ -98,8 +102,9 @@ class ChainFold:
         """
         buffer, key_count = self.buffer, len(self.keys)
         self._worker.wait()
-        # A fold copies the state, so the next fold waits for as many bytes: the total cost stays linear for any number
-        # of share-partitions. The size is read before this fold, so that findings do not depend on the core count.
+        # A fold copies the state, so the next fold waits for as many bytes: the total cost stays linear for
+        # any number of share-partitions. The size is read before this fold, so that findings do not depend on
+        # the core count.
         self._fold_size = max(self._min_fold_size, self.chains.size)
         if not buffer.row_count:
             return
@@ -117,7 +122,9 @@ class ChainFold:
             self.archiving_ranges.note_keys(self.keys)
         self._worker.submit(lambda: self._fold(buffer, key_count, limit_rows, lost))
 
-    def _fold(self, buffer: RecordBuffer, key_count: int, limit_rows: np.ndarray | None, lost: Sequence[int]) -> None:
+    def _fold(
+        self, buffer: RecordBuffer, key_count: int, limit_rows: np.ndarray | None, lost: Sequence[int]
+    ) -> None:
         records = StateRecords(
             buffer.rows, buffer.batches, numbers=buffer.keys, last_snapshot_record=buffer.last_snapshot_record
         )
@@ -155,7 +162,8 @@ class ChainFold:
     def observed_limits(self, deliveries: dict[str, int]) -> Limits:
         """The limits with at least as many deliveries as the log shows for each group.
 
-        No broker delivers a record more often than its limit allows. Source: Kafka InFlightState.tryUpdateState.
+        No broker delivers a record more often than its limit allows. Source: Kafka
+        InFlightState.tryUpdateState.
 
         Args:
             deliveries: those that the log is known to show, by group; gets those of this fold.

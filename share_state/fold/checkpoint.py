@@ -36,15 +36,17 @@ _FNV_BASIS, _MIX = np.uint64(0xCBF29CE484222325), np.uint64(0xFF51AFD7ED558CCD)
 
 @dataclass(slots=True)
 class FoldCheckpoint:
-    """State of the fold of a log partition; a fold that resumes from it has the same result as one without a stop.
+    """State of the fold of a log partition.
+
+    A fold that resumes from it has the same result as one without a stop.
 
     Attributes:
         mark: the last valid batch.
         keys, chains: every share-partition with records in the log, and their folded state.
         last_lost_offset: latest offset from which records of any share-partition may be missing, -1 for none.
         last_break: as in Chains, -1 for none.
-        archiving_since, archiving_time: offset and timestamp (ms) of the first record with a batch in state ARCHIVING,
-            -1 for none.
+        archiving_since, archiving_time: offset and timestamp (ms) of the first record with a batch in state
+            ARCHIVING, -1 for none.
     """
 
     mark: ResumePoint
@@ -86,7 +88,9 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
 def with_input(carried: str, digest: Callable[[], str]) -> str:
     """Add a hash of the input to the column `carried` of `carried_logs` if records are missing."""
     log = json.loads(carried)
-    return carried if log["mark"]["is_sound"] else json.dumps(log | {"mark": log["mark"] | {"input": digest()}})
+    return (
+        carried if log["mark"]["is_sound"] else json.dumps(log | {"mark": log["mark"] | {"input": digest()}})
+    )
 
 
 def with_digest(carried: str, share_partitions: str) -> str:
@@ -101,13 +105,19 @@ def sealed(name: str, carried: str) -> str:
 
 
 def is_as_written(name: str, carried: str) -> bool:
-    """Whether the column `carried` of a log is as it was written; True for one without a digest, as of 0.1.0."""
+    """Whether the column `carried` of a log is as it was written.
+
+    True for one without a digest, as of 0.1.0.
+    """
     log = json.loads(carried)
     return not {_SEAL, _ROWS} & log.keys() or log.get(_SEAL) == _seal_of(name, log)
 
 
 def digest_of_rows(carried: str) -> str | None:
-    """The digest of the share-partitions that belong to the column `carried`; None if it was written without."""
+    """The digest of the share-partitions that belong to the column `carried`.
+
+    None if it was written without.
+    """
     return json.loads(carried).get(_ROWS)
 
 
@@ -120,7 +130,9 @@ class RowDigest:
     """A hash of the rows of `carried_share_partitions` of one log, in any order, as OPTIMIZE changes it."""
 
     def __init__(self) -> None:
-        self._count, self._sum, self._has_nulls = 0, np.uint64(0), False
+        self._count = 0
+        self._sum = np.uint64(0)
+        self._has_nulls = False
 
     @property
     def text(self) -> str:

@@ -1,7 +1,8 @@
 """Compares a log that is read from its start with what the last audit read of it.
 
-A segment has a position to resume at, where its bytes are compared. Tables, texts and clusters have none: their end is
-compared instead. In both, a share-partition of the last audit must not be gone without a tombstone.
+A segment has a position to resume at, where its bytes are compared. Tables, texts and clusters have none:
+their end is compared instead. In both, a share-partition of the last audit must not be gone without a
+tombstone.
 """
 
 from collections.abc import Callable
@@ -30,8 +31,8 @@ Fold = Callable[[LogPartition, FoldOptions], FoldedLog]
 def fold_after(fold: Fold, log: LogPartition, options: FoldOptions) -> FoldedLog:
     """Fold a log as an audit does after an earlier one.
 
-    The state of the earlier audit stays if the log ends before it, as does that of share-partitions that are gone; they
-    are suspect.
+    The state of the earlier audit stays if the log ends before it, as does that of share-partitions that are
+    gone; they are suspect.
 
     Args:
         fold: folds a log.

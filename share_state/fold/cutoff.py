@@ -28,10 +28,11 @@ class CutoffEvidence:
         without_base: number of live share-partitions whose snapshot is not in the input.
         lost_offset: an offset from which records are missing or unreadable, -1 for none.
         break_offset: an offset at which the snapshot epochs do not follow, -1 for none.
-        foreign_offset: an offset of a batch that has not the leader epoch of the log there, or precedes the base offset
-            in the name of its file; -1 for none.
+        foreign_offset: an offset of a batch that has not the leader epoch of the log there, or precedes the
+            base offset in the name of its file; -1 for none.
         misplaced: number of share-partitions whose records belong to another state partition.
-        uncommitted: number of share-partitions whose latest snapshot or tombstone is not before `committed_end`.
+        uncommitted: number of share-partitions whose latest snapshot or tombstone is not before
+            `committed_end`.
         blocked_by: groups that have a subscription but no checkpoint (control records).
     """
 
@@ -51,9 +52,9 @@ class CutoffEvidence:
 def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
     """Why deleting the records before a cutoff from the broker's own log could change a live share-partition.
 
-    The one list of conditions for both dialects. The conditions hold whatever part of the broker's log is not in the
-    input: later records only move the cutoff forward, but earlier or missing ones may be the only records of a
-    share-partition.
+    The one list of conditions for both dialects. The conditions hold whatever part of the broker's log is not
+    in the input: later records only move the cutoff forward, but earlier or missing ones may be the only
+    records of a share-partition.
 
     Returns:
         One reason per condition that does not hold; empty if the cutoff is safe.
@@ -129,9 +130,10 @@ def cutoff(chains: Chains) -> Cutoff:
     Args:
         chains: live chains of one log partition.
     Returns:
-        The smallest snapshot offset over live share-partitions; if there are none, the offset of the last tombstone.
-    Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset, ShareCoordinatorService.performRecordPruning;
-        KIP-932, ESO.
+        The smallest snapshot offset over live share-partitions; if there are none, the offset of the last
+        tombstone.
+    Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset,
+        ShareCoordinatorService.performRecordPruning; KIP-932, ESO.
     """
     snapshots = chains.chains["snapshot_offset"]
     with_snapshot = np.flatnonzero(snapshots != NO_OFFSET)
@@ -164,8 +166,8 @@ class EarliestShareOffset:
 
     Attributes:
         offset: control records before it are redundant; None if there is no cutoff.
-        limited_by: the group that limits it: the group with the checkpoint at this offset, or the oldest group that
-            blocks a cutoff.
+        limited_by: the group that limits it: the group with the checkpoint at this offset, or the oldest
+            group that blocks a cutoff.
         limited_from: offset of that checkpoint, or of the first delta of the blocking group; None for none.
         next_offset: the cutoff without that group; None if there is none.
         blocked_by: groups with a subscription but no checkpoint; a single one prevents a cutoff.
@@ -203,7 +205,9 @@ def earliest_share_offset(
     offsets = np.unique(chains["snapshot_offset"][checkpointed]).tolist()
     if blocking and not (ignore_uncheckpointed and offsets):
         following = offsets[0] if offsets and not blocking[1:] else None
-        firsts = np.where(chains["orphan_offset"] < 0, chains["newest_offset"], chains["orphan_offset"])[uncheckpointed]
+        firsts = np.where(chains["orphan_offset"] < 0, chains["newest_offset"], chains["orphan_offset"])[
+            uncheckpointed
+        ]
         if not len(uncheckpointed):
             return EarliestShareOffset(None, blocking[0], None, following, blocking, subscribes)
         oldest = int(np.argmin(firsts))
@@ -216,7 +220,9 @@ def earliest_share_offset(
     return EarliestShareOffset(offsets[0], limiting, offsets[0], following, blocking, subscribes)
 
 
-def _subscriptions_among(groups: pa.Array, subscribed: Collection[str] | None) -> tuple[np.ndarray, list[str]]:
+def _subscriptions_among(
+    groups: pa.Array, subscribed: Collection[str] | None
+) -> tuple[np.ndarray, list[str]]:
     """Which groups of the log have a subscription, and which subscribed groups are not in the log."""
     if subscribed is None:
         return np.ones(len(groups), bool), []

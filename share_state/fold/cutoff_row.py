@@ -39,7 +39,8 @@ def cutoff_row(
     log = evidence.log
     first, end = bounds
     limit = cutoff(chains)
-    # The whole batch that contains the log start offset is folded, but its records before that are not counted.
+    # The whole batch that contains the log start offset is folded, but its records before that are not
+    # counted.
     current = max(limit.offset or 0, first)
     following = current if limit.next_offset is None else limit.next_offset
     offsets = (first, current, following)

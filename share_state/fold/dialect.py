@@ -1,8 +1,9 @@
 """The two dialects; timeline, explain, decode and the verification of a cutoff build on them.
 
-A dialect is the way in which a release of Kafka, or a draft of KIP-932, writes share-partition state: its records, its
-chain of snapshots and changes, its rules. `dialect_of` is the only function that selects one. `verify_cutoff` verifies
-that a cutoff is safe: it folds the log again without the records before it, and compares the states.
+A dialect is the way in which a release of Kafka, or a draft of KIP-932, writes share-partition state: its
+records, its chain of snapshots and changes, its rules. `dialect_of` is the only function that selects one.
+`verify_cutoff` verifies that a cutoff is safe: it folds the log again without the records before it, and
+compares the states.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +33,8 @@ class LogReader(Protocol):
 
     Attributes:
         state_partition: number of the log partition, None for an ordinary topic.
-        place_without_state: the `explain.Place` of an offset while its share-partition has records but no state.
+        place_without_state: the `explain.Place` of an offset while its share-partition has records but no
+            state.
         epochs: columns of a state that `explain` shows -> fields of its chain.
     """
 
@@ -69,7 +71,10 @@ class LogReader(Protocol):
         ...
 
     def replay(self, records: Any, selected: np.ndarray) -> Iterator[RecordStates]:
-        """Yield the states after each readable record of the selected share-partitions; chunks come in log order."""
+        """Yield the states after each readable record of the selected share-partitions.
+
+        Chunks come in log order.
+        """
         ...
 
     def state_table(self, states: RecordStates) -> pa.Table:
@@ -94,8 +99,8 @@ class Dialect:
         faults: bits of the faults of a record.
         fold: folds a log; returns a `Folded`.
         open: opens a log to follow it record by record.
-        comparable: returns the rows of `share_partition_state` of a folded log that must survive deletion up to its
-            cutoff.
+        comparable: returns the rows of `share_partition_state` of a folded log that must survive deletion up
+            to its cutoff.
     """
 
     kinds: tuple[str, ...]
@@ -119,13 +124,16 @@ CONTROL_DIALECT = Dialect(
 
 
 def dialect_of(log: LogPartition) -> Dialect:
-    """The dialect of a log: `__share_group_state` has its own dialect; any other topic may hold control records."""
+    """The dialect of a log: `__share_group_state` has its own dialect.
+
+    Any other topic may hold control records.
+    """
     return STATE_DIALECT if log.topic == STATE_TOPIC else CONTROL_DIALECT
 
 
 NOT_COMPARED = ("max_leader_epoch", "max_state_epoch", "redundant_retained")
-"""Columns that may differ: a broker that loads the shorter log knows only the epochs of the remaining records, and the
-number of redundant records is not part of the state."""
+"""Columns that may differ: a broker that loads the shorter log knows only the epochs of the remaining
+records, and the number of redundant records is not part of the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,8 @@ class CutoffVerification:
 
     Attributes:
         compared: number of share-partitions in the full fold.
-        differing: "group:topic_id:partition" of share-partitions whose state differs; the topic name if it has no id.
+        differing: "group:topic_id:partition" of share-partitions whose state differs; the topic name if it
+            has no id.
     """
 
     compared: int
@@ -158,20 +167,30 @@ def verify_cutoff(folded: Folded, window: Window, options: FoldOptions) -> Cutof
     options = replace(options, restore=None, resume_status=None, judge=None)
     shorter = dialect.fold(folded.log, replace(window, from_offset=offset), options)
     by_key = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
-    full, left = (
-        dialect.comparable(folded, one.states).drop_columns(list(NOT_COMPARED)).sort_by(by_key).combine_chunks()
+    full, remaining = (
+        dialect.comparable(folded, one.states)
+        .drop_columns(list(NOT_COMPARED))
+        .sort_by(by_key)
+        .combine_chunks()
         for one in (folded, shorter)
     )
-    if len(full) == len(left):
+    if len(full) == len(remaining):
         # Without the damaged records before the cutoff that make a state suspect, it is not suspect.
-        is_suspect = pc.call_function("or", [full["suspect"], left["suspect"]])
-        left = left.set_column(left.schema.get_field_index("suspect"), full.schema.field("suspect"), is_suspect)
-    if full.equals(left):
+        is_suspect = pc.call_function("or", [full["suspect"], remaining["suspect"]])
+        remaining = remaining.set_column(
+            remaining.schema.get_field_index("suspect"), full.schema.field("suspect"), is_suspect
+        )
+    if full.equals(remaining):
         return CutoffVerification(len(full), ())
     # Name the differences only if there are any: this is slow.
     states = [
-        {f"{row['group_id']}:{row['topic_id'] or row['topic']}:{row['partition']}": row for row in table.to_pylist()}
-        for table in (full, left)
+        {
+            f"{row['group_id']}:{row['topic_id'] or row['topic']}:{row['partition']}": row
+            for row in table.to_pylist()
+        }
+        for table in (full, remaining)
     ]
-    differing = sorted(name for name in {*states[0], *states[1]} if states[0].get(name) != states[1].get(name))
+    differing = sorted(
+        name for name in {*states[0], *states[1]} if states[0].get(name) != states[1].get(name)
+    )
     return CutoffVerification(len(full), tuple(differing))

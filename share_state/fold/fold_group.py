@@ -21,7 +21,9 @@ from share_state.kafka.control_records import CONTROL_RECORD, ControlRecords
 from share_state.kafka.state_records import STATE_BATCH, STATE_RECORD, StateRecords
 from share_state.schema.declarations import table, table_schema
 
-FOLD_GROUP_SCHEMA = ", ".join(f"`{column.name}` {column.type}" for column in table("share_partition_state")[1])
+FOLD_GROUP_SCHEMA = ", ".join(
+    f"`{column.name}` {column.type}" for column in table("share_partition_state")[1]
+)
 """The columns of `share_partition_state` in Spark's DDL."""
 
 _TIMES = ("timestamp", "create_time", "write_time")
@@ -30,8 +32,8 @@ _TIMES = ("timestamp", "create_time", "write_time")
 def fold_group(records: pa.Table) -> pa.Table:
     """Fold the decoded records of one share-partition into its state.
 
-    Unlike a log, the records do not show the log start offset and the end offset of the topic-partition. Missing
-    records, and records with an unreadable key, do not mark the state as suspect.
+    Unlike a log, the records do not show the log start offset and the end offset of the topic-partition.
+    Missing records, and records with an unreadable key, do not mark the state as suspect.
 
     Args:
         records: columns of `decoded_records`, in any order.
@@ -41,7 +43,9 @@ def fold_group(records: pa.Table) -> pa.Table:
         InputError: if a column is missing, or the records are of several share-partitions.
     Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
     """
-    if missing := [name for name in table_schema("decoded_records").names if name not in records.column_names]:
+    if missing := [
+        name for name in table_schema("decoded_records").names if name not in records.column_names
+    ]:
         raise InputError(
             f"fold_group: no column {', '.join(missing)}; give those of decoded_records, see share_state.read"
         )
@@ -51,7 +55,9 @@ def fold_group(records: pa.Table) -> pa.Table:
     has_control = pc.any(pc.equal(records["dialect"], CONTROL_RECORDS)).as_py()
     by = ("group_id", "topic" if has_control else "topic_id", "partition")
     if mixed := [name for name in ("dialect", *by) if len(pc.unique(records[name])) > 1]:
-        raise InputError(f"fold_group: records of several values of {mixed[0]} in a group; group by {', '.join(by)}")
+        raise InputError(
+            f"fold_group: records of several values of {mixed[0]} in a group; group by {', '.join(by)}"
+        )
     if records["group_id"][0].as_py() is None:
         return table_schema("share_partition_state").empty_table()
     records = records.sort_by("offset").combine_chunks()
@@ -63,7 +69,9 @@ def fold_group(records: pa.Table) -> pa.Table:
         return _fold_control(records, key)
     rows, batches = _rows(records, STATE_RECORD, STATE_DIALECT)
     rows["layout"] = _codes(records["layout"], LAYOUTS)
-    rows["max_offset"] = np.maximum.reduceat(np.append(batches["last"], -1), rows["batches"]) if len(batches) else -1
+    rows["max_offset"] = (
+        np.maximum.reduceat(np.append(batches["last"], -1), rows["batches"]) if len(batches) else -1
+    )
     rows["max_offset"][rows["batch_count"] == 0] = -1
     chains = Chains()
     chains.apply(StateRecords(rows, batches), 1)
@@ -89,7 +97,11 @@ def _rows(records: pa.Table, dtype: np.dtype, dialect: Dialect) -> tuple[np.ndar
     """The records as rows of the fold, and their STATE_BATCH rows."""
     rows = np.zeros(len(records), dtype)
     for name in {*(dtype.names or ())} & {*records.column_names} - {"kind", "layout", "fault"}:
-        column = records[name].cast(pa.timestamp("us", "UTC")).cast(pa.int64()) if name in _TIMES else records[name]
+        column = (
+            records[name].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            if name in _TIMES
+            else records[name]
+        )
         values = column.fill_null(0 if name in _TIMES else -1).to_numpy()
         rows[name] = values // 1000 if name in _TIMES else values
     rows["kind"] = _codes(records["kind"], pa.array(dialect.kinds))

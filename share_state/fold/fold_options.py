@@ -28,7 +28,10 @@ _MAX_NEAREST = 3
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionFilter:
-    """Selects share-partitions; None matches all. `topic` is an id or a name; a name matches only if it is known."""
+    """Selects share-partitions; None matches all. `topic` is an id or a name.
+
+    A name matches only if it is known.
+    """
 
     group_id: str | None = None
     topic: str | None = None
@@ -102,8 +105,8 @@ class ControlOptions:
     """How the control records of a topic-partition are folded.
 
     Attributes:
-        mode: "strict" (fold a chain up to its first broken link) or "best-effort" (fold every delta that is not of an
-            older epoch).
+        mode: "strict" (fold a chain up to its first broken link) or "best-effort" (fold every delta that is
+            not of an older epoch).
         subscriptions: topic -> groups that subscribe to it; None for all groups of the log.
         ignore_uncheckpointed: groups without a checkpoint do not limit the cutoff.
         index: entries of a share snapshot file to check against the log; they never change the fold.

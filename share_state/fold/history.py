@@ -27,9 +27,16 @@ from share_state.sources.resume_point import KEPT_STATE
 HISTORY_TABLE = "share_partition_history"
 """A table of audits. A fold leaves its rows incomplete: `add_verdicts` needs what all logs have shown."""
 
-PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME = "previous_start", "first_delivery_at", "log_time"
+PREVIOUS_START = "previous_start"
+FIRST_DELIVERY_AT = "first_delivery_at"
+LOG_TIME = "log_time"
 IS_KEPT, ONLY_FAILING = "is_kept", "only_failing"
-OK, NO_MEMBERS, GIVING_UP, STALL, STOP, REWIND = "OK", "NO_MEMBERS", "GIVING_UP", "STALL", "STOP", "REWIND"
+OK = "OK"
+NO_MEMBERS = "NO_MEMBERS"
+GIVING_UP = "GIVING_UP"
+STALL = "STALL"
+STOP = "STOP"
+REWIND = "REWIND"
 VERDICTS = (REWIND, STOP, STALL, GIVING_UP, NO_MEMBERS, OK)
 """The worst first; readers count any other verdict as worse than OK."""
 
@@ -65,11 +72,11 @@ def history_pieces(folded: Folded) -> Iterator[pa.Table]:
     """The rows of one log partition without run, time, verdict and reason, which need all log partitions.
 
     Returns:
-        The columns of schemas/tables/share_partition_history.yaml with these four null, and PREVIOUS_START (start
-        offset at the last audit), FIRST_DELIVERY_AT (first delivery since the start offset moved), LOG_TIME (ms,
-        `Folded.judged_at`), IS_KEPT (whether the input shows nothing new of the log) and ONLY_FAILING (ms between the
-        first and the last record given up or rejected since the last acknowledgement; -1 for none); one row per live
-        share-partition, in pieces.
+        The columns of schemas/tables/share_partition_history.yaml with these four null, and PREVIOUS_START
+        (start offset at the last audit), FIRST_DELIVERY_AT (first delivery since the start offset moved),
+        LOG_TIME (ms, `Folded.judged_at`), IS_KEPT (whether the input shows nothing new of the log) and
+        ONLY_FAILING (ms between the first and the last record given up or rejected since the last
+        acknowledgement; -1 for none); one row per live share-partition, in pieces.
     """
     pieces, limits = folded.state_pieces, folded.limits_of("delivery_count")
     # What became of the share-partitions of a log that is not in the input since then is not known.
@@ -106,7 +113,9 @@ def _history(
     outcomes: dict[str, pa.Array],
 ) -> pa.Table:
     tile_ends, rows = window_tiles(chains)
-    sizes, state, count = rows["last"] - rows["first"] + 1, rows["state"], rows["count"]
+    sizes = rows["last"] - rows["first"] + 1
+    state = rows["state"]
+    count = rows["count"]
     limit = np.repeat(limits, np.diff(tile_ends))
     effective = np.repeat(states["effective_start_offset"].to_numpy(), np.diff(tile_ends))
     left = np.clip(rows["last"] - np.maximum(rows["first"], effective) + 1, 0, None)
@@ -127,7 +136,14 @@ def _history(
         "moved_time": _known_times(chains.chains["start_advanced_at"]),
         "active_time": _known_times(chains.chains["last_consumed_at"]),
     }
-    kept = (*KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset")
+    kept = (
+        *KEY,
+        "state_partition",
+        "start_offset",
+        "effective_start_offset",
+        "end_offset",
+        "topic_end_offset",
+    )
     table = declared_table(HISTORY_TABLE, {name: states[name] for name in kept} | amounts | outcomes)
     table = table.append_column(PREVIOUS_START, pa.array(before, mask=before == NO_PREVIOUS_START))
     return table.append_column(FIRST_DELIVERY_AT, _known_times(chains.chains["first_delivery_at"]))
@@ -151,20 +167,22 @@ def add_verdicts(
 
     - REWIND: SPSO is lower than at the last audit.
     - STOP: records wait, and no consumer has changed the state for `stall_minutes`.
-    - STALL: records wait, and SPSO has not moved for `stall_minutes` since the first delivery after its last move. The
+    - STALL: records wait, and SPSO has not moved for `stall_minutes` since the first delivery after its last
+    move. The
       recorded SPSO is one write behind: if finished records lead, the last write has moved it.
     - GIVING_UP: for `giving_up_minutes` records were given up or rejected, and none was acknowledged.
     - NO_MEMBERS: records wait, and the group has no members.
     - OK: otherwise.
 
     Args:
-        time: ms, for the column `time`; durations end here: at the newest record of the whole export, or at the time of
-            the audit. Those of a log that is not in the input end at its own last record.
+        time: ms, for the column `time`; durations end here: at the newest record of the whole export, or at
+            the time of the audit. Those of a log that is not in the input end at its own last record.
         run_id: for the column `run_id`.
         limits: limits of the cluster.
         misplaced: rows to drop, as `key_texts` with the state partition.
         empty_groups: the groups that have no members, as far as the group side is known.
-        record_times: when records of topics were written, as RECORD_TIMES; None if no topic's log is in the export.
+        record_times: when records of topics were written, as RECORD_TIMES; None if no topic's log is in the
+            export.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """
@@ -238,7 +256,10 @@ def add_group_outcomes(before: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 def unfinished_records(rows: pa.Table) -> np.ndarray:
-    """Records of each share-partition that are not finished, int64: its lag; those in flight if that is unknown."""
+    """Records of each share-partition that are not finished, int64: its lag.
+
+    Those in flight if that is unknown.
+    """
     names = ("lag", "waiting_records", "archiving_records")
     lag, waiting, archiving = (rows[name].fill_null(-1).to_numpy() for name in names)
     return np.where(lag >= 0, lag, waiting + archiving)
@@ -254,13 +275,17 @@ def _oldest_times(
     if record_times is None:
         written = pa.nulls(len(rows), pa.int64())
     else:
-        places, known = (row_texts([table[name] for name in RECORD_TIMES.names[:-1]]) for table in (rows, record_times))
+        places, known = (
+            row_texts([table[name] for name in RECORD_TIMES.names[:-1]]) for table in (rows, record_times)
+        )
         written = record_times["time_ms"].combine_chunks().take(pc.index_in(places, known))
     written = pc.multiply(written, 1000)
     nothing = pa.scalar(None, pa.int64())
     times = pc.if_else(pa.array(is_unfinished), pc.coalesce(written, shown), nothing)
     origin = pc.if_else(pc.is_valid(written), FROM_RECORD, FROM_DELIVERY)
-    return times.cast(pa.timestamp("us", "UTC")), pc.if_else(pc.is_valid(times), origin, pa.scalar(None, pa.string()))
+    return times.cast(pa.timestamp("us", "UTC")), pc.if_else(
+        pc.is_valid(times), origin, pa.scalar(None, pa.string())
+    )
 
 
 def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray | pa.Array, ...]]) -> pa.Array:
@@ -279,7 +304,9 @@ def _texts_at(piece: str | np.ndarray | pa.Array, rows: np.ndarray) -> pa.Scalar
     """A piece of a text in some rows."""
     if isinstance(piece, str):
         return pa.scalar(piece)
-    return piece.take(pa.array(rows)) if isinstance(piece, pa.Array) else pa.array(piece[rows]).cast(pa.string())
+    return (
+        piece.take(pa.array(rows)) if isinstance(piece, pa.Array) else pa.array(piece[rows]).cast(pa.string())
+    )
 
 
 def _milliseconds_since(column: pa.ChunkedArray, until: np.ndarray) -> np.ndarray:

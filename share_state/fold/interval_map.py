@@ -1,8 +1,9 @@
 """The ranges of one share-partition, kept canonical in place while its records are folded one by one.
 
-The buffer, one array of STATE_BATCH rows, has three parts: the current ranges, the incoming ranges of a record, and
-scratch space for the merge. The ranges of a list are sorted and disjoint, and adjacent ranges differ in value. It is
-one array because each array argument of a compiled function costs as much as a few ranges.
+The buffer, one array of STATE_BATCH rows, has three parts: the current ranges, the incoming ranges of a
+record, and scratch space for the merge. The ranges of a list are sorted and disjoint, and adjacent ranges
+differ in value. It is one array because each array argument of a compiled function costs as much as a few
+ranges.
 """
 
 import numpy as np
@@ -19,7 +20,8 @@ UNCOVERED = -(2**31)
 
 
 _ROWS_PER_RANGE = 6
-"""Each third must hold twice as many ranges as the input: a wide range may fill the gaps between all others."""
+"""Each third must hold twice as many ranges as the input: a wide range may fill the gaps between all
+others."""
 
 
 @inlined
@@ -65,7 +67,10 @@ def load_incoming(batches, begin, end, cut, buffer):
 
 @allocating_kernel
 def _load_swept(batches, begin, end, cut, buffer):
-    """Like `load_incoming`, for ranges that overlap or are out of order; no released coordinator writes them."""
+    """Like `load_incoming`, for ranges that overlap or are out of order.
+
+    No released coordinator writes them.
+    """
     first, last, packed = range_columns(end - begin)
     size = clip_ranges(batches, begin, end, cut, first, last, packed, np.int64(0))
     return sweep(first, last, packed, size, *range_columns(end - begin), buffer, len(buffer) // 3)
@@ -112,11 +117,14 @@ def merge_incoming(buffer, size, incoming_end, start, outcome):
         start: terminal offsets are counted from this offset on.
         outcome: OUTCOMES row (`outcomes`); the offsets whose state changes are counted in it.
     Returns:
-        (number of ranges, number of additional terminal offsets, then the result of `first_illegal_transition`).
+        (number of ranges, number of additional terminal offsets, then the result of
+        `first_illegal_transition`).
     """
     incoming, spare = len(buffer) // 3, 2 * (len(buffer) // 3)
     terminal, row = np.int64(0), np.int64(0)
-    illegal, illegal_from, illegal_to = np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
+    illegal = np.int64(-1)
+    illegal_from = np.int32(UNCOVERED)
+    illegal_to = np.int32(UNCOVERED)
     # Only ranges that overlap or touch the incoming ones can change: they are rebuilt in the last third.
     while incoming < incoming_end and row < size and buffer[row].last < buffer[incoming].first:
         row += 1
@@ -154,7 +162,9 @@ def merge_incoming(buffer, size, incoming_end, start, outcome):
                 first = buffer[row].first
             end = min(buffer[row].last, last)
             if priority(held_count, held_state) < priority(count, state):
-                terminal += _terminal_in(first, end, state, start) - _terminal_in(first, end, held_state, start)
+                terminal += _terminal_in(first, end, state, start) - _terminal_in(
+                    first, end, held_state, start
+                )
                 count_outcome(outcome, first, end, held_count, held_state, count, state)
                 filled = _append(buffer, spare, filled, first, end, count, state)
             else:
@@ -206,7 +216,10 @@ def _append(buffer, begin, filled, first, last, count, state):
     if filled > begin and _continues(buffer, filled - 1, first, count, state):
         buffer[filled - 1].last = last
         return filled
-    buffer[filled].first, buffer[filled].last, buffer[filled].count, buffer[filled].state = first, last, count, state
+    buffer[filled].first = first
+    buffer[filled].last = last
+    buffer[filled].count = count
+    buffer[filled].state = state
     return filled + 1
 
 
@@ -234,7 +247,10 @@ def first_illegal_transition(buffer, size, incoming_end):
 
 @inlined
 def _illegal_transition(buffer, row, size, new):
-    """`first_illegal_transition` for one incoming range; `row` is the first current range that ends in or after it."""
+    """`first_illegal_transition` for one incoming range.
+
+    `row` is the first current range that ends in or after it.
+    """
     while row < size and buffer[row].first <= buffer[new].last:
         if is_illegal_transition(buffer[row].state, buffer[row].count, buffer[new].state, buffer[new].count):
             return (
@@ -254,24 +270,28 @@ def first_difference(buffer, size, incoming_end):
         (that offset or -1, its current priority, its incoming priority); UNCOVERED if no range covers it.
     """
     row, incoming = 0, len(buffer) // 3
-    at = np.int64(-1)
+    difference = np.int64(-1)
     while row < size and incoming < incoming_end:
         if buffer[row].first != buffer[incoming].first:
-            at = min(buffer[row].first, buffer[incoming].first)
+            difference = min(buffer[row].first, buffer[incoming].first)
             break
         if buffer[row].count != buffer[incoming].count or buffer[row].state != buffer[incoming].state:
-            at = buffer[row].first
+            difference = buffer[row].first
             break
         if buffer[row].last != buffer[incoming].last:
-            at = min(buffer[row].last, buffer[incoming].last) + 1
+            difference = min(buffer[row].last, buffer[incoming].last) + 1
             break
         row += 1
         incoming += 1
     else:
         if row == size and incoming == incoming_end:
             return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
-        at = buffer[row].first if row < size else buffer[incoming].first
-    return at, _value_at(buffer, 0, size, at), _value_at(buffer, len(buffer) // 3, incoming_end, at)
+        difference = buffer[row].first if row < size else buffer[incoming].first
+    return (
+        difference,
+        _value_at(buffer, 0, size, difference),
+        _value_at(buffer, len(buffer) // 3, incoming_end, difference),
+    )
 
 
 @kernel

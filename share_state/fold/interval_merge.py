@@ -1,8 +1,10 @@
 """Merges overlapping ranges: each offset has the greatest (delivery count, delivery state) of the ranges that cover it.
 
-The second half derives from merged ranges what a leader that loads them uses: start, end and in-flight window.
+The second half derives from merged ranges what a leader that loads them uses: start, end and in-flight
+window.
 
-Source: Kafka PersisterStateBatchCombiner of 4.4 (a sweep line); earlier releases give the same value for each offset.
+Source: Kafka PersisterStateBatchCombiner of 4.4 (a sweep line); earlier releases give the same value for each
+offset.
 """
 
 import numpy as np
@@ -40,8 +42,8 @@ def range_columns(size):
 
 
 @kernel
-def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at):
-    """Merge `size` ranges into canonical ranges, written to `out` from row `at` on.
+def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, filled):
+    """Merge `size` ranges into canonical ranges, written to `out` from row `filled` on.
 
     Args:
         first, last: int64 offsets, inclusive, first <= last < 2^63 - 1; any order, overlaps allowed.
@@ -49,21 +51,24 @@ def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out,
         spare_first, spare_last, spare_packed: scratch space of the same types, `size` entries each.
         out: STATE_BATCH rows with space for 2 * size more.
     Returns:
-        Row of `out` after the last one written. The rows are sorted and disjoint, and adjacent ones differ in value.
+        Row of `out` after the last one written. The rows are sorted and disjoint, and adjacent ones differ in
+        value.
     """
     if size == 0:
-        return at
+        return filled
     if _is_sorted(first, last, size):
-        return _join(first, last, packed, size, out, at)
+        return _join(first, last, packed, size, out, filled)
     _sort(first, last, packed, size, spare_first, spare_last, spare_packed)
     heap_packed, heap_last = spare_packed, spare_last
-    start, heaped, taken = at, 0, 0
+    start = filled
+    heaped = 0
+    taken = 0
     x = first[0]
     while taken < size or heaped > 0:
         if heaped == 0:
             x = first[taken]
             if taken + 1 == size or first[taken + 1] > last[taken]:
-                at = _emit(out, start, at, x, last[taken], packed[taken])
+                filled = _emit(out, start, filled, x, last[taken], packed[taken])
                 taken += 1
                 continue
         while taken < size and first[taken] <= x:
@@ -82,9 +87,9 @@ def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out,
             if last[taken] > end:
                 heaped = _push(heap_packed, heap_last, heaped, packed[taken], last[taken])
             taken += 1
-        at = _emit(out, start, at, x, end, top)
+        filled = _emit(out, start, filled, x, end, top)
         x = end + 1
-    return at
+    return filled
 
 
 @kernel
@@ -103,7 +108,9 @@ def _sort(first, last, packed, size, spare_first, spare_last, spare_packed):
         width, swapped = 2 * width, not swapped
     if swapped:
         for row in range(size):
-            first[row], last[row], packed[row] = spare_first[row], spare_last[row], spare_packed[row]
+            first[row] = spare_first[row]
+            last[row] = spare_last[row]
+            packed[row] = spare_packed[row]
 
 
 @kernel
@@ -115,9 +122,13 @@ def _insert(first, last, packed, begin, end):
         moved_last, moved_packed = last[row], packed[row]
         free = row
         while free > begin and first[free - 1] > moved_first:
-            first[free], last[free], packed[free] = first[free - 1], last[free - 1], packed[free - 1]
+            first[free] = first[free - 1]
+            last[free] = last[free - 1]
+            packed[free] = packed[free - 1]
             free -= 1
-        first[free], last[free], packed[free] = moved_first, moved_last, moved_packed
+        first[free] = moved_first
+        last[free] = moved_last
+        packed[free] = moved_packed
 
 
 @kernel
@@ -131,7 +142,9 @@ def _merge(first, last, packed, begin, middle, end, to_first, to_last, to_packed
         else:
             taken = other
             other += 1
-        to_first[to], to_last[to], to_packed[to] = first[taken], last[taken], packed[taken]
+        to_first[to] = first[taken]
+        to_last[to] = last[taken]
+        to_packed[to] = packed[taken]
 
 
 @kernel
@@ -153,7 +166,12 @@ def _join(first, last, packed, size, out, at):
 @kernel
 def _emit(out, start, at, first, last, packed):
     count, state = count_of(packed), state_of(packed)
-    if at > start and out[at - 1].last == first - 1 and out[at - 1].count == count and out[at - 1].state == state:
+    if (
+        at > start
+        and out[at - 1].last == first - 1
+        and out[at - 1].count == count
+        and out[at - 1].state == state
+    ):
         out[at - 1].last = last
         return at
     out[at].first = first
@@ -214,8 +232,8 @@ def effective_starts(start_offsets, ends, batches):
         ends: int64, batches of number n are rows ends[n] to ends[n + 1].
         batches: canonical STATE_BATCH rows.
     Returns:
-        int64, one per share-partition; start_offsets[n] if there are no such ranges, or if a range begins before the
-        start (the broker refuses to load such a state).
+        int64, one per share-partition; start_offsets[n] if there are no such ranges, or if a range begins
+        before the start (the broker refuses to load such a state).
     Source: Kafka SharePartition.maybeInitialize.
     """
     effective = start_offsets.copy()
@@ -244,7 +262,10 @@ def has_terminal_after_start(start_offsets, ends, batches):
 
 @allocating_kernel
 def end_offsets(start_offsets, ends, batches):
-    """SPEO of each share-partition: the offset after its last range, else its start; -1 if not initialized."""
+    """SPEO of each share-partition: the offset after its last range, else its start.
+
+    -1 if not initialized.
+    """
     result = start_offsets.copy()
     for number in range(len(start_offsets)):
         if start_offsets[number] < 0:

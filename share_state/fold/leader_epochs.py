@@ -11,9 +11,9 @@ from share_state.sources.discovery import LogPartition
 class LeaderEpochs:
     """Follows the leader epochs of the batches of a log.
 
-    In the log of one replica they never decrease: a follower truncates what its leader does not have (KIP-101). The
-    leader-epoch-checkpoint beside the segments records where each epoch begins; epochs after its last are newer. The
-    name of a segment is the offset of the first batch that was appended to it.
+    In the log of one replica they never decrease: a follower truncates what its leader does not have
+    (KIP-101). The leader-epoch-checkpoint beside the segments records where each epoch begins; epochs after
+    its last are newer. The name of a segment is the offset of the first batch that was appended to it.
     """
 
     def __init__(self, log: LogPartition, last_epoch: int = NO_OFFSET) -> None:
@@ -28,7 +28,8 @@ class LeaderEpochs:
         self._base_offsets = np.array(names, np.int64)
         self._replicas = np.array([segment.replica for segment in log.segments], np.int64)
         recorded = [
-            sorted(copy.leader_epochs, key=lambda entry: entry[1]) if log.source is None else () for copy in log.copies
+            sorted(copy.leader_epochs, key=lambda entry: entry[1]) if log.source is None else ()
+            for copy in log.copies
         ]
         entries = [entry for of_replica in recorded for entry in of_replica]
         self._recorded = np.array(entries, np.int64).reshape(-1, 2)

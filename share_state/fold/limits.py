@@ -11,7 +11,8 @@ from share_state.kafka.compression import MAX_BODY_SIZE
 from share_state.kafka.releases import RELEASES, Release
 
 GROUP_LIMITS = ("delivery_count", "record_locks")
-"""Limits that a share group may set for itself (share.delivery.count.limit, share.partition.max.record.locks)."""
+"""Limits that a share group may set for itself (share.delivery.count.limit,
+share.partition.max.record.locks)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +22,20 @@ class Limits:
     Attributes:
         delivery_count: deliveries before a record is archived (group.share.delivery.count.limit).
         record_locks: in-flight records per share-partition (group.share.partition.max.record.locks).
-        updates_per_snapshot: updates between two snapshots (share.coordinator.snapshot.update.records.per.snapshot).
+        updates_per_snapshot: updates between two snapshots
+            (share.coordinator.snapshot.update.records.per.snapshot).
         chain_length: control records since the latest checkpoint above which a chain is reported as long.
         stall_minutes: minutes that a start offset may stay in place while later offsets finish.
         pinned_records: records that one share-partition may prevent from being deleted before it is reported.
         writer_version: the release that wrote the log, one of RELEASES; None to infer it.
-        archiving_seconds: seconds that an offset may stay in ARCHIVING; most dead-letter writes take less than one.
+        archiving_seconds: seconds that an offset may stay in ARCHIVING; most dead-letter writes take less
+            than one.
         giving_up_minutes: minutes for which a share-partition may only give up records and acknowledge none.
-        poison_ratio: share of the records finished since the last audit that may be given up without a finding.
+        poison_ratio: share of the records finished since the last audit that may be given up without a
+            finding.
         retention_ratio: share of retention.ms that the first unfinished record may be old without a finding.
-        export_age: hours that the newest record of an audited export may be old; 0 for any age (audits set 36).
+        export_age: hours that the newest record of an audited export may be old; 0 for any age (audits set
+            36).
         groups: share group -> limits that it sets for itself (name in GROUP_LIMITS -> value).
         batch_bytes: bytes that a decompressed record batch may have.
     """
@@ -69,10 +74,16 @@ class Limits:
         Args:
             deliveries: share group -> deliveries that its delivery limit allows at least.
         """
-        more = {group: count for group, count in deliveries.items() if count > self.of_group("delivery_count", group)}
+        more = {
+            group: count
+            for group, count in deliveries.items()
+            if count > self.of_group("delivery_count", group)
+        }
         if not more:
             return self
-        own = {group: {**self.groups.get(group, {}), "delivery_count": count} for group, count in more.items()}
+        own = {
+            group: {**self.groups.get(group, {}), "delivery_count": count} for group, count in more.items()
+        }
         return replace(self, groups={**self.groups, **own})
 
     def values(self, limit: str) -> np.ndarray:
@@ -86,7 +97,9 @@ class Limits:
         """The row in `values` for each share group: 0 if it sets no limits for itself."""
         if not self.groups:
             return np.zeros(len(groups), np.int64)
-        places = pc.call_function("index_in", [groups], pc.SetLookupOptions(pa.array(self.groups, pa.string())))
+        places = pc.call_function(
+            "index_in", [groups], pc.SetLookupOptions(pa.array(self.groups, pa.string()))
+        )
         return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
 
     def written_by_4_4_after(self, archiving_since: int) -> int | None:

@@ -45,7 +45,11 @@ class LogMark:
     @property
     def start_is_recorded(self) -> bool:
         """As in LogPartition; from the earlier audit if the input shows nothing that it had not read."""
-        return self.before.start_is_recorded if self.before and self._keeps_state else self._log.start_is_recorded
+        return (
+            self.before.start_is_recorded
+            if self.before and self._keeps_state
+            else self._log.start_is_recorded
+        )
 
     @property
     def committed_end(self) -> int | None:
@@ -72,7 +76,9 @@ class LogMark:
             self.newest_time = int(part.records["timestamp"][of_last_batch].max())
 
     def point(self, *, is_sound: bool) -> ResumePoint | None:
-        """Where a later audit resumes; where this one did if it found no valid batch. None if nothing can resume.
+        """Where a later audit resumes; where this one did if it found no valid batch.
+
+        None if nothing can resume.
 
         Args:
             is_sound: whether no record is missing or unreadable.

@@ -1,7 +1,7 @@
 """Statistics of a log partition, collected while it is read: faults for the rules, losses, and its extent.
 
-`Folded` is the result of folding a log. `Pieces` builds a large table piece by piece, so that the whole table is never
-in memory.
+`Folded` is the result of folding a log. `Pieces` builds a large table piece by piece, so that the whole table
+is never in memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,12 +28,19 @@ NO_PREVIOUS_START = -2
 """Previous start offset of a share-partition without state at the last audit."""
 
 FINDINGS_KEPT = 1000
-"""Findings of one rule, severity and log partition that are kept individually; one more finding counts the others."""
+"""Findings of one rule, severity and log partition that are kept individually; one more finding counts the
+others."""
 
 BATCH_FAULTS: dict[int, tuple[str, str]] = {
-    BatchStatus.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
+    BatchStatus.CRC_MISMATCH: (
+        "CRC_MISMATCH",
+        "the CRC does not match; the batch was left out, take another copy",
+    ),
     BatchStatus.MAGIC_UNSUPPORTED: ("MAGIC_UNSUPPORTED", "not a batch of format version 2; it was left out"),
-    BatchStatus.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
+    BatchStatus.MALFORMED: (
+        "BATCH_MALFORMED",
+        "the batch's lengths and counts do not fit its bytes; it was left out",
+    ),
     BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; the batches before it were read"),
     BatchStatus.UNREADABLE: ("LOG_UNREADABLE", "no batch where one is expected; take another copy"),
     BatchStatus.CONFLICT: (
@@ -59,14 +66,16 @@ class LogCounts:
 
     Attributes:
         layouts: Layout -> offset of the first value in it.
-        transactional: offset of the first batch with the transactional or control flag, and number of such batches.
+        transactional: offset of the first batch with the transactional or control flag, and number of such
+            batches.
         unknown_types: unknown record type -> offset of the first such record, and number of such records.
         unknown_tags: offset of the first record with an unknown tagged field, and number of such records.
         records: number of records that were decoded.
         other_records: number of those that are no state records.
-        foreign: offset of the first batch whose leader epoch is not that of the log, and number of such batches.
-        deliveries: share group -> deliveries that its delivery limit allows at least, where they exceed the limit that
-            was known.
+        foreign: offset of the first batch whose leader epoch is not that of the log, and number of such
+            batches.
+        deliveries: share group -> deliveries that its delivery limit allows at least, where they exceed the
+            limit that was known.
     """
 
     layouts: dict[int, int] = field(default_factory=dict)
@@ -129,16 +138,21 @@ class LogObservations:
         reasons: for each of `batches`, details that its row lacks ("" for none).
         followed: how many of `batches` precede the last valid batch; a later audit does not read those again.
         gaps: (first missing offset, first offset after the gap, whether the gap contains an invalid batch).
-        compacted: per chunk, int64 rows (first missing offset, first offset after the gap) of gaps in valid batches.
-        records: STATE_RECORD rows with a fault that is not only counted. Their field `batches` is the number of records
-            with the same fault that the row represents: 1 in the first FINDINGS_KEPT rows, all others in the last row.
+        compacted: per chunk, int64 rows (first missing offset, first offset after the gap) of gaps in valid
+            batches.
+        records: STATE_RECORD rows with a fault that is not only counted. Their field `batches` is the number
+            of records with the same fault that the row represents: 1 in the first FINDINGS_KEPT rows, all
+            others in the last row.
         counts: irregularities that are reported once.
         repeated_batches: number of batches with the same bytes as an earlier copy.
-        misplaced: numbers of share-partitions that belong to another state partition, and that state partition.
-        fits_no_count: whether the keys are in their state partition with no possible number of state partitions.
-        vanished: numbers of share-partitions that had a state at the last audit, and no record since, nor a tombstone.
-        key_modulus: the greatest number of state partitions with which no share-partition is misplaced; 0 if any number
-            is possible.
+        misplaced: numbers of share-partitions that belong to another state partition, and that state
+            partition.
+        fits_no_count: whether the keys are in their state partition with no possible number of state
+            partitions.
+        vanished: numbers of share-partitions that had a state at the last audit, and no record since, nor a
+            tombstone.
+        key_modulus: the greatest number of state partitions with which no share-partition is misplaced; 0 if
+            any number is possible.
         resume_status: how the log has changed since the last audit; None if there was none.
         read_before: the offset at which the last audit stopped.
     """
@@ -169,7 +183,10 @@ class LogObservations:
 
     @property
     def misplaced_count(self) -> int:
-        """Number of share-partitions that are known to belong elsewhere; at least 1 if the keys fit no count."""
+        """Number of share-partitions that are known to belong elsewhere.
+
+        At least 1 if the keys fit no count.
+        """
         return max(len(self.misplaced[0]), int(self.fits_no_count))
 
     def note_batches(self, part: Chunk, summary: BatchSummary) -> None:
@@ -194,7 +211,9 @@ class LogObservations:
             for part in parts:
                 if len(part) > FINDINGS_KEPT:
                     part[-1]["batches"] = part["batches"][FINDINGS_KEPT:].sum()
-            kept = [part[[*range(FINDINGS_KEPT), -1]] if len(part) > FINDINGS_KEPT else part for part in parts]
+            kept = [
+                part[[*range(FINDINGS_KEPT), -1]] if len(part) > FINDINGS_KEPT else part for part in parts
+            ]
             self.records = np.concatenate(kept)
             self.records.sort(order="offset", kind="stable")
 
@@ -255,7 +274,9 @@ class LogExtent:
 @kernel
 def _runs_of(offsets, last_runs, runs):
     """Extend the last run of `last_runs`; write new runs to `runs` and return their number."""
-    count, row, end = 0, 0, last_runs[-1].first + last_runs[-1].count if len(last_runs) else _NONE
+    count = 0
+    row = 0
+    end = last_runs[-1].first + last_runs[-1].count if len(last_runs) else _NONE
     while row < len(offsets):
         if offsets[row] != end:
             end = offsets[row]
@@ -300,7 +321,8 @@ class Pieces:
 
     Attributes:
         table: name of the table.
-        size: int64; approximate number of rows and ranges before each share-partition, and at the end in total.
+        size: int64; approximate number of rows and ranges before each share-partition, and at the end in
+            total.
         build: returns the rows of share-partitions [begin, end); repeated texts may be dictionary-encoded.
     """
 
@@ -330,9 +352,10 @@ class Folded:
         chains: their states, in the same order.
         previous_starts: int64, one per chain: start offset at the last audit, or NO_PREVIOUS_START.
         limits: limits that rules check the log against.
-        newest_time: ms, latest timestamp of the last valid batch, possibly read by an earlier audit (control records:
-            of any batch); -1 if unknown.
-        judged_at: ms, up to which rules measure durations: `newest_time` or, if it is later, that of FoldOptions.
+        newest_time: ms, latest timestamp of the last valid batch, possibly read by an earlier audit (control
+            records: of any batch); -1 if unknown.
+        judged_at: ms, up to which rules measure durations: `newest_time` or, if it is later, that of
+            FoldOptions.
         suspect: bool, whether records that the state depends on are missing or unreadable.
         observations: irregularities, for the rules over logs.
         record_count, redundant_records: number of folded records, and of folded records before the cutoff.
@@ -343,8 +366,9 @@ class Folded:
         cutoff: the table `cutoff`.
         record_breaches: breaches of the rules over single records, by rule code.
         index_entries: entries of a share snapshot file of this log.
-        outcomes: OUTCOMES rows, one per chain: what became of deliveries, as the records since the last audit show;
-            None for control records, without rules over records, or if the format does not show which are new.
+        outcomes: OUTCOMES rows, one per chain: what became of deliveries, as the records since the last audit
+            show; None for control records, without rules over records, or if the format does not show which
+            are new.
     """
 
     dialect: ClassVar[str]
@@ -396,7 +420,10 @@ class Folded:
         raise NotImplementedError
 
     def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
-        """Lag of rows of `share_partition_state`; `finished` is the number of terminal offsets after the start."""
+        """Lag of rows of `share_partition_state`.
+
+        `finished` is the number of terminal offsets after the start.
+        """
         raise NotImplementedError
 
 

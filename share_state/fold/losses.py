@@ -1,7 +1,7 @@
 """Finds which records of a log are missing or unreadable, for both dialects, while its batches are read.
 
-A state is suspect if records since its latest snapshot may be missing: `LossTracker` notes from which offsets on, and
-`is_suspect` tells which states that concerns.
+A state is suspect if records since its latest snapshot may be missing: `LossTracker` notes from which offsets
+on, and `is_suspect` tells which states that concerns.
 """
 
 from collections.abc import Iterable
@@ -49,9 +49,11 @@ class LossTracker:
     """Follows the batches of a log and notes where records are missing or unreadable.
 
     Attributes:
-        losses: the losses up to the last record that the window selects; of the whole log if it selects by offset.
+        losses: the losses up to the last record that the window selects; of the whole log if it selects by
+            offset.
         gaps: (first missing offset, first offset after the gap, whether a damaged batch explains it).
-        segment_gaps: those between two segments, where one may not have been copied: (first missing offset, end).
+        segment_gaps: those between two segments, where one may not have been copied: (first missing offset,
+            end).
         next_offset: the offset after the last valid batch, -1 before the first.
         window_end: the offset after the last record that a time selects, -1 before the first.
         is_damaged: whether a damaged batch follows the last valid one.
@@ -71,8 +73,8 @@ class LossTracker:
         Args:
             log_start_offset: first offset that a broker would load.
             window: selects the records that count.
-            is_compacted: whether the log may be a compacted topic with control records: missing offsets are then a loss
-                only behind a damaged batch, and only conflicts between control batches count.
+            is_compacted: whether the log may be a compacted topic with control records: missing offsets are
+                then a loss only behind a damaged batch, and only conflicts between control batches count.
             next_offset, last_lost_offset: where an earlier run stopped, and the latest loss that it noted.
         """
         self.losses = Losses([] if last_lost_offset == NO_OFFSET else [last_lost_offset])
@@ -113,7 +115,9 @@ class LossTracker:
         self._is_torn = bool(is_torn[rest].any()) or (self._is_torn and not len(valid))
         self._note_conflicts(batches[batches["status"] == BatchStatus.CONFLICT])
 
-    def _note_gaps(self, batches: np.ndarray, is_damage_before: np.ndarray, is_torn_before: np.ndarray) -> None:
+    def _note_gaps(
+        self, batches: np.ndarray, is_damage_before: np.ndarray, is_torn_before: np.ndarray
+    ) -> None:
         base_offsets = batches["base_offset"]
         last_offsets = batches["last_offset"]
         expected = np.concatenate(([self._expected(batches[0])], last_offsets[:-1] + 1))
@@ -139,7 +143,11 @@ class LossTracker:
 
     def _expected(self, batch: np.ndarray) -> int:
         """The offset at which a batch must begin; the first batch may contain the log start offset."""
-        return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self._log_start_offset)
+        return (
+            self.next_offset
+            if self.next_offset >= 0
+            else min(int(batch["base_offset"]), self._log_start_offset)
+        )
 
     def _set_end(self, batch: np.ndarray) -> None:
         end = int(batch["last_offset"]) + 1
@@ -154,7 +162,10 @@ class LossTracker:
 
     @property
     def last_lost_offset(self) -> int:
-        """The latest offset, at or after the first that counts, from which records may be missing; -1 for none."""
+        """The latest offset, at or after the first that counts, from which records may be missing.
+
+        -1 for none.
+        """
         last = self.losses.last
         return last if last >= self.first_offset else NO_OFFSET
 
@@ -196,7 +207,10 @@ class LossTracker:
             self.admit()
 
     def admit(self) -> None:
-        """Count the losses noted so far; with a time, those up to the offset after the last record that it selects."""
+        """Count the losses noted so far.
+
+        With a time, those up to the offset after the last record that it selects.
+        """
         admitted = self._not_admitted
         self._not_admitted = []
         if self._window.until_time_ms is not None:
@@ -212,7 +226,10 @@ class LossTracker:
 
     @property
     def end(self) -> int:
-        """The offset after the last record; a time selects records, so batches after the last of them do not count."""
+        """The offset after the last record.
+
+        A time selects records, so batches after the last of them do not count.
+        """
         end = self.next_offset if self._window.until_time_ms is None else self.window_end
         return max(end, self.first_offset)
 
@@ -224,18 +241,24 @@ class LossTracker:
 def is_suspect(chains: np.ndarray, last_lost_offset: int | np.ndarray, *, start_is_shown: bool) -> np.ndarray:
     """Whether records that each state of `__share_group_state` depends on are missing or unreadable.
 
-    A delta names its predecessor, so share_state.fold.draft.control_chains decides it otherwise for control records.
+    A delta names its predecessor, so share_state.fold.draft.control_chains decides it otherwise for control
+    records.
 
     Args:
         chains: CHAIN rows of live share-partitions.
-        last_lost_offset: the latest offset from which records may be missing, -1 for none; one for all, or per row.
-        start_is_shown: whether no record of the broker's own log precedes the input; if not, the snapshot of a state
-            that begins with an update may be there.
+        last_lost_offset: the latest offset from which records may be missing, -1 for none; one for all, or
+            per row.
+        start_is_shown: whether no record of the broker's own log precedes the input; if not, the snapshot of
+            a state that begins with an update may be there.
     Returns:
         bool, one per row.
     """
     suspect = (chains["suspect_offset"] != NO_OFFSET) | (last_lost_offset > chains["snapshot_offset"])
-    return suspect if start_is_shown else suspect | (chains["snapshot_offset"] == NO_OFFSET) & ~chains["was_deleted"]
+    return (
+        suspect
+        if start_is_shown
+        else suspect | (chains["snapshot_offset"] == NO_OFFSET) & ~chains["was_deleted"]
+    )
 
 
 def _any_before(flags: np.ndarray, rows: np.ndarray) -> np.ndarray:

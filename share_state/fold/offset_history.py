@@ -67,12 +67,13 @@ class Touch:
         kind: snapshot, update, tombstone, checkpoint or delta.
         is_cold: whether it is a snapshot that only repeats the state.
         is_readable: False if the broker cannot load it; it then changes nothing.
-        ranges: (first offset, last offset, delivery state, delivery count) of each range in it that covers the offset.
+        ranges: (first offset, last offset, delivery state, delivery count) of each range in it that covers
+            the offset.
         recorded_start: the start offset in the record; -1 for none.
         before, after: state of the offset before and after it.
         start_before, start_offset, end_offset: SPSO before it, SPSO and SPEO after it; None for none.
-        snapshot_epoch, state_epoch, leader_epoch, delivery_complete_count: fields of the state after it; None if there
-            is no state.
+        snapshot_epoch, state_epoch, leader_epoch, delivery_complete_count: fields of the state after it; None
+            if there is no state.
     """
 
     offset: int
@@ -101,10 +102,11 @@ class Explanation:
         topic_id, topic: None if unknown; `topic_id` always for control records.
         touches: records that touched the offset, in log order.
         offset_state: state of the offset at the end.
-        start_offset, effective_start, end_offset: SPSO, where a leader that loads it starts, SPEO; None for none.
+        start_offset, effective_start, end_offset: SPSO, where a leader that loads it starts, SPEO; None for
+            none.
         gap: first and last offset of the gap that contains it, None if there is none.
-        first_gap_start: first offset at or after the start offset that no range covers, None if there is none before
-            SPEO.
+        first_gap_start: first offset at or after the start offset that no range covers, None if there is none
+            before SPEO.
         is_suspect: whether records since the latest snapshot are missing or unreadable.
         has_base: whether the snapshot or checkpoint that the state begins with is in the input.
         begins_late: whether the broker's log may begin before the input.
@@ -139,7 +141,11 @@ class Explanation:
 
 
 def explain(
-    log: LogPartition, window: Window, key_filter: SharePartitionFilter, offset: int, options: FoldOptions | None = None
+    log: LogPartition,
+    window: Window,
+    key_filter: SharePartitionFilter,
+    offset: int,
+    options: FoldOptions | None = None,
 ) -> list[Explanation]:
     """Explain one offset, for each selected share-partition that has records in the log.
 
@@ -161,7 +167,9 @@ def explain(
         if len(reader) > len(selected):
             selected = reader.selected(key_filter)
             for number in set(np.flatnonzero(selected).tolist()) - explanations.keys():
-                key = {name: column[0].as_py() for name, column in reader.key_columns(np.array([number])).items()}
+                key = {
+                    name: column[0].as_py() for name, column in reader.key_columns(np.array([number])).items()
+                }
                 explanations[number] = Explanation(
                     key["group_id"], key["topic_id"], key["topic"], key["partition"] or 0, offset, log.name
                 )
@@ -204,43 +212,65 @@ def _unreadable(
 _PLACES = (Place.BELOW_START, Place.IN_FLIGHT, Place.BEYOND_END, Place.GAP, Place.UNINITIALISED)
 
 
-def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, states: RecordStates, records: Any) -> None:
+class _StatesAtOffset:
+    """The states of one share-partition after each of some records, seen from one offset.
+
+    Attributes:
+        values: int64 rows of place (see _PLACES), delivery state and delivery count, one column per record.
+    """
+
+    def __init__(self, offset: int, reader: LogReader, states: RecordStates) -> None:
+        exists = states.chains["exists"]
+        self._without_state = reader.place_without_state
+        self._starts = states.chains["start_offset"]
+        self._has_start, self._ends, self._leads = reader.windows(states)
+        covering, hits = _covering(states.batches, states.ends[:-1], states.ends[1:], offset)
+        conditions = [~exists, ~self._has_start, offset < self._starts, hits >= 0, offset >= self._ends]
+        place = np.select(conditions, [len(_PLACES), 4, 0, 1, 2], 3)
+        in_flight = place == 1
+        state = np.where(in_flight, states.batches["state"][covering][hits] if len(covering) else 0, 0)
+        count = np.where(in_flight, states.batches["count"][covering][hits] if len(covering) else 0, 0)
+        self.values = np.stack((place, state, count))
+
+    def state(self, row: int) -> OffsetState:
+        place, state, count = self.values[:, row].tolist()
+        if place == len(_PLACES):
+            return OffsetState(Place(self._without_state))
+        return OffsetState(_PLACES[place], state, count) if place == 1 else OffsetState(_PLACES[place])
+
+    def start(self, row: int) -> int | None:
+        return int(self._starts[row]) if self._has_start[row] else None
+
+    def end(self, row: int) -> int | None:
+        return int(self._ends[row]) if self._has_start[row] else None
+
+    def effective_start(self, row: int) -> int | None:
+        return int(self._leads[row]) if self._has_start[row] else None
+
+
+def _extend(
+    explanation: Explanation, dialect: Dialect, reader: LogReader, states: RecordStates, records: Any
+) -> None:
     """Add the next states of one share-partition to its explanation."""
-    offset, rows, chains = explanation.offset, states.rows, states.chains
-    view, exists, starts = reader.view(rows, records), chains["exists"], chains["start_offset"]
-    has_start, ends, leads = reader.windows(states)
-    covering, at = _covering(states.batches, states.ends[:-1], states.ends[1:], offset)
-    absent = len(_PLACES)
-    place = np.select([~exists, ~has_start, offset < starts, at >= 0, offset >= ends], [absent, 4, 0, 1, 2], 3)
-    in_flight = place == 1
-    state = np.where(in_flight, states.batches["state"][covering][at] if len(covering) else 0, 0)
-    count = np.where(in_flight, states.batches["count"][covering][at] if len(covering) else 0, 0)
-
-    def state_at(row: int) -> OffsetState:
-        if place[row] == absent:
-            return OffsetState(Place(reader.place_without_state))
-        where = _PLACES[place[row]]
-        return OffsetState(where, int(state[row]), int(count[row])) if in_flight[row] else OffsetState(where)
-
-    def start(row: int) -> int | None:
-        return int(starts[row]) if has_start[row] else None
-
-    def end(row: int) -> int | None:
-        return int(ends[row]) if has_start[row] else None
-
+    offset, rows = explanation.offset, states.rows
+    view = reader.view(rows, records)
+    seen = _StatesAtOffset(offset, reader, states)
     range_ends = view.range_begins + view.range_counts
     _, covered_at = _covering(view.ranges, view.range_begins, range_ends, offset)
-    value = np.stack((place, state, count))
-    changed = np.append(True, (value[:, 1:] != value[:, :-1]).any(axis=0))
+    changed = np.append(True, (seen.values[:, 1:] != seen.values[:, :-1]).any(axis=0))
     before, start_before = explanation.offset_state, explanation.start_offset
     for row in np.flatnonzero(changed | (covered_at >= 0)).tolist():
         if row:
-            before, start_before = state_at(row - 1), start(row - 1)
-        after, record = state_at(row), rows[row]
+            before, start_before = seen.state(row - 1), seen.start(row - 1)
+        after, record = seen.state(row), rows[row]
+        chain = states.chains[row]
         if covered_at[row] < 0 and before == after:
             continue
-        covering_ranges = view.ranges[view.range_begins[row] : range_ends[row]]
-        covering_ranges = covering_ranges[(covering_ranges["first"] <= offset) & (offset <= covering_ranges["last"])]
+        ranges = view.ranges[view.range_begins[row] : range_ends[row]]
+        ranges = ranges[(ranges["first"] <= offset) & (offset <= ranges["last"])]
+        epochs = {
+            name: int(chain[field]) if chain["exists"] else None for name, field in reader.epochs.items()
+        }
         explanation.touches.append(
             Touch(
                 offset=int(record["offset"]),
@@ -248,20 +278,20 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
                 kind=dialect.kinds[record["kind"]],
                 is_cold=before.place not in (Place.UNKNOWN, Place.DELETED) and bool(view.repeats_state[row]),
                 is_readable=True,
-                ranges=tuple((first, last, state, count) for first, last, count, state in covering_ranges.tolist()),
+                ranges=tuple((first, last, state, count) for first, last, count, state in ranges.tolist()),
                 recorded_start=int(record["start_offset"]),
                 before=before,
                 after=after,
                 start_before=start_before,
-                start_offset=start(row),
-                end_offset=end(row),
-                **{name: int(chains[row][field]) if exists[row] else None for name, field in reader.epochs.items()},
+                start_offset=seen.start(row),
+                end_offset=seen.end(row),
+                **epochs,
             )
         )
     last = len(rows) - 1
-    explanation.offset_state = state_at(last)
-    explanation.start_offset, explanation.end_offset = start(last), end(last)
-    explanation.effective_start = int(leads[last]) if has_start[last] else None
+    explanation.offset_state = seen.state(last)
+    explanation.start_offset, explanation.end_offset = seen.start(last), seen.end(last)
+    explanation.effective_start = seen.effective_start(last)
     _set_last(explanation, states)
 
 
@@ -278,8 +308,13 @@ def _set_last(explanation: Explanation, states: RecordStates) -> None:
     explanation.last_timestamp = int(last["timestamp"])
 
 
-def _covering(batches: np.ndarray, begins: np.ndarray, ends: np.ndarray, offset: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of `batches` that cover an offset, and for each list the position of its last such row; -1 for none."""
+def _covering(
+    batches: np.ndarray, begins: np.ndarray, ends: np.ndarray, offset: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of `batches` that cover an offset, and for each list the position of its last such row.
+
+    -1 for none.
+    """
     hits = np.flatnonzero((batches["first"] <= offset) & (offset <= batches["last"]))
     # The last hit before the end of a list, unless it is before the start of the list.
     at = np.searchsorted(hits, ends) - 1
@@ -291,7 +326,9 @@ def _gap(explanation: Explanation, ranges: np.ndarray) -> tuple[int, int]:
     before = ranges["last"][ranges["last"] < explanation.offset]
     after = ranges["first"][ranges["first"] > explanation.offset]
     start, end = explanation.start_offset or 0, explanation.end_offset or 0
-    return max(start, int(before.max()) + 1 if len(before) else start), (int(after.min()) if len(after) else end) - 1
+    return max(start, int(before.max()) + 1 if len(before) else start), (
+        int(after.min()) if len(after) else end
+    ) - 1
 
 
 def _first_gap(explanation: Explanation, ranges: np.ndarray) -> int | None:
@@ -324,7 +361,9 @@ class AssignmentHistory:
         return self.members[place - 1] if place else None
 
 
-def assignment_history(logs: Sequence[LogPartition], group_id: str, topic_id: str, partition: int) -> AssignmentHistory:
+def assignment_history(
+    logs: Sequence[LogPartition], group_id: str, topic_id: str, partition: int
+) -> AssignmentHistory:
     """Which members of a share group were assigned a topic-partition over time; several can be at once.
 
     Args:
@@ -335,13 +374,17 @@ def assignment_history(logs: Sequence[LogPartition], group_id: str, topic_id: st
     Source: Kafka ShareGroupCurrentMemberAssignmentValue.
     """
     changes = [
-        change for log in logs for change in read_whole(log, lambda part: _changes(part, group_id, topic_id, partition))
+        change
+        for log in logs
+        for change in read_whole(log, lambda part: _changes(part, group_id, topic_id, partition))
     ]
     changes.sort(key=lambda change: change[0])
     return AssignmentHistory([time for time, _ in changes], [members for _, members in changes])
 
 
-def _changes(log: LogPartition, group_id: str, topic_id: str, partition: int) -> list[tuple[int, tuple[str, ...]]]:
+def _changes(
+    log: LogPartition, group_id: str, topic_id: str, partition: int
+) -> list[tuple[int, tuple[str, ...]]]:
     """Times at which the members of a topic-partition changed, and the members from then on."""
     changes, previous = list[tuple[int, tuple[str, ...]]](), ()
     replay = GroupReplay(partition=log.partition)
@@ -353,7 +396,9 @@ def _changes(log: LogPartition, group_id: str, topic_id: str, partition: int) ->
             replay.apply(record)
             group = replay.groups.get(group_id)
             members = group.members.values() if group else ()
-            current = tuple(sorted(one.member_id for one in members if partition in one.assigned.get(topic_id, ())))
+            current = tuple(
+                sorted(one.member_id for one in members if partition in one.assigned.get(topic_id, ()))
+            )
             if current != previous:
                 changes.append((record.timestamp, current))
             previous = current

@@ -1,8 +1,9 @@
 """What became of deliveries: records that were acknowledged, given up, rejected and released, counted from the log.
 
-A record of the log shows the new state of ranges of offsets. The fold record by record (`record_context`) compares it
-with the state before, so that an offset counts once however often a snapshot repeats its state. Offsets that a reset,
-retention or a natural gap moves the start offset past count nowhere: the log does not show a delivery.
+A record of the log shows the new state of ranges of offsets. The fold record by record (`record_context`)
+compares it with the state before, so that an offset counts once however often a snapshot repeats its state.
+Offsets that a reset, retention or a natural gap moves the start offset past count nowhere: the log does not
+show a delivery.
 
 Source: Kafka SharePartition.acknowledge, releaseAcquisitionLockOnTimeout; InFlightState.tryUpdateState.
 """
@@ -18,11 +19,20 @@ NO_TIME = -1
 OUTCOMES = np.dtype(
     [
         ("acknowledged", "i8"),  # offsets
-        ("given_up", "i8"),  # offsets archived, or waiting in ARCHIVING, at the delivery limit: released or rejected
-        ("rejected", "i8"),  # offsets archived, or waiting in ARCHIVING, below the limit: rejected, or without a record
+        (
+            "given_up",
+            "i8",
+        ),  # offsets archived, or waiting in ARCHIVING, at the delivery limit: released or rejected
+        (
+            "rejected",
+            "i8",
+        ),  # offsets archived, or waiting in ARCHIVING, below the limit: rejected, or without a record
         ("released", "i8"),  # deliveries that ended in a release or an expired lock, and will be repeated
         ("dead_lettered", "i8"),  # offsets that left ARCHIVING for ARCHIVED: their dead-letter write is done
-        ("failing_since", "i8"),  # ms, when the first was given up or rejected since the last acknowledgement, or -1
+        (
+            "failing_since",
+            "i8",
+        ),  # ms, when the first was given up or rejected since the last acknowledgement, or -1
         ("failing_until", "i8"),  # ms, when the last was
         ("limit", "i8"),  # delivery limit of the group
     ]
@@ -46,7 +56,9 @@ def grown_outcomes(outcomes: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 @kernel
 def count_outcome(outcome, first, last, old_count, old_state, count, state):
-    """Count the offsets of a range whose state changes; for those that no range covered, the old state is AVAILABLE.
+    """Count the offsets of a range whose state changes.
+
+    For those that no range covered, the old state is AVAILABLE.
 
     Args:
         outcome: OUTCOMES row, updated.

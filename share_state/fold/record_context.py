@@ -1,10 +1,10 @@
 """The context of each record: the state of its share-partition before the record, and what the record changes.
 
-The fold in `state_chains` computes no state between two records, but rules over records need it. An audit therefore
-folds the records of each share-partition one by one to the same state, with the same scalars
-(`state_chains.fold_record`) and with ranges that are kept canonical in place (`interval_map`). The compiled predicates
-of the rules (`rules.registry`) check every record with its context; the kernel returns only the records that break a
-rule.
+The fold in `state_chains` computes no state between two records, but rules over records need it. An audit
+therefore folds the records of each share-partition one by one to the same state, with the same scalars
+(`state_chains.fold_record`) and with ranges that are kept canonical in place (`interval_map`). The compiled
+predicates of the rules (`rules.registry`) check every record with its context; the kernel returns only the
+records that break a rule.
 """
 
 from collections.abc import Sequence
@@ -62,12 +62,24 @@ RECORD_CONTEXT = np.dtype(
         ("end_after", "i8"),  # after the last range; -1 without a start
         ("create_time_before", "i8"),
         ("write_time_before", "i8"),
-        ("timestamp_before", "i8"),  # timestamp of its share-partition's last record, or tombstone; -1 for none
+        (
+            "timestamp_before",
+            "i8",
+        ),  # timestamp of its share-partition's last record, or tombstone; -1 for none
         ("terminal_after", "i8"),  # number of acknowledged or archived offsets at or after the start
-        ("gaps_after", "i8"),  # offsets from start to end in no range, if the complete count exceeds terminal_after
+        (
+            "gaps_after",
+            "i8",
+        ),  # offsets from start to end in no range, if the complete count exceeds terminal_after
         ("left_offset", "i8"),  # first offset that leaves a terminal state or ARCHIVING; -1 for none
-        ("contradicted_offset", "i8"),  # first offset where a snapshot contradicts the state before it; -1 for none
-        ("archiving_passed_offset", "i8"),  # first offset in state ARCHIVING that the start passed; -1 for none
+        (
+            "contradicted_offset",
+            "i8",
+        ),  # first offset where a snapshot contradicts the state before it; -1 for none
+        (
+            "archiving_passed_offset",
+            "i8",
+        ),  # first offset in state ARCHIVING that the start passed; -1 for none
         ("snapshot_epoch_before", "i4"),
         ("state_epoch_before", "i4"),
         ("leader_epoch_before", "i4"),
@@ -79,21 +91,31 @@ RECORD_CONTEXT = np.dtype(
         ("is_folded", "?"),  # whether the record is folded; unreadable records are skipped
         ("exists_before", "?"),
         ("rests_on_snapshot", "?"),  # whether the state before begins with a snapshot that is in the log
-        ("is_suspect", "?"),  # whether a record since that snapshot, or since its deletion, is missing or unreadable
+        (
+            "is_suspect",
+            "?",
+        ),  # whether a record since that snapshot, or since its deletion, is missing or unreadable
         ("was_deleted", "?"),  # whether the last record before it is a tombstone
         ("is_initial", "?"),  # whether the snapshot initializes the share-partition
         ("is_cold", "?"),  # whether the snapshot repeats the state of an idle share-partition
     ]
 )
-"""One row per record. Fields that end in `_before` are only valid if `exists_before`, except timestamp_before."""
+"""One row per record. Fields that end in `_before` are only valid if `exists_before`, except
+timestamp_before."""
 
 RULE_LIMITS = np.dtype(
     [
         ("delivery_count", "i8"),  # most deliveries of an offset
         ("log_start_offset", "i8"),  # when the log was first read; -1 if the format has no offsets
-        ("written_by_4_4_after", "i8"),  # 4.4 or later wrote all records after this offset; 2^63 - 1 if unknown
+        (
+            "written_by_4_4_after",
+            "i8",
+        ),  # 4.4 or later wrote all records after this offset; 2^63 - 1 if unknown
         ("writer_is_known", "?"),
-        ("lowers_counts", "?"),  # the writer is known to be 4.1, which may lower the count of a released offset to 0
+        (
+            "lowers_counts",
+            "?",
+        ),  # the writer is known to be 4.1, which may lower the count of a released offset to 0
         ("writes_archiving", "?"),  # the writer persists ARCHIVING, or is unknown
     ]
 )
@@ -117,14 +139,18 @@ def rule_limits(limits: Limits, log_start_offset: int, archiving_since: int) -> 
     return rows
 
 
-_RECORD, _CONTEXT, _LIMITS = from_dtype(STATE_RECORD), from_dtype(RECORD_CONTEXT), from_dtype(RULE_LIMITS)
+_RECORD = from_dtype(STATE_RECORD)
+_CONTEXT = from_dtype(RECORD_CONTEXT)
+_LIMITS = from_dtype(RULE_LIMITS)
 _BATCHES = types.Array(from_dtype(STATE_BATCH), 1, "A", readonly=True)
 
 BROKEN_RULES = types.int64(_RECORD, _CONTEXT, _BATCHES, _LIMITS)
-"""Signature of a compiled function (record, context, batches, limits): bit n is set if the record breaks rule n."""
+"""Signature of a compiled function (record, context, batches, limits): bit n is set if the record breaks rule
+n."""
 
 BROKEN_BY_BATCH = types.int64(_RECORD, _CONTEXT, _BATCHES, types.int64, _LIMITS)
-"""Signature of a compiled function for one state batch: (record, context, batches, row of the batch, limits)."""
+"""Signature of a compiled function for one state batch: (record, context, batches, row of the batch,
+limits)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +162,8 @@ class ContextChunk:
         batches: STATE_BATCH rows of all of them, in the same order.
         contexts: RECORD_CONTEXT rows; row n is about records[n].
         broken: int64, one per record: which rules it breaks, a bit per rule.
-        archiving_since: offset of the first record up to the end of the chunk with a range in state ARCHIVING; -1 for
-            none.
+        archiving_since: offset of the first record up to the end of the chunk with a range in state
+            ARCHIVING; -1 for none.
         limits: limits of the cluster and of groups.
         rule_limits: rows of RULE_LIMITS.
         limit_rows: int64, row of `rule_limits` for share-partition number n.
@@ -220,8 +246,8 @@ class ContextFold:
             broken_rules: compiled rules of a RecordJudge.
             log_start_offset: log start offset when this log was first read; -1 if the format has no offsets.
             limits: limits of the cluster and of groups.
-            archiving: offset and timestamp (ms) of the first record so far with a range in state ARCHIVING, -1 for
-                none.
+            archiving: offset and timestamp (ms) of the first record so far with a range in state ARCHIVING,
+                -1 for none.
             count_from: offset from which outcomes are counted.
         """
         self.broken_rules, self.limits = broken_rules, limits
@@ -249,9 +275,10 @@ class ContextFold:
             chains: the state before them, updated in place.
             keys: the number of share-partitions so far.
             slices: parts that are folded in parallel.
-            limit_rows: int64, `Limits.group_rows` of the groups of these share-partitions; by default 0 for each.
-            lost: offsets from which records are missing or unreadable, in any order: those that were noted since the
-                chunk before, and the latest of all earlier ones.
+            limit_rows: int64, `Limits.group_rows` of the groups of these share-partitions; by default 0 for
+                each.
+            lost: offsets from which records are missing or unreadable, in any order: those that were noted
+                since the chunk before, and the latest of all earlier ones.
         """
         if self.archiving[0] == NO_OFFSET:
             self.archiving = _first_archiving(records)
@@ -261,11 +288,20 @@ class ContextFold:
         loss_offsets = np.unique(np.array(lost, np.int64))
         self._outcomes = grown_outcomes(self.outcomes, limits["delivery_count"][limit_rows])
         fold = partial(
-            _fold, self.broken_rules, limits, limit_rows, loss_offsets, self._outcomes, self._count_from, parts
+            _fold,
+            self.broken_rules,
+            limits,
+            limit_rows,
+            loss_offsets,
+            self._outcomes,
+            self._count_from,
+            parts,
         )
         chains.apply(records, keys, slices, fold)
         rows, batches, contexts, broken = _selected(records, *map(concat_rows, zip(*parts, strict=True)))
-        return ContextChunk(rows, batches, contexts, broken, self.archiving[0], self.limits, limits, limit_rows)
+        return ContextChunk(
+            rows, batches, contexts, broken, self.archiving[0], self.limits, limits, limit_rows
+        )
 
 
 def _first_archiving(records: StateRecords) -> tuple[int, int]:
@@ -289,7 +325,9 @@ def _fold(
     to_key: int,
     *folded: np.ndarray,
 ) -> None:
-    """Fold a slice of share-partitions record by record; the last arguments are those of `state_chains._fold`.
+    """Fold a slice of share-partitions record by record.
+
+    The last arguments are those of `state_chains._fold`.
 
     Args:
         broken_rules: compiled rules of a RecordJudge.
@@ -297,7 +335,8 @@ def _fold(
         loss_offsets: int64, sorted offsets from which records are missing or unreadable.
         outcomes: OUTCOMES rows, one per share-partition, and one for records that do not count; updated.
         count_from: offset from which outcomes are counted.
-        parts: receives the row numbers of the records that break a rule, their RECORD_CONTEXT rows, and broken rules.
+        parts: receives the row numbers of the records that break a rule, their RECORD_CONTEXT rows, and
+            broken rules.
     """
     position, buffer = np.array([from_key, -1, 0, 0, 0, 0, 0]), np.empty(1024, STATE_BATCH)
     numbers, contexts = np.empty(_BUFFERED, np.int64), np.empty(_BUFFERED, RECORD_CONTEXT)
@@ -320,32 +359,37 @@ def _fold_records(to_key, rows, batches, order, starts, chains, old_ends, old_ba
     """Fold until all records are folded, until enough of them break a rule, or until a larger buffer is needed.
 
     Args:
-        to_key, rows, batches, order, starts, chains, old_ends, old_batches, out, ends: as for `state_chains._fold`.
+        to_key, rows, batches, order, starts, chains, old_ends, old_batches, out, ends: as for
+            `state_chains._fold`.
         broken_rules: compiled rules of a RecordJudge.
         limits, limit_rows, loss_offsets, outcomes, count_from: as for `_fold`.
         initial_context: RECORD_CONTEXT, one row with initial values.
-        numbers, contexts, broken: receive row number, context and broken rules of each record that breaks a rule; same
-            length.
-        position: int64, where to continue, updated: share-partition, place in `order` (-1 at its beginning), number of
-            its ranges, number of incoming ranges, rows of `out` in use, number of its terminal offsets, and number of
-            records that break a rule.
+        numbers, contexts, broken: receive row number, context and broken rules of each record that breaks a
+            rule; same length.
+        position: int64, where to continue, updated: share-partition, place in `order` (-1 at its beginning),
+            number of its ranges, number of incoming ranges, rows of `out` in use, number of its terminal
+            offsets, and number of records that break a rule.
         buffer: holds the ranges of the share-partition (`interval_map`).
     Returns:
         Whether there is more to do.
     """
-    key, number, size, at, finished = position[0], position[1], position[2], position[4], position[5]
+    key = position[0]
+    number = position[1]
+    size = position[2]
+    range_end = position[4]
+    finished = position[5]
     filled = np.int64(0)
     while key < to_key:
         begin, end = old_ends[key], old_ends[key + 1]
         if starts[key] == starts[key + 1]:
-            copy_rows(old_batches, begin, out, at, end - begin)
-            at += end - begin
+            copy_rows(old_batches, begin, out, range_end, end - begin)
+            range_end += end - begin
             key += 1
-            ends[key] = at
+            ends[key] = range_end
             continue
         if number < 0:
             if not has_capacity(buffer, 0, end - begin):
-                _save(position, key, number, np.int64(0), end - begin, at, finished, filled)
+                _save(position, key, number, np.int64(0), end - begin, range_end, finished, filled)
                 return True
             copy_rows(old_batches, begin, buffer, 0, end - begin)
             number, size = starts[key], end - begin
@@ -358,11 +402,13 @@ def _fold_records(to_key, rows, batches, order, starts, chains, old_ends, old_ba
             row = rows[order[number]]
             count = np.int64(row.batch_count)
             if filled == len(contexts) or not has_capacity(buffer, size, count):
-                _save(position, key, number, size, count, at, finished, filled)
+                _save(position, key, number, size, count, range_end, finished, filled)
                 return True
             copy_rows(initial_context, 0, contexts, filled, 1)
             context = contexts[filled]
-            context.is_suspect = len(loss_offsets) > 0 and _follows_loss(row.offset, chains[key], loss_offsets)
+            context.is_suspect = len(loss_offsets) > 0 and _follows_loss(
+                row.offset, chains[key], loss_offsets
+            )
             outcome = outcomes[key if row.offset >= count_from else len(outcomes) - 1]
             size, finished = advance(row, batches, chains[key], buffer, size, finished, context, outcome)
             rules = broken_rules(row, context, batches, limits[limit_rows[key]])
@@ -371,25 +417,23 @@ def _fold_records(to_key, rows, batches, order, starts, chains, old_ends, old_ba
                 broken[filled] = rules
                 filled += 1
             number += 1
-        copy_rows(buffer, 0, out, at, size)
-        at += size
+        copy_rows(buffer, 0, out, range_end, size)
+        range_end += size
         key += 1
-        ends[key] = at
+        ends[key] = range_end
         number = np.int64(-1)
-    _save(position, key, number, np.int64(0), np.int64(0), at, finished, filled)
+    _save(position, key, number, np.int64(0), np.int64(0), range_end, finished, filled)
     return False
 
 
 @inlined
 def _save(position, key, number, size, incoming_count, at, finished, filled):
-    position[0], position[1], position[2], position[3], position[4], position[5] = (
-        key,
-        number,
-        size,
-        incoming_count,
-        at,
-        finished,
-    )
+    position[0] = key
+    position[1] = number
+    position[2] = size
+    position[3] = incoming_count
+    position[4] = at
+    position[5] = finished
     position[6] = filled
 
 
@@ -425,7 +469,11 @@ def advance(row, batches, chain, buffer, size, finished, context, outcome):
     context.is_cold = existed and is_cold(row)
     context.is_initial = row.kind == Kind.SNAPSHOT and (not existed or _is_initialize_request(row))
     before = chain.start_offset
-    archiving = first_archiving(buffer, size, before, LARGEST_OFFSET) if chain.archiving_at != NO_OFFSET else NO_OFFSET
+    archiving = (
+        first_archiving(buffer, size, before, LARGEST_OFFSET)
+        if chain.archiving_at != NO_OFFSET
+        else NO_OFFSET
+    )
     replaces = fold_record(row, chain) == REPLACED
     if not chain.exists:
         return np.int64(0), np.int64(0)
@@ -444,7 +492,9 @@ def advance(row, batches, chain, buffer, size, finished, context, outcome):
     else:
         size, dropped_terminal = drop_below(buffer, size, cut, before)
         # If the start moves back, offsets before the old start are counted, too.
-        finished = finished - dropped_terminal if start >= max(before, 0) else count_terminal(buffer, 0, size, start)
+        finished = (
+            finished - dropped_terminal if start >= max(before, 0) else count_terminal(buffer, 0, size, start)
+        )
         size, added_terminal, context.left_offset, context.left_from, context.left_to = merge_incoming(
             buffer, size, end, start, outcome
         )
@@ -493,14 +543,17 @@ def _set_before(chain, context):
 def _is_initialize_request(row):
     """Whether a snapshot has the content that an initialize request writes (4.1 and later).
 
-    Source: Kafka ShareCoordinatorShard.initializeState: leader epoch 0, no batches, one time, no offset complete.
+    Source: Kafka ShareCoordinatorShard.initializeState: leader epoch 0, no batches, one time, no offset
+    complete.
     """
     return (
         row.layout == Layout.CURRENT
         and row.leader_epoch == 0
         and row.batch_count == 0
         and row.create_time == row.write_time
-        and (row.delivery_complete_count == -1 or (row.delivery_complete_count == 0 and row.start_offset != -1))
+        and (
+            row.delivery_complete_count == -1 or (row.delivery_complete_count == 0 and row.start_offset != -1)
+        )
     )
 
 
@@ -514,5 +567,9 @@ def _compare(start, buffer, size, end, context):
         at, old, new = first_lowered(buffer, size, end, start)
         below = buffer[len(buffer) // 3].first
         if end > len(buffer) // 3 and below < start and (at == -1 or below < at):
-            at, old, new = below, np.int32(UNCOVERED), np.int32(UNCOVERED)
-    context.contradicted_offset, context.contradicted_from, context.contradicted_to = at, old, new
+            at = below
+            old = np.int32(UNCOVERED)
+            new = np.int32(UNCOVERED)
+    context.contradicted_offset = at
+    context.contradicted_from = old
+    context.contradicted_to = new

@@ -1,11 +1,12 @@
 """Folds the records of many share-partitions at once into the state that a coordinator has after replaying them.
 
-Closed form: the base r0 is the last snapshot after the last tombstone, or the first update if there is none. With
-updates r1..rn and their resolved starts S, clip the batches of r_i at max(S_i..S_n) and those of the base at
-max(S_1..S_n). The value of an offset is the greatest (delivery count, delivery state) of the batches that cover it.
-The state is kept from chunk to chunk, so folding a log in any two parts gives the same result.
+Closed form: the base r0 is the last snapshot after the last tombstone, or the first update if there is none.
+With updates r1..rn and their resolved starts S, clip the batches of r_i at max(S_i..S_n) and those of the
+base at max(S_1..S_n). The value of an offset is the greatest (delivery count, delivery state) of the batches
+that cover it. The state is kept from chunk to chunk, so folding a log in any two parts gives the same result.
 
-Source: Kafka ShareCoordinatorShard.replay, handleShareSnapshot, handleShareUpdate, merge; PersisterStateBatchCombiner.
+Source: Kafka ShareCoordinatorShard.replay, handleShareSnapshot, handleShareUpdate, merge;
+PersisterStateBatchCombiner.
 """
 
 from collections.abc import Callable
@@ -41,13 +42,22 @@ CHAIN = np.dtype(
         ("snapshot_offset", "i8"),  # offset of the latest snapshot, the base of the state
         ("orphan_offset", "i8"),  # offset of the first update, if no snapshot of the log precedes it
         ("last_offset", "i8"),
-        ("suspect_offset", "i8"),  # offset of a record since the latest snapshot that the broker could not load
+        (
+            "suspect_offset",
+            "i8",
+        ),  # offset of a record since the latest snapshot that the broker could not load
         ("updates", "i8"),  # number of updates since the latest snapshot
         ("last_timestamp", "i8"),  # ms, timestamp of the last record
         ("last_consumed_at", "i8"),  # ms, timestamp of the last record that is not a cold snapshot
         ("start_advanced_at", "i8"),  # ms, timestamp of the record that set the current start offset
-        ("first_delivery_at", "i8"),  # ms, timestamp of the first record since then with a delivery; -1 for none
-        ("archiving_at", "i8"),  # ms, when its first ARCHIVING offset became the first; -1 for none or if not judged
+        (
+            "first_delivery_at",
+            "i8",
+        ),  # ms, timestamp of the first record since then with a delivery; -1 for none
+        (
+            "archiving_at",
+            "i8",
+        ),  # ms, when its first ARCHIVING offset became the first; -1 for none or if not judged
         ("snapshot_epoch", "i4"),
         ("state_epoch", "i4"),
         ("leader_epoch", "i4"),
@@ -57,7 +67,10 @@ CHAIN = np.dtype(
         ("exists", "?"),
         ("was_deleted", "?"),  # the log has a tombstone of it
         ("has_max_state_epoch", "?"),
-        ("break_offset", "i8"),  # offset of the latest record whose snapshot epoch does not follow the one before it
+        (
+            "break_offset",
+            "i8",
+        ),  # offset of the latest record whose snapshot epoch does not follow the one before it
         ("begins_here", "?"),  # the first record of its current life is in the log, if any is
     ]
 )
@@ -84,7 +97,8 @@ class Chains:
         ends: int64; the batches of number n are rows ends[n] to ends[n + 1].
         batches: STATE_BATCH rows, canonical within each share-partition.
         last_snapshot_record: offset of the latest snapshot or tombstone of any share-partition.
-        begins_at_zero: whether the log begins at offset 0, so that it has the first record of every share-partition.
+        begins_at_zero: whether the log begins at offset 0, so that it has the first record of every
+            share-partition.
     """
 
     chains: np.ndarray = field(default_factory=lambda: np.zeros(0, CHAIN))
@@ -104,7 +118,10 @@ class Chains:
         return self.chains.nbytes + self.ends.nbytes + self.batches.nbytes
 
     def grown(self, keys: int) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of `chains` and `ends` with rows for `keys` share-partitions; new ones are INITIAL_CHAIN and empty."""
+        """Copies of `chains` and `ends` with rows for `keys` share-partitions.
+
+        New ones are INITIAL_CHAIN and empty.
+        """
         chains = allocate_rows(keys, CHAIN)
         write_rows(self.chains, chains)
         fill_rows(chains[len(self.chains) :], INITIAL_CHAIN)
@@ -129,16 +146,24 @@ class Chains:
         ends = np.zeros(keys + 1, np.int64)
 
         def fold_range(begin: int, end: int) -> np.ndarray:
-            new = len(records.batches) if slices == 1 else int(_batches_of(rows, order, starts[begin], starts[end]))
+            new = (
+                len(records.batches)
+                if slices == 1
+                else int(_batches_of(rows, order, starts[begin], starts[end]))
+            )
             out = allocate_rows(2 * (new + int(old_ends[end] - old_ends[begin])), STATE_BATCH)
-            fold_slice(begin, end, rows, records.batches, order, starts, chains, old_ends, self.batches, out, ends)
+            fold_slice(
+                begin, end, rows, records.batches, order, starts, chains, old_ends, self.batches, out, ends
+            )
             return out[: ends[end]]
 
         if slices == 1:
             batches = fold_range(0, keys)
             # Unwritten rows take no memory, and copying takes time, so copy only if few rows are used.
             self.batches = (
-                clone_rows(batches) if batches.base is not None and 4 * len(batches) < len(batches.base) else batches
+                clone_rows(batches)
+                if batches.base is not None and 4 * len(batches) < len(batches.base)
+                else batches
             )
         else:
             bounds = _bounds(starts + old_ends, slices)
@@ -201,21 +226,22 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
         rows, batches: all STATE_RECORD rows of the chunk, and the STATE_BATCH rows that they point into.
         order, starts: from `group_by_key`.
         chains: CHAIN rows, updated.
-        old_ends: int64; the previous ranges of number n are rows old_ends[n] to old_ends[n + 1] of `old_batches`.
+        old_ends: int64; the previous ranges of number n are rows old_ends[n] to old_ends[n + 1] of
+            `old_batches`.
         out: the new ranges, from row 0 on.
         ends: int64; entry n + 1 is set to the row of `out` after the ranges of number n.
     """
     first, last, packed = range_columns(64)
     spare_first, spare_last, spare_packed = range_columns(64)
     cuts, numbers = np.empty(64, np.int64), np.empty(64, np.int64)
-    at = np.int64(0)
+    range_end = np.int64(0)
     for key in range(from_key, to_key):
         chain = chains[key]
         begin, end = starts[key], starts[key + 1]
         if begin == end:
-            copy_rows(old_batches, old_ends[key], out, at, old_ends[key + 1] - old_ends[key])
-            at += old_ends[key + 1] - old_ends[key]
-            ends[key + 1] = at
+            copy_rows(old_batches, old_ends[key], out, range_end, old_ends[key + 1] - old_ends[key])
+            range_end += old_ends[key + 1] - old_ends[key]
+            ends[key + 1] = range_end
             continue
         if end - begin > len(cuts):
             cuts, numbers = np.empty(2 * (end - begin), np.int64), np.empty(2 * (end - begin), np.int64)
@@ -225,11 +251,14 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
                 prefetch_batches(batches, ahead)
         base, update = fold_scalars(rows, order, begin, end, chain, cuts)
         if not chain.exists:
-            ends[key + 1] = at
+            ends[key + 1] = range_end
             continue
-        # Backwards: the cut of an update is the greatest start from it to the end; the base has the cut of the first
-        # update. The last places of `numbers` and `cuts` receive the records with ranges at or after their cut.
-        cut, size, from_place = np.int64(-1), np.int64(0), end - begin
+        # Backwards: the cut of an update is the greatest start from it to the end; the base has the cut of
+        # the first update. The last places of `numbers` and `cuts` receive the records with ranges at or
+        # after their cut.
+        cut = np.int64(-1)
+        size = np.int64(0)
+        from_place = end - begin
         for number in range(end - 1, update - 1, -1):
             row = rows[order[number]]
             if row.kind == Kind.UPDATE and not row.fault & UNREADABLE_FAULTS:
@@ -252,8 +281,8 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
             row = rows[numbers[place]]
             ranges_end = row.batches + row.batch_count
             size = clip_ranges(batches, row.batches, ranges_end, cuts[place], first, last, packed, size)
-        at = sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at)
-        ends[key + 1] = at
+        range_end = sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, range_end)
+        ends[key + 1] = range_end
 
 
 @inlined
@@ -267,7 +296,8 @@ def prefetch_batches(batches, row):
 def is_cold(row):
     """Whether a record is a cold snapshot: it repeats the state so that older records can be deleted (4.1+).
 
-    Source: Kafka ShareCoordinatorShard.snapshotColdPartitions keeps the create time and sets a new write time.
+    Source: Kafka ShareCoordinatorShard.snapshotColdPartitions keeps the create time and sets a new write
+    time.
     """
     return row.kind == Kind.SNAPSHOT and row.create_time != row.write_time
 
@@ -281,7 +311,8 @@ def fold_scalars(rows, order, begin, end, chain, starts):
         chain: its CHAIN row, updated.
         starts: int64, set to the start offset after each update since the base; entry 0 is for `begin`.
     Returns:
-        (place of the base in `order`, begin - 1 if it is the previous state; place of the first update after it).
+        (place of the base in `order`, begin - 1 if it is the previous state; place of the first update after
+        it).
     """
     base = begin - 1
     update = begin
@@ -348,7 +379,9 @@ def fold_record(row, chain):
         chain.last_consumed_at = row.timestamp
         if chain.first_delivery_at == NO_OFFSET and row.batch_count > 0:
             chain.first_delivery_at = row.timestamp
-    chain.max_leader_epoch = max(chain.max_leader_epoch, row.leader_epoch) if chain.exists else row.leader_epoch
+    chain.max_leader_epoch = (
+        max(chain.max_leader_epoch, row.leader_epoch) if chain.exists else row.leader_epoch
+    )
     if row.kind == Kind.SNAPSHOT:
         chain.max_state_epoch = (
             max(chain.max_state_epoch, row.state_epoch) if chain.has_max_state_epoch else row.state_epoch
@@ -405,6 +438,8 @@ class ColumnCache:
             return ColumnCache(self.rows, numbers if self._numbers is None else self._numbers[numbers])
         if selector not in self._columns:
             column = self.rows[selector]
-            self._columns[selector] = column = column.copy() if self._numbers is None else column[self._numbers]
+            self._columns[selector] = column = (
+                column.copy() if self._numbers is None else column[self._numbers]
+            )
             column.flags.writeable = False
         return self._columns[selector]

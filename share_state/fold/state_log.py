@@ -73,8 +73,8 @@ class FoldedLog(Folded):
         archiving: offset and timestamp (ms) of the first record with a range in state ARCHIVING; -1 for none.
         first_lost_offset: earliest known offset from which records may be missing, -1 for none.
         archiving_ranges: the table `archiving_ranges`; None unless requested.
-        complete_since: ms, every record since then is folded; 0 if the whole log is, None if records are missing or
-            unreadable, or if the ranges were not requested.
+        complete_since: ms, every record since then is folded; 0 if the whole log is, None if records are
+            missing or unreadable, or if the ranges were not requested.
     """
 
     dialect: ClassVar[str] = SHARE_GROUP_STATE
@@ -94,16 +94,24 @@ class FoldedLog(Folded):
 
     def leader_starts(self) -> np.ndarray:
         """int64, one per chain: after the leading terminal ranges, which the recorded start may precede."""
-        return effective_starts(self.chains.chains["start_offset"].copy(), self.chains.ends, self.chains.batches)
+        return effective_starts(
+            self.chains.chains["start_offset"].copy(), self.chains.ends, self.chains.batches
+        )
 
     def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
         """Lag as Kafka computes it, from the recorded start and delivery complete count."""
         del finished
-        return compute_lags(states["topic_end_offset"], states["start_offset"], states["delivery_complete_count"])
+        return compute_lags(
+            states["topic_end_offset"], states["start_offset"], states["delivery_complete_count"]
+        )
 
 
 def fold_log(
-    log: LogPartition, window: Window | None = None, options: FoldOptions | None = None, *, chunk: int = CHUNK_SIZE
+    log: LogPartition,
+    window: Window | None = None,
+    options: FoldOptions | None = None,
+    *,
+    chunk: int = CHUNK_SIZE,
 ) -> FoldedLog:
     """Fold one log partition into the state that a coordinator has after loading it.
 
@@ -150,7 +158,9 @@ def decode_log(
 class _LogFold:
     """Reads the chunks of a log partition: what `chain_fold` does not hold is known before its records are folded."""
 
-    def __init__(self, log: LogPartition, window: Window, options: FoldOptions, chunk: int = CHUNK_SIZE) -> None:
+    def __init__(
+        self, log: LogPartition, window: Window, options: FoldOptions, chunk: int = CHUNK_SIZE
+    ) -> None:
         self.log = log
         self.window = window
         self.previous = options.restore() if options.restore else None
@@ -186,12 +196,21 @@ class _LogFold:
         chains = checkpoint.chains if checkpoint else Chains()
         chains.begins_at_zero = self.mark.folded_from == 0
         ranges = None
-        if self.options.archiving_groups is not None and self.log.partition is not None and self.log.has_offsets:
+        if (
+            self.options.archiving_groups is not None
+            and self.log.partition is not None
+            and self.log.has_offsets
+        ):
             ranges = ArchivingRanges(
-                self.options.archiving_groups, chains, self.tracker.next_offset, is_whole=chains.begins_at_zero
+                self.options.archiving_groups,
+                chains,
+                self.tracker.next_offset,
+                is_whole=chains.begins_at_zero,
             )
         is_of_other_log = self.previous is None or self.options.resume_status == ResumeStatus.RECREATED
-        archiving = (checkpoint.archiving_since, checkpoint.archiving_time) if checkpoint else (NO_OFFSET, NO_OFFSET)
+        archiving = (
+            (checkpoint.archiving_since, checkpoint.archiving_time) if checkpoint else (NO_OFFSET, NO_OFFSET)
+        )
         start = FoldStart(
             keys=checkpoint.keys if checkpoint else KeyTable(),
             chains=chains,
@@ -251,7 +270,10 @@ class _LogFold:
         return starts
 
     def _complete_since(self) -> int | None:
-        """`FoldedLog.complete_since`; a log whose start has moved may have lost records of an earlier time."""
+        """`FoldedLog.complete_since`.
+
+        A log whose start has moved may have lost records of an earlier time.
+        """
         ranges = self.chain_fold.archiving_ranges
         if ranges is None or self.tracker.has_lost_records:
             return None
@@ -272,7 +294,9 @@ class _LogFold:
             return None
         counts = self.observations.counts
         breaks = self._last_break()
-        return FoldCheckpoint(point, folded.keys, folded.chains, self.extent, counts, lost, breaks, *folded.archiving)
+        return FoldCheckpoint(
+            point, folded.keys, folded.chains, self.extent, counts, lost, breaks, *folded.archiving
+        )
 
     def finish(self) -> FoldedLog:
         folded, tracker = self.chain_fold, self.tracker
@@ -315,7 +339,9 @@ class _LogFold:
             next_offset=end,
             folded_from=self.mark.folded_from,
             has_valid_batches=self.has_valid_batches,
-            state_pieces=self._state_pieces(chains, encoded, suspect, topics.end_of(key["topic_id"], key["partition"])),
+            state_pieces=self._state_pieces(
+                chains, encoded, suspect, topics.end_of(key["topic_id"], key["partition"])
+            ),
             in_flight_pieces=in_flight_in_pieces(chains, encoded),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
             limits=limits,
@@ -347,8 +373,12 @@ class _LogFold:
         has_base = chains.chains["snapshot_offset"] != NO_OFFSET
         all_chains = self.chain_fold.chains.chains
         # An unreadable record of a share-partition without a state may be its only one.
-        hidden = all_chains["suspect_offset"][(all_chains["suspect_offset"] != NO_OFFSET) & ~all_chains["exists"]]
-        lost = [offset for offset in (self.tracker.last_lost_offset, *hidden[:1].tolist()) if offset != NO_OFFSET]
+        hidden = all_chains["suspect_offset"][
+            (all_chains["suspect_offset"] != NO_OFFSET) & ~all_chains["exists"]
+        ]
+        lost = [
+            offset for offset in (self.tracker.last_lost_offset, *hidden[:1].tolist()) if offset != NO_OFFSET
+        ]
         return CutoffEvidence(
             log=self.log,
             base="snapshot",

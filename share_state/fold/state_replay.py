@@ -1,7 +1,7 @@
 """The dialect of `__share_group_state`: snapshots and updates of Kafka 4.0 and later.
 
-`StateReplay` folds record by record and keeps the ranges of each share-partition canonical in place (`interval_map`).
-The cost of a record depends on these ranges, not on the number of records before it.
+`StateReplay` folds record by record and keeps the ranges of each share-partition canonical in place
+(`interval_map`). The cost of a record depends on these ranges, not on the number of records before it.
 
 Source: Kafka ShareCoordinatorShard.replay; KIP-932, ShareSnapshotValue and ShareUpdateValue.
 """
@@ -38,7 +38,10 @@ def open_state_log(log: LogPartition, window: Window, options: FoldOptions) -> "
 
 
 class _StateLogReader:
-    """Follows the share-partitions of a log partition record by record; the protocol is `dialect.LogReader`."""
+    """Follows the share-partitions of a log partition record by record.
+
+    The protocol is `dialect.LogReader`.
+    """
 
     place_without_state: str = "deleted"
     epochs: Mapping[str, str] = {
@@ -46,7 +49,9 @@ class _StateLogReader:
     }
 
     def __init__(self, log: LogPartition, window: Window, options: FoldOptions) -> None:
-        self.log, self._window, self._topics = log, window, options.topics
+        self.log = log
+        self._window = window
+        self._topics = options.topics
         self.state_partition: int | None = log.partition
         self._keys, self._losses = KeyTable(), Losses()
         self._replay = StateReplay()
@@ -70,11 +75,18 @@ class _StateLogReader:
         return key_columns(self._keys, numbers, self._topics)
 
     def view(self, rows: np.ndarray, records: StateRecords) -> RecordView:
-        is_readable, is_cold = rows["fault"] & UNREADABLE_FAULTS == 0, rows["create_time"] != rows["write_time"]
-        return RecordView(rows["key"], is_readable, is_cold, rows["batches"], rows["batch_count"], records.batches)
+        is_readable, is_cold = (
+            rows["fault"] & UNREADABLE_FAULTS == 0,
+            rows["create_time"] != rows["write_time"],
+        )
+        return RecordView(
+            rows["key"], is_readable, is_cold, rows["batches"], rows["batch_count"], records.batches
+        )
 
     def value_columns(self, rows: np.ndarray) -> dict[str, pa.Array]:
-        no_value = (rows["kind"] == Kind.TOMBSTONE) | (rows["key"] < 0) | (rows["fault"] & UNREADABLE_FAULTS != 0)
+        no_value = (
+            (rows["kind"] == Kind.TOMBSTONE) | (rows["key"] < 0) | (rows["fault"] & UNREADABLE_FAULTS != 0)
+        )
         no_snapshot = no_value | (rows["kind"] != Kind.SNAPSHOT)
         columns = {
             "layout": LAYOUTS.take(pa.array(rows["layout"].copy())),
@@ -107,7 +119,11 @@ class _StateLogReader:
     def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         starts = states.chains["start_offset"].copy()
         lists = states.ends, states.batches
-        return states.chains["exists"] & (starts >= 0), end_offsets(starts, *lists), effective_starts(starts, *lists)
+        return (
+            states.chains["exists"] & (starts >= 0),
+            end_offsets(starts, *lists),
+            effective_starts(starts, *lists),
+        )
 
 
 class StateReplay:
@@ -128,7 +144,8 @@ class StateReplay:
 
         Args:
             records: the records of the chunk.
-            selected: bool, entry n for share-partition number n; records of other share-partitions are ignored.
+            selected: bool, entry n for share-partition number n; records of other share-partitions are
+                ignored.
         """
         # The extra entry is for number -1: a record of no share-partition.
         rows = records.rows[np.append(selected, False)[records.rows["key"]]]
@@ -143,7 +160,10 @@ class StateReplay:
             )  # fmt: skip
             if count:
                 ends = self._ends[: count + 1].copy()
-                chains_after, batches_after = clone_rows(self._chains[:count]), clone_rows(self._batches[: ends[-1]])
+                chains_after, batches_after = (
+                    clone_rows(self._chains[:count]),
+                    clone_rows(self._batches[: ends[-1]]),
+                )
                 yield RecordStates(rows[self._at[:count]], chains_after, ends, batches_after)
             elif position[0] < keys:
                 self._batches = np.empty(2 * len(self._batches), STATE_BATCH)
@@ -154,22 +174,37 @@ class StateReplay:
 
 @allocating_kernel
 def _replay(
-    rows, batches, order, starts, chains, old_ends, old_batches, position, buffer, out_chains, out_at, out_ends, out
+    rows,
+    batches,
+    order,
+    starts,
+    chains,
+    old_ends,
+    old_batches,
+    position,
+    buffer,
+    out_chains,
+    out_at,
+    out_ends,
+    out,
 ):
     """Fold records of a chunk until all are folded or the output is full.
 
     Args:
         old_ends, old_batches: int64 and STATE_BATCH, the ranges of each share-partition before the chunk.
-        position: int64, where to continue, updated: share-partition, place in `order` (-1: its first), number of its
-            ranges and of its terminal offsets.
+        position: int64, where to continue, updated: share-partition, place in `order` (-1: its first), number
+            of its ranges and of its terminal offsets.
         buffer: holds the ranges of the share-partition (`interval_map`).
         out_chains, out_at, out_ends, out: the states: CHAIN, row of the record, ends, STATE_BATCH.
     Returns:
         (number of states, the buffer).
     """
     contexts, outcomes = np.empty(1, RECORD_CONTEXT), np.zeros(1, OUTCOMES)
-    key, number, size, finished = position[0], position[1], position[2], position[3]
-    filled, at = np.int64(0), np.int64(0)
+    key = position[0]
+    number = position[1]
+    size = position[2]
+    finished = position[3]
+    filled, range_end = np.int64(0), np.int64(0)
     is_full = False
     while key < len(chains) and not is_full:
         if number < 0:
@@ -183,22 +218,27 @@ def _replay(
             row = rows[order[number]]
             count = np.int64(row.batch_count)
             # A wide range may fill the gaps between all others.
-            if filled == len(out_chains) or at + 2 * (size + count + 1) > len(out):
+            if filled == len(out_chains) or range_end + 2 * (size + count + 1) > len(out):
                 is_full = True
                 break
             if not has_capacity(buffer, size, count):
                 buffer = ensure_capacity(buffer, size, count)
-            size, finished = advance(row, batches, chains[key], buffer, size, finished, contexts[0], outcomes[0])
+            size, finished = advance(
+                row, batches, chains[key], buffer, size, finished, contexts[0], outcomes[0]
+            )
             if not row.fault & UNREADABLE_FAULTS:
                 out_chains[filled] = chains[key]
                 out_at[filled] = order[number]
-                copy_rows(buffer, 0, out, at, size)
-                at += size
+                copy_rows(buffer, 0, out, range_end, size)
+                range_end += size
                 filled += 1
-                out_ends[filled] = at
+                out_ends[filled] = range_end
             number += 1
         if not is_full:
             key += 1
             number = np.int64(-1)
-    position[0], position[1], position[2], position[3] = key, number, size, finished
+    position[0] = key
+    position[1] = number
+    position[2] = size
+    position[3] = finished
     return filled, buffer

@@ -27,7 +27,10 @@ KEY = ("dialect", "group_id", "topic_id", "topic", "partition")
 
 
 def key_texts(rows: pa.Table, *more: str) -> pa.ChunkedArray:
-    """Join group id, topic id, partition and `more` columns of each row to one text; null for control records."""
+    """Join group id, topic id, partition and `more` columns of each row to one text.
+
+    Null for control records.
+    """
     texts = [rows[name].cast(pa.string()) for name in ("group_id", "topic_id", "partition", *more)]
     return pc.call_function("binary_join_element_wise", [*texts, pa.scalar(":")])
 
@@ -45,16 +48,21 @@ def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
         states: at least KEY, `state_partition` and `log` (name of the log) of every live share-partition.
         state_partitions: number of partitions of the state topic; None if unknown.
     Returns:
-        Their rows with `key` (`key_texts`), `owner` (the state partition that the broker loads; null if unknown, or if
-        the number of any of the logs is) and `logs` (state partitions, or names of logs without a number, as text).
+        Their rows with `key` (`key_texts`), `owner` (the state partition that the broker loads; null if
+        unknown, or if the number of any of the logs is) and `logs` (state partitions, or names of logs
+        without a number, as text).
     """
     rows = states.filter(pc.field("dialect") == SHARE_GROUP_STATE)
     rows = rows.append_column("key", key_texts(rows))
     several = rows.group_by("key").aggregate([([], "count_all")]).filter(pc.field("count_all") > 1)
     rows = rows.filter(pc.is_in(rows["key"], several["key"].combine_chunks()))
     rows = rows.sort_by([("key", "ascending"), ("state_partition", "ascending"), ("log", "ascending")])
-    keys, numbers, names = rows["key"].to_pylist(), dict[str, list[int | None]](), dict[str, list[str]]()
-    for key, number, log in zip(keys, *(rows[name].to_pylist() for name in ("state_partition", "log")), strict=True):
+    keys = rows["key"].to_pylist()
+    numbers = dict[str, list[int | None]]()
+    names = dict[str, list[str]]()
+    for key, number, log in zip(
+        keys, *(rows[name].to_pylist() for name in ("state_partition", "log")), strict=True
+    ):
         numbers.setdefault(key, []).append(number)
         names.setdefault(key, []).append(log if number is None else str(number))
     numbered = [key for key in numbers if None not in numbers[key]]
@@ -76,7 +84,10 @@ def existing_chains(chains: Chains) -> Chains:
     sizes = np.diff(chains.ends)[is_live]
     # The others have no ranges, so the ranges that remain are adjacent.
     return Chains(
-        chains.chains[is_live], np.concatenate(([0], np.cumsum(sizes))), chains.batches, chains.last_snapshot_record
+        chains.chains[is_live],
+        np.concatenate(([0], np.cumsum(sizes))),
+        chains.batches,
+        chains.last_snapshot_record,
     )
 
 
@@ -111,7 +122,8 @@ class RecordStates:
     """States of share-partitions, each after one record.
 
     Attributes:
-        rows: the records, STATE_RECORD or CONTROL_RECORD; the records of a share-partition are adjacent, in log order.
+        rows: the records, STATE_RECORD or CONTROL_RECORD; the records of a share-partition are adjacent, in
+            log order.
         chains: CHAIN or CONTROL_CHAIN after each record; `exists` is false if there is no state.
         ends: int64; the ranges of state n are rows ends[n] to ends[n + 1] of `batches`.
         batches: STATE_BATCH rows, canonical within each state.
@@ -124,7 +136,9 @@ class RecordStates:
 
     def slice(self, begin: int, end: int) -> "RecordStates":
         """States `begin` to `end`; their `ends` still point into all batches."""
-        return RecordStates(self.rows[begin:end], self.chains[begin:end], self.ends[begin : end + 1], self.batches)
+        return RecordStates(
+            self.rows[begin:end], self.chains[begin:end], self.ends[begin : end + 1], self.batches
+        )
 
     def existing(self) -> "RecordStates":
         """The states that exist."""
@@ -220,7 +234,10 @@ def table_in_pieces(
 
 
 def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
-    """The table `in_flight` in pieces; rows of a share-partition cover [start_offset, end_offset) without overlap."""
+    """The table `in_flight` in pieces.
+
+    Rows of a share-partition cover [start_offset, end_offset) without overlap.
+    """
     return table_in_pieces(
         "in_flight", chains, key, lambda piece, piece_key, _: in_flight_table(piece_key, *window_tiles(piece))
     )
@@ -249,7 +266,12 @@ def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.nd
     return declared_table("in_flight", columns)
 
 
-RANGE_COLUMNS = {"first": "first_offset", "last": "last_offset", "state": "delivery_state", "count": "delivery_count"}
+RANGE_COLUMNS = {
+    "first": "first_offset",
+    "last": "last_offset",
+    "state": "delivery_state",
+    "count": "delivery_count",
+}
 """Field of STATE_BATCH -> field of the column `state_batches`."""
 
 
@@ -271,7 +293,9 @@ def read_batch_lists(lists: pa.ListArray, rows: np.ndarray) -> None:
 def to_timestamps(milliseconds: np.ndarray) -> pa.Array:
     """Convert milliseconds to timestamps; 0 and values outside the years 1 to 9999 become null."""
     unknown = (milliseconds == 0) | (milliseconds < _YEAR_1) | (milliseconds >= _YEAR_10000)
-    return pa.array(np.where(unknown, 0, milliseconds) * 1000, pa.int64(), mask=unknown).cast(pa.timestamp("us", "UTC"))
+    return pa.array(np.where(unknown, 0, milliseconds) * 1000, pa.int64(), mask=unknown).cast(
+        pa.timestamp("us", "UTC")
+    )
 
 
 def to_datetime(milliseconds: int) -> datetime | None:
@@ -308,7 +332,10 @@ CONTROL_RECORDS = "control_records"
 
 
 def control_key_columns(groups: pa.Array, numbers: np.ndarray, log: LogPartition) -> dict[str, pa.Array]:
-    """The key columns of share-partitions of one topic-partition, by numbers of `groups`; null group for -1."""
+    """The key columns of share-partitions of one topic-partition, by numbers of `groups`.
+
+    Null group for -1.
+    """
     count = len(numbers)
     return {
         "dialect": pa.repeat(CONTROL_RECORDS, count),
@@ -341,7 +368,9 @@ def control_state_table(
     """
     rows, count = chains.chains, len(chains.chains)
     start, delivered = rows["start_offset"].copy(), rows["delivered"]
-    columns = key | {name: pa.array(rows[name].copy()) for name in ("start_offset", "snapshot_offset", "last_offset")}
+    columns = key | {
+        name: pa.array(rows[name].copy()) for name in ("start_offset", "snapshot_offset", "last_offset")
+    }
     columns |= {
         "effective_start_offset": pa.array(effective),
         "end_offset": pa.array(rows["end_offset"].copy(), mask=start < 0),
@@ -351,7 +380,9 @@ def control_state_table(
         "updates_since_snapshot": pa.array(rows["deltas"].astype(np.int32)),
         "suspect": pa.array(suspect),
         "topic_end_offset": topic_ends,
-        "deltas_per_1000_offsets": pa.array(1000 * rows["deltas"] / np.maximum(delivered, 1), mask=delivered == 0),
+        "deltas_per_1000_offsets": pa.array(
+            1000 * rows["deltas"] / np.maximum(delivered, 1), mask=delivered == 0
+        ),
     }
     if redundant_retained is not None:
         columns["redundant_retained"] = redundant_retained

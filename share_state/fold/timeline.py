@@ -29,8 +29,8 @@ def timeline_tables(
         key_filter: selects share-partitions; all by default.
         options: names of topics; the mode of control records.
     Returns:
-        Columns of schemas/tables/timeline.yaml, one row per readable record. The state is null after a tombstone and
-        before the first checkpoint. The rows of one share-partition are in log order.
+        Columns of schemas/tables/timeline.yaml, one row per readable record. The state is null after a
+        tombstone and before the first checkpoint. The rows of one share-partition are in log order.
     Raises:
         InputError: if a segment cannot be read.
     Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
@@ -67,7 +67,9 @@ def _table(reader: LogReader, states: RecordStates, numbers: np.ndarray, kinds: 
     return declared_table(TIMELINE, columns)
 
 
-def decoded_tables(log: LogPartition, window: Window, options: FoldOptions | None = None) -> Iterator[pa.Table]:
+def decoded_tables(
+    log: LogPartition, window: Window, options: FoldOptions | None = None
+) -> Iterator[pa.Table]:
     """The records of a log, one table per chunk; for an ordinary topic only its control records.
 
     Args:

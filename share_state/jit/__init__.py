@@ -1,5 +1,6 @@
 """Everything that touches the private parts of numba and LLVM; what another version lacks is done the plain way.
 
-`compile` has the decorators of kernels and the cache of compiled code. `intrinsics` has operations of kernels that
-Python cannot express, `native` functions of C libraries, and `compile_times` reports what numba is compiling.
+`compile` has the decorators of kernels and the cache of compiled code. `intrinsics` has operations of kernels
+that Python cannot express, `native` functions of C libraries, and `compile_times` reports what numba is
+compiling.
 """

@@ -1,9 +1,9 @@
 """How numba compiles the kernels and where it caches them.
 
-A kernel is a function over NumPy arrays that numba compiles to machine code. `kernel`, `allocating_kernel` and
-`inlined` are the decorators. numba caches a compiled function by
-its own source file only, but a kernel includes the code of the kernels that it calls. `KernelCacheLocator` therefore
-names the cache folder after the sources of all kernels.
+A kernel is a function over NumPy arrays that numba compiles to machine code. `kernel`, `allocating_kernel`
+and `inlined` are the decorators. numba caches a compiled function by
+its own source file only, but a kernel includes the code of the kernels that it calls. `KernelCacheLocator`
+therefore names the cache folder after the sources of all kernels.
 """
 
 import hashlib
@@ -118,13 +118,17 @@ def _is_usable(folder: Path) -> bool:
         return False
     modes = [folder_stat.st_mode for folder_stat in folders]
     # In a sticky folder such as /tmp, other users cannot replace the folders of this user.
-    return not any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in modes) and not modes[0] & stat.S_IWOTH
+    return (
+        not any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in modes)
+        and not modes[0] & stat.S_IWOTH
+    )
 
 
 class KernelCacheLocator:
     """Tells numba where to cache the compiled code of a kernel: the same folder for every copy of the package.
 
-    On a cluster, each job unpacks the package to another path, so the folder does not depend on the source's path.
+    On a cluster, each job unpacks the package to another path, so the folder does not depend on the source's
+    path.
     """
 
     def __init__(self, kernel: Callable[..., object], source: Path, folder: Path) -> None:
@@ -181,5 +185,8 @@ inlined: Any = njit(cache=_IS_CACHED, inline="always")
 
 
 def first_class(function: Callable[..., object], signature: Any) -> Any:
-    """Compile a function for one signature. Kernels that take it as an argument do not depend on which one they get."""
+    """Compile a function for one signature.
+
+    Kernels that take it as an argument do not depend on which one they get.
+    """
     return cfunc(signature, nogil=True, cache=_IS_CACHED)(function)

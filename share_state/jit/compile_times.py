@@ -8,14 +8,19 @@ from numba.core import event
 
 
 class CompilingTimes(event.Listener):
-    """Counts the kernels that numba compiles, and how long that takes. Compiling one compiles those that it calls.
+    """Counts the kernels that numba compiles, and how long that takes.
+
+    Compiling one compiles those that it calls.
 
     Attributes:
         seconds: how long kernels were compiled.
     """
 
     def __init__(self, show: Callable[[int], None]) -> None:
-        """Begin; `show` is called with the number of kernels so far, and with 0 when none is being compiled."""
+        """Begin.
+
+        `show` is called with the number of kernels so far, and with 0 when none is being compiled.
+        """
         self.seconds = 0.0
         self._show = show
         self._begun = 0

@@ -9,7 +9,9 @@ from numba.extending import intrinsic
 
 _BYTE_POINTER, _INT = ir.IntType(8).as_pointer(), ir.IntType(32)
 _WORD, _CACHE_LINE = 8, 64
-_READ, _KEEP_IN_CACHE, _DATA = _INT(0), _INT(3), _INT(1)
+_READ = _INT(0)
+_KEEP_IN_CACHE = _INT(3)
+_DATA = _INT(1)
 
 
 def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
@@ -36,7 +38,8 @@ def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
 
 # Records of one share-partition lie far apart: with prefetching, the fold takes half the time.
 prefetch: Any = intrinsic(_prefetch)
-"""prefetch(array, row): begin to load the first 64 bytes of array[row] into the CPU's cache; the row must exist.
+"""prefetch(array, row): begin to load the first 64 bytes of array[row] into the CPU's cache; the row must
+exist.
 
 Source: LLVM Language Reference, llvm.prefetch.
 """
@@ -49,7 +52,9 @@ def _copy_rows(typing_context: Any, source: Any, begin: Any, target: Any, to: An
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         del signature
         first, into = (
-            cgutils.get_item_pointer(context, builder, kind, context.make_array(kind)(context, builder, array), [at])
+            cgutils.get_item_pointer(
+                context, builder, kind, context.make_array(kind)(context, builder, array), [at]
+            )
             for kind, array, at in zip(array_types, arguments[0:4:2], arguments[1:4:2], strict=True)
         )
         size = context.get_abi_sizeof(context.get_data_type(source.dtype))
@@ -60,7 +65,8 @@ def _copy_rows(typing_context: Any, source: Any, begin: Any, target: Any, to: An
 
 
 copy_rows: Any = intrinsic(_copy_rows)
-"""copy_rows(source, begin, target, to, count): copy `count` rows from source[begin:] to target[to:], in kernels.
+"""copy_rows(source, begin, target, to, count): copy `count` rows from source[begin:] to target[to:], in
+kernels.
 
 Both arrays are contiguous and of one type, and may be the same array. The caller checks that the rows exist.
 

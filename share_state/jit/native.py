@@ -6,7 +6,9 @@ from typing import Any
 import llvmlite.binding as llvm
 from numba import types
 
-CPU_BYTES, SIZE, UINT32 = types.CPointer(types.uint8), types.uintp, types.uint32
+CPU_BYTES = types.CPointer(types.uint8)
+SIZE = types.uintp
+UINT32 = types.uint32
 
 
 def native_function(library: Path, name: str, result: Any, *parameters: Any) -> Any:

@@ -1,8 +1,8 @@
 """Reused memory and fast copies of structured arrays: allocating fresh memory costs as much as filling it.
 
-`BufferPool` reuses buffers chunk after chunk; `RecordBuffer` and `RecordBufferPool` hold decoded records. The functions
-named `*_rows` copy structured arrays as bytes, because NumPy copies field by field, which is 15 times as slow.
-`prefetched` and `BackgroundWorker` run the stages of reading a log in threads.
+`BufferPool` reuses buffers chunk after chunk; `RecordBuffer` and `RecordBufferPool` hold decoded records. The
+functions named `*_rows` copy structured arrays as bytes, because NumPy copies field by field, which is 15
+times as slow. `prefetched` and `BackgroundWorker` run the stages of reading a log in threads.
 """
 
 from collections import deque
@@ -33,7 +33,9 @@ class BufferPool(Generic[_Buffer]):
             size: smallest size of a buffer in bytes.
             count: how many blocks (see `mark_used`) stay valid at the same time.
         """
-        self._allocate, self.size, self._count = allocate, size, count
+        self._allocate = allocate
+        self.size = size
+        self._count = count
         self._buffers: list[_PooledBuffer[_Buffer]] = []
         self._used = 0
 
@@ -138,7 +140,9 @@ class RecordBuffer:
     """
 
     def __init__(self, record: np.dtype, batch: np.dtype) -> None:
-        self._rows, self._batches, self._keys = np.empty(0, record), np.empty(0, batch), np.empty(0, np.int32)
+        self._rows = np.empty(0, record)
+        self._batches = np.empty(0, batch)
+        self._keys = np.empty(0, np.int32)
         self.row_count = self.batch_count = 0
         self.last_snapshot_record = -1
 
@@ -217,7 +221,8 @@ def column_bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """The bytes of a text or binary column, without one Python object per row.
 
     Returns:
-        (uint8, the bytes of all rows; int64, row n has the bytes ends[n] to ends[n + 1]). A null has no bytes.
+        (uint8, the bytes of all rows; int64, row n has the bytes ends[n] to ends[n + 1]). A null has no
+        bytes.
     """
     plain = column.cast(pa.large_string() if is_text(column.type) else pa.large_binary())
     _, ends_buffer, data_buffer = plain.buffers()
@@ -248,7 +253,9 @@ def prefetched(items: Iterable[_T]) -> Iterator[_T]:
     """
     end, source = object(), iter(items)
     with ThreadPoolExecutor(1) as thread:
-        pending: deque[Future[_T | object]] = deque(thread.submit(next, source, end) for _ in range(PREFETCH_COUNT))
+        pending: deque[Future[_T | object]] = deque(
+            thread.submit(next, source, end) for _ in range(PREFETCH_COUNT)
+        )
         while (item := pending.popleft().result()) is not end:
             pending.append(thread.submit(next, source, end))
             yield item  # pyright: ignore[reportReturnType]  it is not `end`

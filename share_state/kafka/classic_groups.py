@@ -32,7 +32,8 @@ class StickyUserData:
     Attributes:
         version: 0 or 1, None if there is no user data or it cannot be read.
         claims: claimed partitions in the order of the bytes.
-        generation: generation of the claims; None if absent (no user data, or version 0), -1 if it cannot be read.
+        generation: generation of the claims; None if absent (no user data, or version 0), -1 if it cannot be
+            read.
         trailing: number of bytes after it, which Kafka ignores.
         flaw: why it cannot be read, "" if it can.
     """
@@ -64,7 +65,10 @@ def read_sticky_user_data(data: bytes | None) -> StickyUserData:
             failure = str(error)
             continue
         return StickyUserData(
-            version, topic_partitions(fields["previous_assignment"]), fields.get("generation"), len(data) - consumed
+            version,
+            topic_partitions(fields["previous_assignment"]),
+            fields.get("generation"),
+            len(data) - consumed,
         )
     return StickyUserData(None, (), NO_GENERATION, flaw=failure)
 
@@ -140,7 +144,12 @@ class ClaimingMember:
     def is_new(self) -> bool:
         """Whether it claims no earlier assignment at all."""
         data = self.user_data
-        has_data = data.claims or data.flaw or data.version is not None or data.generation not in (None, NO_GENERATION)
+        has_data = (
+            data.claims
+            or data.flaw
+            or data.version is not None
+            or data.generation not in (None, NO_GENERATION)
+        )
         return self.subscription is not None and not has_data
 
 
@@ -152,7 +161,8 @@ class GroupGeneration:
         partition, offset: where the record is in `__consumer_offsets`; the partition is None if unknown.
         generation: generation of the group from this record on.
         protocol: the assignor, None for an empty group.
-        is_consumer: whether it is a group of consumers; the members' bytes of other groups have other meanings.
+        is_consumer: whether it is a group of consumers; the members' bytes of other groups have other
+            meanings.
         members: in record order.
     """
 
@@ -177,12 +187,17 @@ class GroupGeneration:
     @property
     def topics(self) -> frozenset[str]:
         """Topics that any member subscribes to."""
-        return frozenset(topic for one in self.members if one.subscription for topic in one.subscription.topics)
+        return frozenset(
+            topic for one in self.members if one.subscription for topic in one.subscription.topics
+        )
 
     @property
     def has_equal_subscriptions(self) -> bool:
         """Whether all members subscribe to the same topics."""
-        return len({frozenset(one.subscription.topics) if one.subscription else None for one in self.members}) <= 1
+        return (
+            len({frozenset(one.subscription.topics) if one.subscription else None for one in self.members})
+            <= 1
+        )
 
 
 def read_generations(
@@ -225,7 +240,9 @@ def read_generation(record: Generation) -> GroupGeneration:
 
 def _member(fields: dict[str, Any], protocol: str | None, is_consumer: bool) -> ClaimingMember:
     flaws: list[tuple[str, str]] = []
-    subscription, assigned, user_data = None, (), NO_USER_DATA
+    subscription = None
+    assigned = ()
+    user_data = NO_USER_DATA
     if is_consumer:
         try:
             subscription = read_subscription(fields["subscription"])

@@ -8,7 +8,8 @@ from share_state.errors import InputError
 from share_state.schema.declarations import WireField, WireLayout
 
 UNKNOWN_TAGS = "unknown_tags"
-"""Key of the undeclared tagged fields of a decoded record or struct, if any: (tag, bytes) in the order of the bytes."""
+"""Key of the undeclared tagged fields of a decoded record or struct, if any: (tag, bytes) in the order of the
+bytes."""
 
 _NUMBERS = {
     "int8": struct.Struct(">b"),
@@ -33,10 +34,11 @@ def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
     As Kafka does, it ignores the size in front of a declared tagged field, and bytes after the record.
 
     Returns:
-        The fields by name, and the number of bytes consumed. A uuid becomes text as Kafka prints it, an array a list,
-        and a struct a dict; an absent field has its default.
+        The fields by name, and the number of bytes consumed. A uuid becomes text as Kafka prints it, an array
+        a list, and a struct a dict; an absent field has its default.
     Raises:
-        CodecError: if the prefix differs, the bytes end early, a text is not UTF-8, or a required field is null.
+        CodecError: if the prefix differs, the bytes end early, a text is not UTF-8, or a required field is
+            null.
     Source: Kafka MessageUtil, ByteBufferAccessor, generated message classes; KIP-482.
     """
     reader = _Reader(data, layout.record)
@@ -49,7 +51,9 @@ def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
 def default_of(field: WireField) -> Any:
     """The value of a field that is absent."""
     return (
-        {_NULL: None, "[]": []}.get(field.default, field.default) if isinstance(field.default, str) else field.default
+        {_NULL: None, "[]": []}.get(field.default, field.default)
+        if isinstance(field.default, str)
+        else field.default
     )
 
 
@@ -69,7 +73,9 @@ class _Reader:
     """Bytes, the position in them, and the name of the record for messages."""
 
     def __init__(self, data: bytes, record: str) -> None:
-        self.data, self.record, self.at = bytes(data), record, 0
+        self.data = bytes(data)
+        self.record = record
+        self.at = 0
 
     def error(self, field: str, why: str) -> CodecError:
         return CodecError(f"{self.record}: {field} at byte {self.at}: {why}")
@@ -107,7 +113,9 @@ def _read_fields(reader: _Reader, fields: tuple[WireField, ...], flexible: bool)
     return value
 
 
-def _read_tags(reader: _Reader, fields: tuple[WireField, ...], value: dict[str, Any]) -> list[tuple[int, bytes]]:
+def _read_tags(
+    reader: _Reader, fields: tuple[WireField, ...], value: dict[str, Any]
+) -> list[tuple[int, bytes]]:
     """Read the tagged fields of a struct into it; returns the undeclared ones."""
     tagged = {field.tag: field for field in fields if field.tag is not None}
     unknown: list[tuple[int, bytes]] = []
@@ -172,7 +180,9 @@ def _write_fields(fields: tuple[WireField, ...], flexible: bool, value: dict[str
     names = {field.name for field in fields}
     unknown = values.keys() - names - ({UNKNOWN_TAGS} if flexible else set())
     if unknown or names - values.keys():
-        raise CodecError(f"{where}: fields {sorted(unknown)} are unknown, {sorted(names - values.keys())} missing")
+        raise CodecError(
+            f"{where}: fields {sorted(unknown)} are unknown, {sorted(names - values.keys())} missing"
+        )
     plain = [
         _write_field(field, values[field.name], flexible, f"{where}.{field.name}")
         for field in fields
@@ -244,7 +254,9 @@ def _write_bytes(field: WireField, value: Any, flexible: bool, where: str) -> by
         return encode_uvarint(0, where) if flexible else _number("int32", -1, where)
     if not isinstance(value, bytes):
         raise CodecError(f"{where}: {value!r} is not bytes")
-    return (encode_uvarint(len(value) + 1, where) if flexible else _number("int32", len(value), where)) + value
+    return (
+        encode_uvarint(len(value) + 1, where) if flexible else _number("int32", len(value), where)
+    ) + value
 
 
 def uuid_text(data: bytes) -> str:

@@ -1,6 +1,7 @@
 """Decompresses the records of batches with Kafka's codecs; snappy is framed as xerial's snappy-java does.
 
-`decompress` handles the body of one batch; `decompress_bodies` puts the bodies of many batches into pooled buffers.
+`decompress` handles the body of one batch; `decompress_bodies` puts the bodies of many batches into pooled
+buffers.
 """
 
 import struct
@@ -195,14 +196,20 @@ def decompress_bodies(
         buffers: byte buffers to fill; a part ends when its buffer is full.
         max_size: bytes of a decompressed body.
     Returns:
-        Parts in order: (uint8 bytes of the bodies, their BATCH rows, row number in the part -> decompression error).
+        Parts in order: (uint8 bytes of the bodies, their BATCH rows, row number in the part -> decompression
+        error).
     """
     selected, packed = np.flatnonzero(_selected(batches, only_control)), data.data
     codecs = (batches["attributes"][selected] & CODEC_BITS).tolist()
     begins, ends = batches["body"][selected].tolist(), batches["body_end"][selected].tolist()
     status, errors = batches["status"], dict[int, str]()
-    buffer, space, used, start = np.empty(0, np.uint8), -1, 0, 0
-    target, rows, body_ends = buffer.data, list[int](), list[int]()
+    buffer = np.empty(0, np.uint8)
+    space = -1
+    used = 0
+    start = 0
+    target = buffer.data
+    rows = list[int]()
+    body_ends = list[int]()
 
     def part(end: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
         batches["body"][rows], batches["body_end"][rows] = [0, *body_ends[:-1]][: len(body_ends)], body_ends
@@ -223,9 +230,13 @@ def decompress_bodies(
         if body_end > space:
             if used:
                 yield part(row)
-                start, rows, body_ends = row, [], []
+                start = row
+                rows = []
+                body_ends = []
             # A reused buffer may be larger than requested; parts must not depend on that.
-            used, body_end, space = 0, len(body), max(len(body), buffers.size)
+            used = 0
+            body_end = len(body)
+            space = max(len(body), buffers.size)
             buffer = buffers.next(body_end)
             target = buffer.data
         target[used:body_end] = body

@@ -18,7 +18,8 @@ from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
 
 CHECKPOINT_TYPE = 5
 DELTA_TYPE = 6
-"""Ids in the draft. Released Kafka uses them for KRAFT_VERSION and KRAFT_VOTERS, only in `__cluster_metadata`."""
+"""Ids in the draft. Released Kafka uses them for KRAFT_VERSION and KRAFT_VOTERS, only in
+`__cluster_metadata`."""
 
 EPOCH_MODULUS = 65536
 """Checkpoint epochs wrap around at this number."""
@@ -124,8 +125,8 @@ def is_empty_range(batch):
 def decode_control_records(data: np.ndarray, records: np.ndarray, groups: GroupTable) -> ControlRecords:
     """Decode the records of control batches.
 
-    A value may start with an int16 version. Group ids are not empty, so a first int16 of 0 is the version; any other is
-    the length of the group id. A value must be consumed exactly.
+    A value may start with an int16 version. Group ids are not empty, so a first int16 of 0 is the version;
+    any other is the length of the group id. A value must be consumed exactly.
 
     Args:
         data: uint8 bytes of the chunk.
@@ -133,7 +134,9 @@ def decode_control_records(data: np.ndarray, records: np.ndarray, groups: GroupT
         groups: table of the share groups; new ones are added.
     Source: KIP-932 draft, SHARE_CHECKPOINT and SHARE_DELTA; Kafka ControlRecordType.parse.
     """
-    rows, done, total = np.zeros(len(records), CONTROL_RECORD), 0, 0
+    rows = np.zeros(len(records), CONTROL_RECORD)
+    done = 0
+    total = 0
     positions = np.empty(len(records), np.int64)
     while True:
         done, total = _decode(
@@ -174,8 +177,12 @@ def count_unflagged(data, batches):
 def _decode(data, records, done, total, rows, positions, slots, hashes, starts, arena, count):
     for number in range(done, len(records)):
         record, row = records[number], rows[number]
-        row.offset, row.timestamp, row.batch = record.offset, record.timestamp, record.batch
-        row.start_offset = row.end_offset = row.back_offset = -1
+        row.offset = record.offset
+        row.timestamp = record.timestamp
+        row.batch = record.batch
+        row.start_offset = -1
+        row.end_offset = -1
+        row.back_offset = -1
         row.group = row.type = -1
         row.kind = ControlKind.SKIPPED
         row.tuples = total
@@ -206,25 +213,25 @@ def _decode(data, records, done, total, rows, positions, slots, hashes, starts, 
 
 
 @kernel
-def _read_value(data, at, end, row, positions, number):
+def _read_value(data, position, end, row, positions, number):
     """Read the fields after the group id into the row; returns the fault bits."""
     checkpoint = row.kind == ControlKind.CHECKPOINT
     fixed = 22 if checkpoint else 14
-    if end - at < fixed:
+    if end - position < fixed:
         return np.int16(ControlFault.VALUE_MALFORMED)
-    row.epoch = np.int32(np.uint16(int16_at(data, at)))
+    row.epoch = np.int32(np.uint16(int16_at(data, position)))
     if checkpoint:
-        row.start_offset, row.end_offset = int64_at(data, at + 2), int64_at(data, at + 10)
+        row.start_offset, row.end_offset = int64_at(data, position + 2), int64_at(data, position + 10)
     else:
-        row.back_offset = int64_at(data, at + 2)
-    at += fixed
-    count = np.int64(int32_at(data, at - 4))
-    if count < 0 or count > (end - at) // _TUPLE_SIZE:
+        row.back_offset = int64_at(data, position + 2)
+    position += fixed
+    count = np.int64(int32_at(data, position - 4))
+    if count < 0 or count > (end - position) // _TUPLE_SIZE:
         return np.int16(ControlFault.VALUE_MALFORMED)
-    if at + count * _TUPLE_SIZE != end:
+    if position + count * _TUPLE_SIZE != end:
         return np.int16(ControlFault.VALUE_TRAILING)
     row.tuple_count = np.int32(count)
-    positions[number] = at
+    positions[number] = position
     if checkpoint and (row.start_offset < 0 or row.end_offset < row.start_offset):
         return np.int16(ControlFault.WINDOW_INVALID)
     return np.int16(0)

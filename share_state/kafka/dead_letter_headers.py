@@ -31,7 +31,8 @@ DEAD_LETTERS = pa.schema(
         ("timestamp", pa.int64()),
     ]
 )
-"""Columns of decoded dead letters; `topic` is the source's name, or its id if the broker did not know the name."""
+"""Columns of decoded dead letters; `topic` is the source's name, or its id if the broker did not know the
+name."""
 
 
 def header_columns(data: np.ndarray, batches: np.ndarray, records: np.ndarray) -> list[pa.Array]:
@@ -98,8 +99,8 @@ def dead_letters(
         topic, partition, offset: position of each record in the dead-letter topics.
         timestamp: ms.
     Returns:
-        Columns of DEAD_LETTERS, and the number of records that are not dead letters: headers are missing or are not
-        numbers.
+        Columns of DEAD_LETTERS, and the number of records that are not dead letters: headers are missing or
+        are not numbers.
     """
     valid = pa.array(np.ones(len(offset), bool))
     texts = dict[str, pa.Array]()
@@ -118,6 +119,8 @@ def dead_letters(
         texts[name] = text
     columns = (texts["group"], texts["topic"], texts["partition"], texts["offset"], texts["delivery.count"],
                texts["message"], topic, partition, offset, timestamp)  # fmt: skip
-    rows = [column.filter(valid).cast(field.type) for column, field in zip(columns, DEAD_LETTERS, strict=True)]
+    rows = [
+        column.filter(valid).cast(field.type) for column, field in zip(columns, DEAD_LETTERS, strict=True)
+    ]
     table = pa.table(rows, schema=DEAD_LETTERS)
     return table, len(offset) - len(table)

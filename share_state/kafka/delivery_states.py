@@ -43,10 +43,13 @@ def is_terminal(state):
 
 @inlined
 def is_illegal_transition(old_state, old_count, new_state, new_count):
-    """Whether no broker changes the state of an offset like this; a lower value changes nothing, so it is legal.
+    """Whether no broker changes the state of an offset like this.
 
-    Illegal are: an acknowledged or archived offset that becomes the other of the two, or not terminal (with a higher
-    count, or from acknowledged to ARCHIVING); an archiving offset that becomes available or acknowledged.
+    A lower value changes nothing, so it is legal.
+
+    Illegal are: an acknowledged or archived offset that becomes the other of the two, or not terminal (with a
+    higher count, or from acknowledged to ARCHIVING); an archiving offset that becomes available or
+    acknowledged.
     """
     if new_state == old_state or new_count < old_count:
         return False

@@ -1,8 +1,8 @@
 """Decodes the records of `__consumer_offsets` about groups, and the client data inside them.
 
-Three layers: the group coordinator's records (`read_key`, `read_value`), the subscriptions and assignments of members
-of the classic protocol (`read_subscription`, `read_assignment`), and the user data of the sticky assignors (KIP-341).
-Committed offsets, most of the topic, are skipped.
+Three layers: the group coordinator's records (`read_key`, `read_value`), the subscriptions and assignments of
+members of the classic protocol (`read_subscription`, `read_assignment`), and the user data of the sticky
+assignors (KIP-341). Committed offsets, most of the topic, are skipped.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -148,8 +148,8 @@ def read_key(group_record: GroupRecord) -> GroupKey | None:
 def read_value(record_type: int, value: bytes) -> GroupValue:
     """Decode the value of a record, including the version in front.
 
-    If two layouts share a version number, the later one is used if it consumes the value exactly; otherwise the layout
-    of 4.0 if it does; otherwise the later one, with trailing bytes ignored as Kafka does.
+    If two layouts share a version number, the later one is used if it consumes the value exactly; otherwise
+    the layout of 4.0 if it does; otherwise the later one, with trailing bytes ignored as Kafka does.
 
     Raises:
         GroupRecordError: if the version is unknown or no layout can read the value.
@@ -161,7 +161,9 @@ def read_value(record_type: int, value: bytes) -> GroupValue:
     version = int.from_bytes(value[:2], "big", signed=True)
     layouts = [layout(name, one.releases) for one in reversed(record(name).layouts) if one.version == version]
     if not layouts:
-        raise GroupRecordError("VALUE_VERSION_UNKNOWN", f"{record(name).name}: version {version} is not known")
+        raise GroupRecordError(
+            "VALUE_VERSION_UNKNOWN", f"{record(name).name}: version {version} is not known"
+        )
     partly_read: GroupValue | None = None
     failure: CodecError | None = None
     for number, one in enumerate(layouts):
@@ -212,7 +214,9 @@ class Subscription:
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """Decode a ConsumerProtocolSubscription; a newer version is read as the newest known one without its tail.
+    """Decode a ConsumerProtocolSubscription.
+
+    A newer version is read as the newest known one without its tail.
 
     Raises:
         SubscriptionError: if the version is negative or the bytes do not fit the layout.
@@ -237,7 +241,11 @@ def read_assignment(data: bytes) -> tuple[TopicPartition, ...]:
         SubscriptionError: if the version is negative or the bytes do not fit the layout.
     Source: Kafka ConsumerProtocol.deserializeAssignment.
     """
-    return topic_partitions(_read("consumer_protocol_assignment", data)[1]["assigned_partitions"]) if data else ()
+    return (
+        topic_partitions(_read("consumer_protocol_assignment", data)[1]["assigned_partitions"])
+        if data
+        else ()
+    )
 
 
 def topic_partitions(topics: Iterable[Mapping[str, Any]]) -> tuple[TopicPartition, ...]:

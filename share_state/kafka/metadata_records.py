@@ -1,8 +1,8 @@
 """Decodes the records of `__cluster_metadata`, KRaft's log of everything that its controllers know.
 
-A record has no key; its value begins with a frame of three unsigned varints: the version of the frame, the record type
-and the version of the message. `decode_metadata` locates what cluster facts need in all records of a chunk, as rows;
-`read_message` decodes one record whole, by its declared layout.
+A record has no key; its value begins with a frame of three unsigned varints: the version of the frame, the
+record type and the version of the message. `decode_metadata` locates what cluster facts need in all records
+of a chunk, as rows; `read_message` decodes one record whole, by its declared layout.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ METADATA_TOPIC = "__cluster_metadata"
 FRAME_VERSION = 1
 
 NO_LEADER_CHANGE = -2
-"""The leader of a partition change that leaves it as it is. Source: Kafka LeaderConstants.NO_LEADER_CHANGE."""
+"""The leader of a partition change that leaves it as it is. Source: Kafka
+LeaderConstants.NO_LEADER_CHANGE."""
 
 
 class MetadataRecordType(IntEnum):
@@ -57,8 +58,8 @@ class MetadataRecordType(IntEnum):
 _DECODED_TYPES = frozenset(MetadataRecordType)
 
 IGNORED_TYPES = (10, 11, 14, 15, 18, 19, 20, 21, 22, 26, 27, 28, 29)
-"""Types up to 4.4 that hold no facts about share groups: ACLs, quotas, passwords, producer ids, controllers and others.
-Source: Kafka MetadataRecordType."""
+"""Types up to 4.4 that hold no facts about share groups: ACLs, quotas, passwords, producer ids, controllers
+and others. Source: Kafka MetadataRecordType."""
 
 
 class ResourceType(IntEnum):
@@ -93,7 +94,10 @@ METADATA_ROW = np.dtype(
         ("key_size", "i4"),
         ("text_size", "i4"),  # -1 for null
         ("number", "i4"),  # partition, broker id or level of a feature
-        ("leader", "i4"),  # of a partition; of a broker 1 if it is fenced, -1 if it is unfenced, 0 if unchanged
+        (
+            "leader",
+            "i4",
+        ),  # of a partition; of a broker 1 if it is fenced, -1 if it is unfenced, 0 if unchanged
         ("leader_epoch", "i4"),
         ("in_sync", "i4"),  # number of in-sync replicas of a partition; -1 if unchanged
         ("type", "i4"),
@@ -125,7 +129,8 @@ def decode_metadata(data: np.ndarray, records: np.ndarray) -> np.ndarray:
         data: uint8 bytes of the chunk.
         records: RECORD rows located in it.
     Returns:
-        METADATA_ROW rows in the order of the log, without records of IGNORED_TYPES. Positions are those in `data`.
+        METADATA_ROW rows in the order of the log, without records of IGNORED_TYPES. Positions are those in
+        `data`.
     Source: Kafka AbstractApiMessageSerde, MetadataRecordSerde and the classes that it reads.
     """
     rows = np.zeros(len(records), METADATA_ROW)
@@ -137,78 +142,83 @@ def _decode(data, records, newest_versions, rows):
     count = 0
     for number in range(len(records)):
         record = records[number]
-        at = np.int64(record.value_at)
-        end = at + max(np.int64(record.value_size), 0)
+        position = np.int64(record.value_at)
+        end = position + max(np.int64(record.value_size), 0)
         row = rows[np.uint64(count)]
         row.offset, row.timestamp = record.offset, record.timestamp
-        row.value_at, row.value_size = at, record.value_size
+        row.value_at, row.value_size = position, record.value_size
         row.status = np.int8(RowStatus.DECODED)
-        frame, at = uvarint(data, at, end)
-        record_type, at = _uvarint_after(data, at, end)
-        version, at = _uvarint_after(data, at, end)
+        frame, position = uvarint(data, position, end)
+        record_type, position = _uvarint_after(data, position, end)
+        version, position = _uvarint_after(data, position, end)
         row.type = record_type if record_type <= 0x7FFF else -1
         row.version = version if version <= 0x7FFF else -1
-        if at < 0:
+        if position < 0:
             row.status = np.int8(RowStatus.MALFORMED)
-        elif frame != FRAME_VERSION or record_type > _HIGHEST_TYPE or newest_versions[record_type] == _UNKNOWN:
+        elif (
+            frame != FRAME_VERSION or record_type > _HIGHEST_TYPE or newest_versions[record_type] == _UNKNOWN
+        ):
             row.status = np.int8(RowStatus.UNKNOWN_TYPE)
         elif newest_versions[record_type] == _IGNORED:
             continue
         elif version > newest_versions[record_type]:
             row.status = np.int8(RowStatus.UNKNOWN_VERSION)
-        elif _read_message(data, at, end, row) < 0:
+        elif _read_message(data, position, end, row) < 0:
             row.status = np.int8(RowStatus.MALFORMED)
         count += 1
     return count
 
 
 @kernel
-def _read_message(data, at, end, row):
-    """Read a message of a decoded type into its row; returns the position after it, or -1 if it is malformed."""
+def _read_message(data, position, end, row):
+    """Read a message of a decoded type into its row.
+
+    Returns the position after it, or -1 if it is malformed.
+    """
     record_type = row.type
     if record_type == MetadataRecordType.PARTITION:
-        return _read_partition(data, at, end, row)
+        return _read_partition(data, position, end, row)
     if record_type == MetadataRecordType.PARTITION_CHANGE:
-        return _read_partition_change(data, at, end, row)
+        return _read_partition_change(data, position, end, row)
     if record_type == MetadataRecordType.CONFIG:
-        return _read_config(data, at, end, row)
+        return _read_config(data, position, end, row)
     if record_type == MetadataRecordType.TOPIC:
-        row.name_at, row.name_size, at = _text(data, at, end)
-        return _after_tags(data, _topic_id(data, at, end, row), end)
+        row.name_at, row.name_size, position = _text(data, position, end)
+        return _after_tags(data, _topic_id(data, position, end, row), end)
     if record_type == MetadataRecordType.REMOVE_TOPIC:
-        return _after_tags(data, _topic_id(data, at, end, row), end)
+        return _after_tags(data, _topic_id(data, position, end, row), end)
     if record_type == MetadataRecordType.FEATURE_LEVEL:
-        row.name_at, row.name_size, at = _text(data, at, end)
-        if at < 0 or end - at < 2:
+        row.name_at, row.name_size, position = _text(data, position, end)
+        if position < 0 or end - position < 2:
             return -1
-        row.number = np.int16(np.int64(byte_at(data, at)) << 8 | np.int64(byte_at(data, at + 1)))
-        return _after_tags(data, at + 2, end)
+        row.number = np.int16(np.int64(byte_at(data, position)) << 8 | np.int64(byte_at(data, position + 1)))
+        return _after_tags(data, position + 2, end)
     if record_type >= MetadataRecordType.BEGIN_TRANSACTION:
-        return _after_tags(data, at, end)
-    return _read_broker(data, at, end, row)
+        return _after_tags(data, position, end)
+    return _read_broker(data, position, end, row)
 
 
 @kernel
-def _read_broker(data, at, end, row):
+def _read_broker(data, position, end, row):
     """A registration, fencing or removal of a broker."""
-    if end - at < 4:
+    if end - position < 4:
         return -1
-    row.number = int32_at(data, at)
+    row.number = int32_at(data, position)
     if row.type == MetadataRecordType.REGISTER_BROKER:
-        return _read_registration(data, at + 4, end, row)
-    if end - at < 12:
+        return _read_registration(data, position + 4, end, row)
+    if end - position < 12:
         return -1
-    at += 12
+    position += 12
     if row.type != MetadataRecordType.BROKER_REGISTRATION_CHANGE:
         if row.type == MetadataRecordType.FENCE_BROKER:
             row.leader = 1
         elif row.type == MetadataRecordType.UNFENCE_BROKER:
             row.leader = -1
-        return _after_tags(data, at, end)
-    fenced_at, at = _find_tag(data, at, end, 0, 1)
+        return _after_tags(data, position, end)
+    fenced_at, position = _find_tag(data, position, end, 0, 1)
     if fenced_at >= 0:
         row.leader = np.int32(np.int8(byte_at(data, fenced_at)))
-    return at
+    return position
 
 
 @kernel
@@ -312,21 +322,21 @@ def _after_array(data, at, end, width):
 
 
 @kernel
-def _after_texts(data, at, end, texts, width):
-    """The position after an array of structures of some texts, then `width` bytes, then tagged fields; or -1."""
-    count, at = _uvarint_after(data, at, end)
+def _after_texts(data, position, end, texts, width):
+    """The position after structures of some texts, `width` bytes and tagged fields; or -1."""
+    count, position = _uvarint_after(data, position, end)
     # Each element takes more than a byte.
-    if at < 0 or count < 1 or count - 1 > end - at:
+    if position < 0 or count < 1 or count - 1 > end - position:
         return np.int64(-1)
     for _ in range(count - 1):
         for _ in range(texts):
-            at = _text(data, at, end)[2]
-        if at < 0 or width > end - at:
+            position = _text(data, position, end)[2]
+        if position < 0 or width > end - position:
             return np.int64(-1)
-        at = _after_tags(data, at + width, end)
-        if at < 0:
+        position = _after_tags(data, position + width, end)
+        if position < 0:
             return np.int64(-1)
-    return at
+    return position
 
 
 @kernel
@@ -378,7 +388,9 @@ def read_message(value: bytes) -> Message:
     record_type, at = _uvarint_after(data, at, len(data))
     version, at = _uvarint_after(data, at, len(data))
     if at < 0 or frame != FRAME_VERSION:
-        raise MetadataRecordError(f"{METADATA_TOPIC}: a record with frame version {frame}, or too short for a frame")
+        raise MetadataRecordError(
+            f"{METADATA_TOPIC}: a record with frame version {frame}, or too short for a frame"
+        )
     if record_type not in _DECODED_TYPES:
         raise MetadataRecordError(f"{METADATA_TOPIC}: record type {record_type} is not decoded")
     name = MetadataRecordType(record_type).declared

@@ -73,24 +73,24 @@ def int64_at(data, at):
 
 
 @kernel
-def uvarint(data, at, end):
+def uvarint(data, position, end):
     """An unsigned LEB128 of at most 5 bytes inside [at, end).
 
     Returns:
         (value, position after it or -1 if it passes `end` or is longer than Kafka allows).
     Source: Kafka ByteUtils.readUnsignedVarint.
     """
-    if at < end and byte_at(data, at) < 128:
-        return np.int64(byte_at(data, at)), at + 1
+    if position < end and byte_at(data, position) < 128:
+        return np.int64(byte_at(data, position)), position + 1
     value = np.int64(0)
     for shift in range(0, 35, 7):
-        if at >= end:
+        if position >= end:
             return value, np.int64(-1)
-        byte = np.int64(byte_at(data, at))
-        at += 1
+        byte = np.int64(byte_at(data, position))
+        position += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value & 0xFFFFFFFF, at
+            return value & 0xFFFFFFFF, position
     return value, np.int64(-1)
 
 
@@ -128,11 +128,14 @@ def _library() -> Path:
     ):
         for library in sorted(extension.parent.parent.glob(pattern)):
             return library
-    raise SetupError(f"{extension.parent}: google-crc32c is installed without its C library; install it from a wheel")
+    raise SetupError(
+        f"{extension.parent}: google-crc32c is installed without its C library; install it from a wheel"
+    )
 
 
 crc32c = native_function(_library(), "crc32c_value", UINT32, CPU_BYTES, SIZE)
-"""crc32c(pointer to the first byte, number of bytes) -> uint32; uses the CPU's CRC instruction if there is one."""
+"""crc32c(pointer to the first byte, number of bytes) -> uint32; uses the CPU's CRC instruction if there is
+one."""
 
 
 def partition_for(key: str, partitions: int) -> int:
@@ -141,8 +144,8 @@ def partition_for(key: str, partitions: int) -> int:
     Args:
         key: a group id; for `__share_group_state` "group:topic id:partition".
         partitions: number of partitions of the topic.
-    Source: Kafka GroupCoordinatorService.partitionFor, ShareCoordinatorService.partitionFor; java.lang.String.hashCode,
-    Utils.abs.
+    Source: Kafka GroupCoordinatorService.partitionFor, ShareCoordinatorService.partitionFor;
+    java.lang.String.hashCode, Utils.abs.
     """
     # Java hashes UTF-16 code units: characters after U+FFFF count as two.
     units = key.encode("utf-16-be")

@@ -1,7 +1,7 @@
 """Record batches of format v2: their headers and checksums, and the positions of the records inside them.
 
-`frame_batches` splits segment bytes into BATCH rows and checks each batch; `locate_records` finds the key and the value
-of each record. A `Chunk` is a part of a log partition in memory.
+`frame_batches` splits segment bytes into BATCH rows and checks each batch; `locate_records` finds the key and
+the value of each record. A `Chunk` is a part of a log partition in memory.
 """
 
 from dataclasses import dataclass, field
@@ -40,7 +40,9 @@ class BatchStatus(IntEnum):
     TRUNCATED = 4
     CONFLICT = 5  # valid, but another replica has different bytes at the same offsets
     UNREADABLE = 7  # no batch where one must be: at the start of a segment, or where an earlier run stopped
-    UNREPLICATED = 6  # valid, but above the high watermark of one replica and replaced in a later leader epoch
+    UNREPLICATED = (
+        6  # valid, but above the high watermark of one replica and replaced in a later leader epoch
+    )
 
 
 class Stop(IntEnum):
@@ -94,52 +96,83 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
         (rows in use, position where it stopped, Stop). With BROKEN, the status of the last row is the reason.
     Source: Kafka DefaultRecordBatch, ByteBufferLogInputStream, FileLogInputStream.
     """
-    at = start
-    while at < end:
-        if rows == len(table) or at >= enough:
-            return rows, at, Stop.ENOUGH
-        left = end - at
-        if left < _CRC_FROM:
+    position = start
+    while position < end:
+        if rows == len(table) or position >= enough:
+            return rows, position, Stop.ENOUGH
+        remaining = end - position
+        if remaining < _CRC_FROM:
             if not at_file_end:
-                return rows, at, Stop.NEED_MORE
+                return rows, position, Stop.NEED_MORE
             # In a batch, too, the bytes before its length may all be zero.
-            if left >= _LOG_OVERHEAD and _all_zero(data, at, end):
-                return rows, at, Stop.ZEROS
-            _row(table, rows, data, at, left, file_position + at - start, segment, BatchStatus.TRUNCATED)
-            return rows + 1, at, Stop.BROKEN
-        length = np.int64(int32_at(data, at + 8))
-        magic = np.int8(byte_at(data, at + 16))
+            if remaining >= _LOG_OVERHEAD and _all_zero(data, position, end):
+                return rows, position, Stop.ZEROS
+            _row(
+                table,
+                rows,
+                data,
+                position,
+                remaining,
+                file_position + position - start,
+                segment,
+                BatchStatus.TRUNCATED,
+            )
+            return rows + 1, position, Stop.BROKEN
+        length = np.int64(int32_at(data, position + 8))
+        magic = np.int8(byte_at(data, position + 16))
         size = length + _LOG_OVERHEAD
-        if length == 0 and int64_at(data, at) == 0 and _all_zero(data, at, end):
-            return rows, at, Stop.ZEROS
+        if length == 0 and int64_at(data, position) == 0 and _all_zero(data, position, end):
+            return rows, position, Stop.ZEROS
         if length < HEADER_SIZE - _LOG_OVERHEAD and (magic >= 2 or length < 14):
-            _row(table, rows, data, at, left, file_position + at - start, segment, BatchStatus.MALFORMED)
-            return rows + 1, at, Stop.BROKEN
-        if size > left:
+            _row(
+                table,
+                rows,
+                data,
+                position,
+                remaining,
+                file_position + position - start,
+                segment,
+                BatchStatus.MALFORMED,
+            )
+            return rows + 1, position, Stop.BROKEN
+        if size > remaining:
             if not at_file_end:
-                return rows, at, Stop.NEED_MORE
-            _row(table, rows, data, at, left, file_position + at - start, segment, BatchStatus.TRUNCATED)
-            return rows + 1, at, Stop.BROKEN
+                return rows, position, Stop.NEED_MORE
+            _row(
+                table,
+                rows,
+                data,
+                position,
+                remaining,
+                file_position + position - start,
+                segment,
+                BatchStatus.TRUNCATED,
+            )
+            return rows + 1, position, Stop.BROKEN
         status = BatchStatus.VALID
         if magic != 2:
             status = BatchStatus.MAGIC_UNSUPPORTED
-        elif crc32c(data[at + _CRC_FROM :].ctypes, size - _CRC_FROM) != np.uint32(int32_at(data, at + 17)):
+        elif crc32c(data[position + _CRC_FROM :].ctypes, size - _CRC_FROM) != np.uint32(
+            int32_at(data, position + 17)
+        ):
             status = BatchStatus.CRC_MISMATCH
-        elif _is_inconsistent(data, at, size):
+        elif _is_inconsistent(data, position, size):
             status = BatchStatus.MALFORMED
         if status == BatchStatus.CRC_MISMATCH or status == BatchStatus.MAGIC_UNSUPPORTED:
             # The CRC does not cover the length: accept it only if a batch or the end of the file follows.
-            follows = at + size
+            follows = position + size
             if end - follows < _CRC_FROM and not at_file_end:
-                return rows, at, Stop.NEED_MORE
-            if not _may_follow(data, follows, end, int64_at(data, at)):
+                return rows, position, Stop.NEED_MORE
+            if not _may_follow(data, follows, end, int64_at(data, position)):
                 broken = status if status == BatchStatus.MAGIC_UNSUPPORTED else BatchStatus.MALFORMED
-                _row(table, rows, data, at, left, file_position + at - start, segment, broken)
-                return rows + 1, at, Stop.BROKEN
-        _row(table, rows, data, at, size, file_position + at - start, segment, status)
+                _row(
+                    table, rows, data, position, remaining, file_position + position - start, segment, broken
+                )
+                return rows + 1, position, Stop.BROKEN
+        _row(table, rows, data, position, size, file_position + position - start, segment, status)
         rows += 1
-        at += size
-    return rows, at, Stop.DONE
+        position += size
+    return rows, position, Stop.DONE
 
 
 @kernel
@@ -158,7 +191,9 @@ def _may_follow(data, at, end, base_offset):
         return True
     length, magic = int32_at(data, at + 8), data[at + 16]
     # The bytes may end inside the next header.
-    unlikely = magic == 2 and end - at >= _CRC_FROM + 2 and (data[at + 21] != 0 or data[at + 22] > _KNOWN_ATTRIBUTES)
+    unlikely = (
+        magic == 2 and end - at >= _CRC_FROM + 2 and (data[at + 21] != 0 or data[at + 22] > _KNOWN_ATTRIBUTES)
+    )
     following = int64_at(data, at) - max(base_offset, 0)
     return magic <= 2 and length >= (49 if magic == 2 else 14) and 0 <= following <= 2**31 and not unlikely
 
@@ -173,29 +208,29 @@ def _all_zero(data, at, end):
 
 
 @inlined
-def _row(table, row, data, at, size, file_position, segment, status):
+def _row(table, row, data, position, size, file_position, segment, status):
     batch = table[np.uint64(row)]
-    batch.at = at
+    batch.at = position
     batch.size = size
     batch.file_position = file_position
     batch.segment = segment
     batch.status = np.int8(status)
-    batch.body_end = at + size
+    batch.body_end = position + size
     if size < HEADER_SIZE:
-        _fill_partial_header(batch, data, at, size)
+        _fill_partial_header(batch, data, position, size)
         return
-    batch.body = at + HEADER_SIZE
-    base_offset = int64_at(data, at)
+    batch.body = position + HEADER_SIZE
+    base_offset = int64_at(data, position)
     batch.base_offset = base_offset
-    batch.leader_epoch = int32_at(data, at + 12)
-    batch.magic = np.int8(byte_at(data, at + 16))
-    batch.crc = np.uint32(int32_at(data, at + 17))
-    batch.attributes = int16_at(data, at + 21)
-    batch.last_offset = base_offset + np.int64(int32_at(data, at + 23))
-    batch.base_timestamp = int64_at(data, at + 27)
-    batch.max_timestamp = int64_at(data, at + 35)
-    batch.producer_id = int64_at(data, at + 43)
-    batch.count = int32_at(data, at + 57)
+    batch.leader_epoch = int32_at(data, position + 12)
+    batch.magic = np.int8(byte_at(data, position + 16))
+    batch.crc = np.uint32(int32_at(data, position + 17))
+    batch.attributes = int16_at(data, position + 21)
+    batch.last_offset = base_offset + np.int64(int32_at(data, position + 23))
+    batch.base_timestamp = int64_at(data, position + 27)
+    batch.max_timestamp = int64_at(data, position + 35)
+    batch.producer_id = int64_at(data, position + 43)
+    batch.count = int32_at(data, position + 57)
 
 
 @kernel
@@ -207,7 +242,9 @@ def _fill_partial_header(batch, data, at, size):
     batch.magic = np.int8(data[at + 16]) if size > 16 else -1
     batch.crc = np.uint32(int32_at(data, at + 17)) if size >= 21 else 0
     batch.attributes = batch.count = 0
-    batch.base_timestamp = batch.max_timestamp = batch.producer_id = -1
+    batch.base_timestamp = -1
+    batch.max_timestamp = -1
+    batch.producer_id = -1
 
 
 @kernel
@@ -308,43 +345,47 @@ def _locate(data, batches, control, records):
 
 @inlined
 def _locate_in_batch(data, batch, row, records, count):
-    at, end = batch.body, batch.body_end
-    if np.int64(batch.count) * _MIN_RECORD_SIZE > end - at:
+    position, end = batch.body, batch.body_end
+    if np.int64(batch.count) * _MIN_RECORD_SIZE > end - position:
         return -1
     base_offset, last_delta = batch.base_offset, batch.last_offset - batch.base_offset
     log_append_time = batch.attributes & LOG_APPEND_TIME != 0
     previous_delta = np.int64(-1)
     for _ in range(batch.count):
-        size, at = varint(data, at, end)
-        if at < 0 or size < _MIN_RECORD_SIZE - 1 or size > end - at:
+        size, position = varint(data, position, end)
+        if position < 0 or size < _MIN_RECORD_SIZE - 1 or size > end - position:
             return -1
-        stop = at + size
-        time_delta, at = varlong(data, at + 1, stop)
-        if at < 0:
+        stop = position + size
+        time_delta, position = varlong(data, position + 1, stop)
+        if position < 0:
             return -1
-        offset_delta, at = varint(data, at, stop)
-        if at < 0 or offset_delta <= previous_delta or offset_delta > last_delta:
+        offset_delta, position = varint(data, position, stop)
+        if position < 0 or offset_delta <= previous_delta or offset_delta > last_delta:
             return -1
         previous_delta = offset_delta
         record = records[np.uint64(count)]
         record.offset = base_offset + offset_delta
         record.timestamp = batch.max_timestamp if log_append_time else batch.base_timestamp + time_delta
         record.batch = row
-        size, at = varint(data, at, stop)
-        if at < 0 or size < -1 or size > stop - at:
+        size, position = varint(data, position, stop)
+        if position < 0 or size < -1 or size > stop - position:
             return -1
-        record.key_at, record.key_size = at, size
-        at += max(size, 0)
-        size, at = varint(data, at, stop)
-        if at < 0 or size < -1 or size > stop - at:
+        record.key_at, record.key_size = position, size
+        position += max(size, 0)
+        size, position = varint(data, position, stop)
+        if position < 0 or size < -1 or size > stop - position:
             return -1
-        record.value_at, record.value_size = at, size
-        at += max(size, 0)
-        at = at + 1 if at < stop and byte_at(data, at) == 0 else _after_headers(data, at, stop)
-        if at != stop:
+        record.value_at, record.value_size = position, size
+        position += max(size, 0)
+        position = (
+            position + 1
+            if position < stop and byte_at(data, position) == 0
+            else _after_headers(data, position, stop)
+        )
+        if position != stop:
             return -1
         count += 1
-    return count if at == end else -1
+    return count if position == end else -1
 
 
 @kernel
@@ -400,9 +441,15 @@ def summarize_batches(batches: np.ndarray) -> BatchSummary:
 
 @kernel
 def _summarize(batches):
-    valid, last, attributes = np.int64(0), np.int64(-1), np.int16(0)
-    least_last, greatest_base, newest = np.int64(2**63 - 1), np.int64(-1), np.int64(-1)
-    previous, gaps, incomplete = np.int64(-1), 0, 0
+    valid = np.int64(0)
+    last = np.int64(-1)
+    attributes = np.int16(0)
+    least_last = np.int64(2**63 - 1)
+    greatest_base = np.int64(-1)
+    newest = np.int64(-1)
+    previous = np.int64(-1)
+    gaps = 0
+    incomplete = 0
     for row in range(len(batches)):
         batch = batches[row]
         if batch.status == BatchStatus.VALID:
@@ -416,7 +463,16 @@ def _summarize(batches):
             previous = batch.last_offset
             incomplete += batch.count != batch.last_offset - batch.base_offset + 1
     is_continuous = gaps == 0 and valid == len(batches)
-    return valid, last, np.int64(attributes), least_last, greatest_base, newest, is_continuous, incomplete == 0
+    return (
+        valid,
+        last,
+        np.int64(attributes),
+        least_last,
+        greatest_base,
+        newest,
+        is_continuous,
+        incomplete == 0,
+    )
 
 
 def missing_offsets(batches: np.ndarray, records: np.ndarray) -> np.ndarray:
@@ -452,11 +508,11 @@ class Chunk:
         data: uint8; raw segment bytes, or the decompressed bodies of batches.
         batches: BATCH rows in offset order; only rows of status VALID have records.
         errors: row of `batches` -> why it is MALFORMED, if the row alone does not show it.
-        repeated: number of batches skipped because another replica holds the same bytes; set in a chunk without
-            batches.
+        repeated: number of batches skipped because another replica holds the same bytes; set in a chunk
+            without batches.
         records: RECORD rows of the valid batches, if the source has located them.
-        faults: offset -> (Fault, value version or 0) of records for which the input reports a fault in place of key and
-            value; `records` holds them without key and value.
+        faults: offset -> (Fault, value version or 0) of records for which the input reports a fault in place
+            of key and value; `records` holds them without key and value.
         summary: summary of `batches`, if computed.
     """
 

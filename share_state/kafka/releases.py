@@ -1,4 +1,7 @@
-"""The Kafka releases that this version knows, and what their brokers do; a new release is one more entry here."""
+"""The Kafka releases that this version knows, and what their brokers do.
+
+A new release is one more entry here.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,8 +14,8 @@ class Release:
     Args:
         name: such as "4.4".
         layout: layout of record values, as in schemas/records.
-        has_initialize: share-partitions are initialized, deleted and snapshotted when cold; otherwise the first read
-            or write creates the state.
+        has_initialize: share-partitions are initialized, deleted and snapshotted when cold; otherwise the
+            first read or write creates the state.
         fetches_load_gaps: offsets that no loaded batch covers are fetched again.
         leave_decrements_count: records of a member that leaves get their last delivery uncounted.
         uses_request_epochs: a write records the request's epochs instead of the state's.
@@ -23,7 +26,8 @@ class Release:
         renews: acknowledgement type 4 is supported (KIP-1222).
         limits_records: acquire mode RECORD_LIMIT is supported (KIP-1206).
         throttles: batches near the delivery count limit are delivered in smaller parts.
-        archiving: whether a loaded batch in state 3 is refused, kept, or resumed (sent to the dead letter queue again).
+        archiving: whether a loaded batch in state 3 is refused, kept, or resumed (sent to the dead letter
+            queue again).
         exempts_reads_without_epoch: a read with leader epoch -1 is not fenced.
         dead_letters: rejected and exhausted records may go to a dead letter queue (KIP-1191).
         refuses_negative_epochs: requests with negative epochs are invalid.

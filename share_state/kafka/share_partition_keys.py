@@ -124,7 +124,9 @@ class KeyTable:
     def _add(self, key: bytes) -> int:
         data = np.frombuffer(key, np.uint8)
         while True:
-            number = number_of(data, 0, len(data), self.slots, self.hashes, self.starts, self.arena, self.count)
+            number = number_of(
+                data, 0, len(data), self.slots, self.hashes, self.starts, self.arena, self.count
+            )
             if number >= 0:
                 return int(number)
             self.grow(len(data))
@@ -184,7 +186,9 @@ def uuid_texts(ids: np.ndarray) -> pa.Array:
     padded[:, :16] = ids
     texts = np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8).reshape(len(ids), 24)[:, :22]
     offsets = np.arange(len(ids) + 1, dtype=np.int32) * 22
-    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(texts)))
+    return pa.StringArray.from_buffers(
+        len(ids), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(texts))
+    )
 
 
 def _extended(array: np.ndarray, size: int) -> np.ndarray:
@@ -259,14 +263,18 @@ def prefetch_key_bytes(value, slots, starts, arena):
 
 
 @inlined
-def number_of_hashed(value, data, at, size, slots, hashes, starts, arena, count):
+def number_of_hashed(value, data, place, size, slots, hashes, starts, arena, count):
     """Like `number_of`, for a precomputed hash."""
     mask = len(slots) - 1
     slot = np.int64(value & np.uint64(mask))
     while slots[slot] >= 0:
         number = slots[slot]
         start = starts[number]
-        if hashes[number] == value and starts[number + 1] - start == size and _same(arena, start, data, at, size):
+        if (
+            hashes[number] == value
+            and starts[number + 1] - start == size
+            and _same(arena, start, data, place, size)
+        ):
             return np.int64(number)
         slot = (slot + 1) & mask
     number = count[0]
@@ -274,7 +282,7 @@ def number_of_hashed(value, data, at, size, slots, hashes, starts, arena, count)
         return np.int64(-1)
     start = starts[number]
     for byte in range(size):
-        arena[start + byte] = data[at + byte]
+        arena[start + byte] = data[place + byte]
     hashes[number] = value
     starts[number + 1] = start + size
     slots[slot] = np.int32(number)
@@ -309,7 +317,9 @@ def _split(arena, starts, count, offsets, groups, ids, partitions):
 
 
 def key_hashes(table: KeyTable) -> np.ndarray:
-    """|hash("group:topicId:partition")| of each share-partition; modulo the partition count, its state partition.
+    """|hash("group:topicId:partition")| of each share-partition.
+
+    This number modulo the partition count is its state partition.
 
     Returns:
         int64, row n for number n.
@@ -336,7 +346,9 @@ def _java_hashes(arena, starts, hashes, alphabet):
             bit_count += 8
             while bit_count >= 6:
                 bit_count -= 6
-                value = value * np.uint32(31) + np.uint32(alphabet[(bits >> np.uint32(bit_count)) & np.uint32(63)])
+                value = value * np.uint32(31) + np.uint32(
+                    alphabet[(bits >> np.uint32(bit_count)) & np.uint32(63)]
+                )
         # 128 bits are 21 characters of 6 bits and one of 2.
         value = value * np.uint32(31) + np.uint32(alphabet[(bits << np.uint32(4)) & np.uint32(63)])
         value = value * np.uint32(31) + np.uint32(58)

@@ -1,6 +1,9 @@
-"""Decodes records of `__share_group_state` into columns, with compiled kernels; both layouts are numbered version 0.
+"""Decodes records of `__share_group_state` into columns, with compiled kernels.
 
-`schemas/records/share_*.yaml` declare the layouts; tests compare this reader with the generic one of `kafka.codec`.
+Both layouts are numbered version 0.
+
+`schemas/records/share_*.yaml` declare the layouts; tests compare this reader with the generic one of
+`kafka.codec`.
 """
 
 from collections.abc import Mapping
@@ -112,7 +115,8 @@ class StateRecords:
         faults: all Fault bits that occur in the rows, possibly more.
         layouts: all layouts that occur, possibly more; bit n for Layout n.
         numbers: int32, the field `key` of each row; None if only the rows have it.
-        last_snapshot_record: offset of the last readable snapshot or tombstone, -1 for none; valid with `numbers`.
+        last_snapshot_record: offset of the last readable snapshot or tombstone, -1 for none; valid with
+            `numbers`.
     """
 
     rows: np.ndarray
@@ -145,8 +149,8 @@ def decode_state_records(
 ) -> StateRecords:
     """Decode the records of a chunk.
 
-    A value is read in the layout of 4.1 and later if that consumes it exactly; otherwise in the layout of 4.0 if that
-    does; otherwise in the later layout, with trailing bytes ignored as Kafka does.
+    A value is read in the layout of 4.1 and later if that consumes it exactly; otherwise in the layout of 4.0
+    if that does; otherwise in the later layout, with trailing bytes ignored as Kafka does.
 
     Args:
         data: uint8 bytes of the chunk.
@@ -155,7 +159,10 @@ def decode_state_records(
         buffer: where to append the rows; default: a new buffer.
     Source: Kafka ShareCoordinatorRecordSerde, ShareSnapshotKey/Value, ShareUpdateKey/Value.
     """
-    buffer, done, faults, layouts = buffer or _new_buffer(), 0, 0, 0
+    buffer = buffer or _new_buffer()
+    done = 0
+    faults = 0
+    layouts = 0
     rows, batches = buffer.extend(len(records), _bytes_of_values(records) // _MIN_BATCH_SIZE)
     total, numbers = buffer.batch_count, buffer.keys[buffer.row_count - len(records) :]
     block = np.empty(_BLOCK, np.int32), np.empty(_BLOCK, np.uint64)
@@ -199,14 +206,34 @@ def _bytes_of_values(records):
 
 @kernel
 def _decode(
-    data, records, done, total, rows, keys, batches, blank, slots, hashes, starts, arena, count, numbers, hashed
+    data,
+    records,
+    done,
+    total,
+    rows,
+    keys,
+    batches,
+    blank,
+    slots,
+    hashes,
+    starts,
+    arena,
+    count,
+    numbers,
+    hashed,
 ):
-    faults, layouts, last_snapshot_record = np.int64(0), np.int64(0), np.int64(-1)
+    faults = np.int64(0)
+    layouts = np.int64(0)
+    last_snapshot_record = np.int64(-1)
     while done < len(records):
         end = min(done + _BLOCK, len(records))
-        numbered = _number_keys(data, records, done, end, numbers, hashed, slots, hashes, starts, arena, count)
+        numbered = _number_keys(
+            data, records, done, end, numbers, hashed, slots, hashes, starts, arena, count
+        )
         for number in range(np.uint64(done), np.uint64(numbered)):
-            record, row, key = records[number], rows[number], numbers[number - np.uint64(done)]
+            record = records[number]
+            row = rows[number]
+            key = numbers[number - np.uint64(done)]
             keys[number] = key
             copy_rows(blank, 0, rows, number, 1)
             total, fault = _decode_one(data, record, row, key, batches, total)
@@ -251,7 +278,10 @@ def _number_keys(data, records, begin, end, numbers, hashed, slots, hashes, star
 
 @inlined
 def _key_name_size(data, at, size):
-    """Bytes of group, topic id and partition behind the type of a key; -1 if it is not a share-partition key."""
+    """Bytes of group, topic id and partition behind the type of a key.
+
+    -1 if it is not a share-partition key.
+    """
     if size < 4 or not 0 <= int16_at(data, at) <= 1:
         return np.int64(-1)
     group = np.int64(int16_at(data, at + 2))
@@ -265,18 +295,18 @@ def _decode_one(data, record, row, key, batches, total):
     row.timestamp = record.timestamp
     row.batch = record.batch
     row.key = key
-    at, size = record.key_at, np.int64(record.key_size)
+    position, size = record.key_at, np.int64(record.key_size)
     if size < 2:
         return total, np.int64(Fault.KEY_MALFORMED)
-    row.type = int16_at(data, at)
+    row.type = int16_at(data, position)
     if row.type != 0 and row.type != 1:
         return total, np.int64(Fault.UNKNOWN_TYPE)
     if key < 0:
         return total, np.int64(Fault.KEY_MALFORMED)
-    fault = np.int64(Fault.KEY_TRAILING if size > 24 + np.int64(int16_at(data, at + 2)) else 0)
+    fault = np.int64(Fault.KEY_TRAILING if size > 24 + np.int64(int16_at(data, position + 2)) else 0)
     snapshot = row.type == 0
     row.kind = np.int8(Kind.SNAPSHOT if snapshot else Kind.UPDATE)
-    at, size = record.value_at, np.int64(record.value_size)
+    position, size = record.value_at, np.int64(record.value_size)
     if size < 0 and snapshot:
         row.kind = Kind.TOMBSTONE
     elif size < 0:
@@ -284,11 +314,11 @@ def _decode_one(data, record, row, key, batches, total):
     elif size < 2:
         fault |= Fault.VALUE_MALFORMED
     else:
-        row.value_version = int16_at(data, at)
+        row.value_version = int16_at(data, position)
         if row.value_version != 0:
             fault |= Fault.VALUE_VERSION
         else:
-            fault |= _read_value(data, at + 2, at + size, snapshot, row, batches, total)
+            fault |= _read_value(data, position + 2, position + size, snapshot, row, batches, total)
             if not fault & Fault.VALUE_MALFORMED:
                 row.batches = total
                 total += row.batch_count
@@ -296,7 +326,7 @@ def _decode_one(data, record, row, key, batches, total):
 
 
 @inlined
-def _read_value(data, at, end, snapshot, row, batches, filled):
+def _read_value(data, position, end, snapshot, row, batches, filled):
     """Read one value into its row and its batches into batches[filled:]; returns the fault bits."""
     attempt, is_readable = 0, True
     while True:
@@ -304,7 +334,7 @@ def _read_value(data, at, end, snapshot, row, batches, filled):
         layout = Layout.EARLY if attempt == 1 else Layout.CURRENT
         size = (36 if snapshot else 16) if layout == Layout.CURRENT else (18 if snapshot else 14)
         after, count, max_offset, complete, fault = _read_batches(
-            data, at + size, end, layout == Layout.CURRENT, batches, filled
+            data, position + size, end, layout == Layout.CURRENT, batches, filled
         )
         if after == end:
             break
@@ -317,21 +347,21 @@ def _read_value(data, at, end, snapshot, row, batches, filled):
             break
         attempt += 1
     if layout == Layout.CURRENT:
-        row.snapshot_epoch = int32_at(data, at)
-        at += 4
+        row.snapshot_epoch = int32_at(data, position)
+        position += 4
     else:
-        row.snapshot_epoch = np.int32(np.uint16(int16_at(data, at)))
-        at += 2
+        row.snapshot_epoch = np.int32(np.uint16(int16_at(data, position)))
+        position += 2
     if snapshot:
-        row.state_epoch = int32_at(data, at)
-        at += 4
-    row.leader_epoch = int32_at(data, at)
-    row.start_offset = int64_at(data, at + 4)
-    at += 12
+        row.state_epoch = int32_at(data, position)
+        position += 4
+    row.leader_epoch = int32_at(data, position)
+    row.start_offset = int64_at(data, position + 4)
+    position += 12
     if snapshot and layout == Layout.CURRENT:
-        row.create_time = int64_at(data, at)
-        row.write_time = int64_at(data, at + 8)
-        at += 16
+        row.create_time = int64_at(data, position)
+        row.write_time = int64_at(data, position + 8)
+        position += 16
     row.layout = np.int8(layout)
     row.batch_count = np.int32(count)
     row.delivery_complete_count = complete
@@ -340,70 +370,75 @@ def _read_value(data, at, end, snapshot, row, batches, filled):
 
 
 @inlined
-def _read_batches(data, at, end, counts, batches, filled):
-    """Read the state batches and the tags that begin at `at`.
+def _read_batches(data, position, end, counts, batches, filled):
+    """Read the state batches and the tags that begin at `position`.
 
     Args:
         counts: whether tag 0 is the delivery complete count.
         batches: STATE_BATCH rows, enough for all values of the chunk.
         filled: how many of them are in use.
     Returns:
-        (position after them or -1, number of batches, greatest last offset, delivery complete count, fault bits).
+        (position after them or -1, number of batches, greatest last offset, delivery complete count, fault
+        bits).
     """
-    fault, complete, max_offset = np.int64(0), np.int32(-1), np.int64(-1)
-    count, at = uvarint(data, at, end) if at < end else (np.int64(0), np.int64(-1))
+    fault = np.int64(0)
+    complete = np.int32(-1)
+    max_offset = np.int64(-1)
+    count, position = uvarint(data, position, end) if position < end else (np.int64(0), np.int64(-1))
     count -= 1
-    if at < 0 or count < 0 or count * _MIN_BATCH_SIZE > end - at:
+    if position < 0 or count < 0 or count * _MIN_BATCH_SIZE > end - position:
         return np.int64(-1), np.int64(0), max_offset, complete, fault
     if count > _MAX_BATCHES:
         fault |= Fault.OVER_LIMIT
     for number in range(np.uint64(filled), np.uint64(filled + count)):
-        if end - at < _MIN_BATCH_SIZE:
+        if end - position < _MIN_BATCH_SIZE:
             return np.int64(-1), np.int64(0), max_offset, complete, fault
-        batch, first, last = batches[number], int64_at(data, at), int64_at(data, at + 8)
+        batch = batches[number]
+        first = int64_at(data, position)
+        last = int64_at(data, position + 8)
         batch.first, batch.last = first, last
-        batch.state = np.int8(byte_at(data, at + 16))
-        batch.count = int16_at(data, at + 17)
+        batch.state = np.int8(byte_at(data, position + 16))
+        batch.count = int16_at(data, position + 17)
         if first > last or last == LARGEST_OFFSET:
             fault |= Fault.INVERTED_RANGE
         max_offset = max(max_offset, last)
-        if byte_at(data, at + 19) == 0:
-            at += _MIN_BATCH_SIZE
+        if byte_at(data, position + 19) == 0:
+            position += _MIN_BATCH_SIZE
             continue
-        tags, at = uvarint(data, at + 19, end)
-        if at < 0:
+        tags, position = uvarint(data, position + 19, end)
+        if position < 0:
             return np.int64(-1), np.int64(0), max_offset, complete, fault
         if tags > _MAX_TAGS:
             fault |= Fault.OVER_LIMIT
         for _tag in range(tags):
-            at = _after_unknown_tag(data, at, end)
-            if at < 0:
+            position = _after_unknown_tag(data, position, end)
+            if position < 0:
                 return np.int64(-1), np.int64(0), max_offset, complete, fault
         fault |= Fault.UNKNOWN_TAG
-    tags, at = uvarint(data, at, end)
-    if at < 0:
+    tags, position = uvarint(data, position, end)
+    if position < 0:
         return np.int64(-1), np.int64(0), max_offset, complete, fault
     if tags > _MAX_TAGS:
         fault |= Fault.OVER_LIMIT
     for _ in range(tags):
-        tag, after_tag = uvarint(data, at, end)
+        tag, after_tag = uvarint(data, position, end)
         if after_tag < 0:
             return np.int64(-1), np.int64(0), max_offset, complete, fault
         if tag != 0 or not counts:
             fault |= Fault.UNKNOWN_TAG
-            at = _after_unknown_tag(data, at, end)
+            position = _after_unknown_tag(data, position, end)
         else:
             # Kafka ignores the size, reads an int32 and continues after it.
-            size, at = uvarint(data, after_tag, end)
-            if at < 0 or end - at < 4:
+            size, position = uvarint(data, after_tag, end)
+            if position < 0 or end - position < 4:
                 return np.int64(-1), np.int64(0), max_offset, complete, fault
             if size != 4:
                 fault |= Fault.TAG_SIZE
-            complete = int32_at(data, at)
-            at += 4
-        if at < 0:
+            complete = int32_at(data, position)
+            position += 4
+        if position < 0:
             return np.int64(-1), np.int64(0), max_offset, complete, fault
-    return at, count, max_offset, complete, fault
+    return position, count, max_offset, complete, fault
 
 
 @kernel

@@ -1,7 +1,7 @@
 """Encodes records that Kafka's tools print as JSON back into the bytes that they were printed from.
 
-Covers `__share_group_state` (`encode_state_record`) and `__consumer_offsets` (`encode_group_record`). What the tools do
-not print is lost: tagged fields that they do not know, and trailing bytes.
+Covers `__share_group_state` (`encode_state_record`) and `__consumer_offsets` (`encode_group_record`). What
+the tools do not print is lost: tagged fields that they do not know, and trailing bytes.
 """
 
 import base64
@@ -27,11 +27,15 @@ _HEADS = {
         struct.Struct(">hiiiqqq"),
         ("snapshotEpoch", "stateEpoch", "leaderEpoch", "startOffset", "createTimestamp", "writeTimestamp"),
     ),
-    (_SNAPSHOT, True): (struct.Struct(">hHiiq"), ("snapshotEpoch", "stateEpoch", "leaderEpoch", "startOffset")),
+    (_SNAPSHOT, True): (
+        struct.Struct(">hHiiq"),
+        ("snapshotEpoch", "stateEpoch", "leaderEpoch", "startOffset"),
+    ),
     (_UPDATE, False): (struct.Struct(">hiiq"), ("snapshotEpoch", "leaderEpoch", "startOffset")),
     (_UPDATE, True): (struct.Struct(">hHiq"), ("snapshotEpoch", "leaderEpoch", "startOffset")),
 }
-"""(record type, whether in the layout of 4.0) -> struct and names of the fields in front of the state batches."""
+"""(record type, whether in the layout of 4.0) -> struct and names of the fields in front of the state
+batches."""
 
 _BATCH = struct.Struct(">qqbhb")
 _BATCH_FIELDS = ("firstOffset", "lastOffset", "deliveryState", "deliveryCount")
@@ -50,7 +54,8 @@ def encode_state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
 
     Args:
         key: object with `type` (`version` in output of the console consumer of 4.0) and `data`.
-        value: object with `version` (`type` in output of kafka-dump-log of 4.0) and `data`; None for a tombstone.
+        value: object with `version` (`type` in output of kafka-dump-log of 4.0) and `data`; None for a
+            tombstone.
     Raises:
         TextRecordError: if a field is missing or invalid.
     Source: Kafka ShareSnapshotKey, ShareSnapshotValue, ShareUpdateValue and their JSON converters.
@@ -67,7 +72,9 @@ def encode_state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
     if _number(value, ("version", "type"), "the value") != 0:
         raise TextRecordError("the value is not of version 0")
     # The tools of 4.0 print only the layout of 4.0.
-    return encoded_key, _state_value(kind, _data(value, "the value"), early="version" in key or "version" not in value)
+    return encoded_key, _state_value(
+        kind, _data(value, "the value"), early="version" in key or "version" not in value
+    )
 
 
 @lru_cache(maxsize=1 << 16)
@@ -131,12 +138,17 @@ class RecordAccumulator:
     def flush(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes and RECORD rows so far, and start again."""
         data, records = np.frombuffer(bytearray().join(self._parts), np.uint8), np.array(self._rows, RECORD)
-        self._parts, self._rows, self.size = [], [], 0
+        self._parts = []
+        self._rows = []
+        self.size = 0
         return data, records
 
 
 _INT16 = re.compile(r"-?\d{1,5}")
-_MEMBER_DATA = {"subscription": "consumer_protocol_subscription", "assignment": "consumer_protocol_assignment"}
+_MEMBER_DATA = {
+    "subscription": "consumer_protocol_subscription",
+    "assignment": "consumer_protocol_assignment",
+}
 
 
 def encode_group_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:

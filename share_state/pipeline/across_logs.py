@@ -61,7 +61,9 @@ EXTENDED = (
 )
 """Note on logs that were read beyond the planned end."""
 
-_EXTENDED_AS_OF = "; the state as of the given point lacks share-partitions of which only later records are left"
+_EXTENDED_AS_OF = (
+    "; the state as of the given point lacks share-partitions of which only later records are left"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,12 @@ class GroupSide:
         """The tables of share groups, and those of claims that have rows."""
         written = {name: getattr(self.folded, name) for name in GROUP_TABLES}
         groups = written[GROUP_TABLES[0]]
-        configs = [[asdict(one) for one in self.configs.effective(group)] for group in groups["group_id"].to_pylist()]
-        written[GROUP_TABLES[0]] = set_column(groups, "configs", pa.array(configs, groups.schema.field("configs").type))
+        configs = [
+            [asdict(one) for one in self.configs.effective(group)] for group in groups["group_id"].to_pylist()
+        ]
+        written[GROUP_TABLES[0]] = set_column(
+            groups, "configs", pa.array(configs, groups.schema.field("configs").type)
+        )
         claims = {name: getattr(self.sticky, name) for name in CLAIM_TABLES}
         return written | {name: table for name, table in claims.items() if len(table)}
 
@@ -94,8 +100,8 @@ class GroupSide:
     ) -> pa.Table:
         """The findings of every rule over groups.
 
-        If the state side ends at as-of offsets, or later than planned, its time differs from that of the groups: then
-        only the rules over groups alone apply.
+        If the state side ends at as-of offsets, or later than planned, its time differs from that of the
+        groups: then only the rules over groups alone apply.
 
         Args:
             states: live share-partitions, at least STATE_COLUMNS of rules/group_context.py.
@@ -128,7 +134,9 @@ class GroupSide:
 def settle_tables(
     side: GroupSide | None, plan: FoldPlan, rows: pa.Table, tables: Mapping[str, pa.Table]
 ) -> dict[str, pa.Table]:
-    """Apply the rules that need the states of all logs; keep one state of a split key, or mark all as suspect.
+    """Apply the rules that need the states of all logs.
+
+    Keep one state of a split key, or mark all as suspect.
 
     Args:
         side, plan: as for `judge_states`.
@@ -142,7 +150,9 @@ def settle_tables(
     tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
     found = [*found, judge_cluster(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
-    settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
+    settled = {
+        name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed
+    }
     of_groups = side.tables() if side else {}
     return {**tables, **settled, FINDINGS: pa.concat_tables([tables[FINDINGS], *found]), **of_groups}
 
@@ -187,7 +197,10 @@ def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Tabl
 
 
 def _settle(split: pa.Table, rows: pa.Table) -> pa.Table:
-    """Rows, with the column LOG, without states whose key belongs to another log; others may become suspect."""
+    """Rows, with the column LOG, without states whose key belongs to another log.
+
+    Others may become suspect.
+    """
     keys, misplaced = key_texts(rows, LOG), split.filter(pc.field("owner") != pc.field("state_partition"))
     if "suspect" in rows.schema.names:
         ambiguous = key_texts(split.filter(pc.field("owner").is_null()), LOG).combine_chunks()
@@ -315,21 +328,21 @@ def judge_across_logs(
 ) -> tuple[RunResult, DriverRows]:
     """Apply the rules that need several logs: keys with state in several logs, groups and dead letters against state.
 
-    If the number of state partitions is known, only the state of the one that such a key hashes to stays in the tables;
-    else all of them are suspect.
+    If the number of state partitions is known, only the state of the one that such a key hashes to stays in
+    the tables; else all of them are suspect.
 
     Args:
         side: groups and dead letters.
         plan: what was folded; an audit's holds only what is new in the state logs.
         result: the result of the tasks.
-        sink: the sink; with a group side, or if a log holds keys of another, the driver reads a few columns of every
-            share-partition.
+        sink: the sink; with a group side, or if a log holds keys of another, the driver reads a few columns
+            of every share-partition.
         now_ms: the time up to which ages are measured.
     Returns:
         The result with these findings counted, and a run_id of all sides; the rows of the driver.
     """
     result = replace(result, notes=(*result.notes, *extent_notes(plan, result.progress)))
-    result, found = _settle_across_logs(side.groups, plan, result, sink, now_ms)
+    result, findings = _settle_across_logs(side.groups, plan, result, sink, now_ms)
     extended = extended_logs(plan, result.progress)
     if extended:
         windows = [plan.window, *plan.windows.values()]
@@ -338,12 +351,13 @@ def judge_across_logs(
         result = replace(result, notes=(*result.notes, note))
     of_cluster = judge_cluster(plan)
     if len(of_cluster):
-        found = [*found, of_cluster]
+        findings = [*findings, of_cluster]
         result = result.with_driver_rows([of_cluster], {})
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
-        return result, DriverRows(found, tables)
-    # The end offsets of a live cluster's state logs were fetched before; segments that are read in place may grow.
+        return result, DriverRows(findings, tables)
+    # The end offsets of a live cluster's state logs were fetched before; segments that are read in place may
+    # grow.
     forms = {None if log.source is None else log.source.form for log in plan.logs}
     is_live = side.letters.read.is_live and forms == {KAFKA_FORM}
     copied_last = (plan.dead_letters_copied_last or is_live) and not extended
@@ -362,7 +376,7 @@ def judge_across_logs(
     )
     result = result.with_driver_rows([judged.findings], judged.tables)
     result = replace(result, notes=(*result.notes, *judged.notes))
-    return result, DriverRows([*found, judged.findings], tables | judged.tables)
+    return result, DriverRows([*findings, judged.findings], tables | judged.tables)
 
 
 def judge_cluster(plan: FoldPlan) -> pa.Table:
@@ -372,13 +386,17 @@ def judge_cluster(plan: FoldPlan) -> pa.Table:
     has_state = any(log.topic == STATE_TOPIC for log in plan.logs)
     cluster = AuditedCluster(plan.fact_conflicts, plan.cluster, has_state)
     unusable = plan.cluster.unusable_dead_letters if plan.cluster else {}
-    letters = AuditedDeadLetters(table_schema(LETTERS).empty_table(), table_schema(LOST).empty_table(), unusable)
+    letters = AuditedDeadLetters(
+        table_schema(LETTERS).empty_table(), table_schema(LOST).empty_table(), unusable
+    )
     of_settings = findings(Scope.CLUSTER_FACTS, cluster, plan.severities)
     return pa.concat_tables([of_settings, findings(Scope.DEAD_LETTERS, letters, plan.severities)])
 
 
 def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> pa.Table:
-    """The findings about the age of an audited export; none for a live cluster, or if the newest time is unknown.
+    """The findings about the age of an audited export.
+
+    None for a live cluster, or if the newest time is unknown.
 
     Args:
         plan: what is audited.
@@ -388,7 +406,9 @@ def judge_export_age(plan: FoldPlan, newest_ms: int | None, audited_ms: int) -> 
     forms = {None if log.source is None else log.source.form for log in plan.logs}
     if plan.judging == JUDGE_NONE or not newest_ms or forms == {KAFKA_FORM}:
         return table_schema("findings").empty_table()
-    return findings(Scope.EXPORT, ExportAge(newest_ms, audited_ms, plan.options.limits.export_age), plan.severities)
+    return findings(
+        Scope.EXPORT, ExportAge(newest_ms, audited_ms, plan.options.limits.export_age), plan.severities
+    )
 
 
 def _settle_across_logs(
@@ -397,19 +417,23 @@ def _settle_across_logs(
     """Judge keys with state in several logs, and the group side; as `judge_across_logs`."""
     modulus = result.key_modulus
     if side is None and not _is_mixed(plan, modulus):
-        found = judge_coverage(plan, modulus, result.share_partitions)
-        return (result.with_driver_rows(found), found) if found else (result, [])
+        findings = judge_coverage(plan, modulus, result.share_partitions)
+        return (result.with_driver_rows(findings), findings) if findings else (result, [])
     extended = extended_logs(plan, result.progress)
-    split, found = judge_states(side, plan, sink.read(STATE, [LOG, *STATE_COLUMNS]), modulus, now_ms, extended)
+    split, findings = judge_states(
+        side, plan, sink.read(STATE, [LOG, *STATE_COLUMNS]), modulus, now_ms, extended
+    )
     result = replace(result, cutoff=settle_cutoffs(plan, result.cutoff, modulus))
     for table in (STATE, IN_FLIGHT, TIMELINE) if len(split) else ():
         sink.settle(table, {*split[LOG].to_pylist()}, partial(_settle, split))
-    counted = result.with_driver_rows(found, side.tables() if side else None)
+    counted = result.with_driver_rows(findings, side.tables() if side else None)
     misplaced = key_texts(split.filter(pc.field("owner") != pc.field("state_partition")), "state_partition")
     settled = replace(
-        counted, share_partitions=result.share_partitions - len(misplaced), misplaced=tuple(misplaced.to_pylist())
+        counted,
+        share_partitions=result.share_partitions - len(misplaced),
+        misplaced=tuple(misplaced.to_pylist()),
     )
-    return settled, found
+    return settled, findings
 
 
 def _is_mixed(plan: FoldPlan, modulus: int) -> bool:
@@ -418,7 +442,8 @@ def _is_mixed(plan: FoldPlan, modulus: int) -> bool:
     known, count = [number for number in numbers if number is not None], plan.state_partitions
     if len(numbers) > max(1, len(known)):
         return True
-    # Some key is misplaced with the known number of state partitions or, if it is unknown, with every possible one.
+    # Some key is misplaced with the known number of state partitions or, if it is unknown, with every
+    # possible one.
     return modulus % count > 0 if count else 0 < modulus <= max(known, default=0)
 
 

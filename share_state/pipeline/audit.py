@@ -26,7 +26,13 @@ from share_state.fold.history import (
     without_misplaced,
 )
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
-from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age, read_driver_side
+from share_state.pipeline.across_logs import (
+    DriverSide,
+    extended_logs,
+    judge_across_logs,
+    judge_export_age,
+    read_driver_side,
+)
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.facts import without_origins
 from share_state.pipeline.oldest_records import judge_oldest_records
@@ -75,15 +81,16 @@ def run_audit(
 ) -> RunResult:
     """Read what is new since the last audit of a warehouse, and write its tables.
 
-    Everything is computed from the table versions that the last audit committed, and the row of `runs` is written last,
-    so neither readers nor the next audit see anything of a run that is killed.
+    Everything is computed from the table versions that the last audit committed, and the row of `runs` is
+    written last, so neither readers nor the next audit see anything of a run that is killed.
 
     Args:
         open_executor: opens the executor for what is left to read; not called if nothing is new.
         plan: the log partitions as they are found now, and how to fold them.
         warehouse: folder of the tables; the caller holds its lock.
         inputs: as given, for the `runs` row.
-        options: the other settings that shape the result, for the `runs` row; a change makes it judge everything again.
+        options: the other settings that shape the result, for the `runs` row; a change makes it judge
+            everything again.
         history_days: days that rows of `runs`, `share_partition_history` and settled findings are kept.
         replaced_files_days: days that files of replaced rows are kept.
         by_wall_clock: measure durations up to the time of this audit instead of the last record of each log.
@@ -94,11 +101,10 @@ def run_audit(
         InputError: if the input holds no valid batch, or `afresh` names a log partition that is not in it.
         WarehouseError: if another table is in the way, or the warehouse is of another cluster.
     """
-    progress, started, fingerprint = progress or Progress(), datetime.now(UTC), {**(options or {}), **plan.facts}
-    # The options do not hold the limits that were read from a live cluster.
+    progress = progress or Progress()
+    started = datetime.now(UTC)
+    fingerprint = {**(options or {}), **plan.facts, **_limits_of_groups(plan)}
     clock = int(started.timestamp() * 1000)
-    own = ((group, limits.items()) for group, limits in plan.options.limits.groups.items())
-    fingerprint |= {f"limits.groups.{group}.{name}": str(value) for group, named in own for name, value in named}
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.
     tables = Warehouse(warehouse)
     lost = tables.repair_history()
@@ -109,62 +115,47 @@ def run_audit(
         notes += lost
         fingerprint |= _digests(plan, last)
         notes = [*notes, *_notes_since(plan, last, fingerprint)]
-    is_same = not by_wall_clock and is_unchanged(plan)
-    if last is not None and is_same and _has_same_options(last, fingerprint, notes) and _is_as_old(plan, last, clock):
+    may_be_same = last is not None and not by_wall_clock and is_unchanged(plan)
+    if last and may_be_same and _has_same_options(last, fingerprint, notes) and _is_as_old(plan, last, clock):
         result = _nothing_new(last, notes)
-        with progress("commit"), tables:
-            tables.versions |= last.tables.versions
-            tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None))
-            tables.compact_runs()
+        row = run_row(result, COMMAND, inputs, fingerprint, started, cluster or None)
+        with progress("commit"):
+            _commit_unchanged(tables, last, row)
         return result
     if last is not None:
         plan, changed = without_changed(plan, last)
         notes += changed
-    kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
+    earliest = started - timedelta(days=history_days)
+    kept, expired = last.runs_since(earliest) if last else (set[str](), set[str]())
     with progress("read the groups"):
         side, plan = read_driver_side(plan, last and last.tables, int(fingerprint.get(_NOTED_FROM, 0)))
     plan = plan.with_options(judged_at=clock) if by_wall_clock else plan
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
-        previous = {"last_audit": last.tables.run["run_id"]} if last else {}
+        options_of_run = fingerprint | ({"last_audit": last.tables.run["run_id"]} if last else {})
         with progress("read and fold"):
             folded = sink.fold(plan, _WRITTEN, (FINDINGS, HISTORY_TABLE, *side.staged))
-            options_of_run = fingerprint | previous
             result = summarize(folded, inputs, options_of_run, newest_of_others=side.newest_time)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, rows = judge_across_logs(side, plan, result, sink, now)
-        pruning = judge_pruning(
-            executor, plan, result, last_audit=last and last.tables, now_ms=clock if by_wall_clock else None
-        )
         with progress("read the times of the oldest unfinished records"):
             oldest = judge_oldest_records(plan, sink, now)
         result = replace(result, notes=(*result.notes, *oldest.notes))
-        judged = (judge_export_age(plan, result.log_time, clock), pruning, oldest.findings)
-        added = [table for table in judged if len(table)]
+        audits = {"last_audit": last and last.tables, "now_ms": clock if by_wall_clock else None}
+        pruning = judge_pruning(executor, plan, result, **audits)
+        added = _findings_of_input(plan, result, clock, pruning, oldest.findings)
         result = result.with_driver_rows(added) if added else result
-        _LOG.info("read %s of %s", pluralize(result.records, "new record"), pluralize(len(plan.logs), "log partition"))
+        records, logs = pluralize(result.records, "new record"), pluralize(len(plan.logs), "log partition")
+        _LOG.info("read %s of %s", records, logs)
         outcomes = add_group_outcomes(_outcomes_before(last), _read_outcomes(sink, result))
         with progress("write findings and history"):
             finish_findings(sink, result, [*rows.findings, *added])
             sink.add(FINDINGS, _settled(plan, last, kept))
-            finish = partial(
-                add_verdicts,
-                time=now,
-                run_id=result.run_id,
-                limits=plan.options.limits,
-                misplaced=result.misplaced,
-                empty_groups=side.empty_groups(extended_logs(plan, result.progress)),
-                record_times=oldest.times,
-            )
-            sink.finish(HISTORY_TABLE, finish)
+            about_run = _about_run(side, plan, result, now) | {"record_times": oldest.times}
+            sink.finish(HISTORY_TABLE, partial(add_verdicts, limits=plan.options.limits, **about_run))
         with progress("commit"):
-            made = {
-                "cutoff": result.cutoff,
-                "carried_logs": carried_logs(result, plan),
-                GROUP_OUTCOMES: outcomes,
-                **rows.tables,
-            }
-            replace_tables(sink, (FINDINGS, *_WRITTEN), made)
+            made = {"cutoff": result.cutoff, "carried_logs": carried_logs(result, plan), **rows.tables}
+            replace_tables(sink, (FINDINGS, *_WRITTEN), {**made, GROUP_OUTCOMES: outcomes})
             sink.append(HISTORY_TABLE, tables.run_ids(HISTORY_TABLE) - kept | {result.run_id})
             sink.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
             _LOG.info("wrote %s tables", len(tables.versions))
@@ -172,12 +163,45 @@ def run_audit(
     return result
 
 
+def _commit_unchanged(tables: Warehouse, last: LastRun, row: Mapping[str, Any]) -> None:
+    """Commit a run that changes no table but `runs`."""
+    with tables:
+        tables.versions |= last.tables.versions
+        tables.commit_run(row)
+        tables.compact_runs()
+
+
+def _findings_of_input(plan: FoldPlan, result: RunResult, clock: int, *others: pa.Table) -> list[pa.Table]:
+    """Tables of findings that are not empty: those about the age of the export, and others."""
+    return [table for table in (judge_export_age(plan, result.log_time, clock), *others) if len(table)]
+
+
+def _about_run(side: DriverSide, plan: FoldPlan, result: RunResult, now: int) -> dict[str, Any]:
+    """What `add_verdicts` takes of a run."""
+    empty_groups = side.empty_groups(extended_logs(plan, result.progress))
+    return {"time": now, "run_id": result.run_id, "misplaced": result.misplaced, "empty_groups": empty_groups}
+
+
 def _cluster_of(warehouse: str, last: LastRun | None, cluster: str) -> str:
-    """The name of the cluster of a warehouse, "" for none; the warehouse keeps the first one that it is given."""
+    """The name of the cluster of a warehouse, "" for none.
+
+    The warehouse keeps the first one that it is given.
+    """
     known = last and last.cluster
     if known and cluster and known != cluster:
-        raise WarehouseError(f"{warehouse}: holds cluster {known}, not {cluster}; give each cluster its own warehouse")
+        raise WarehouseError(
+            f"{warehouse}: holds cluster {known}, not {cluster}; give each cluster its own warehouse"
+        )
     return cluster or known or ""
+
+
+def _limits_of_groups(plan: FoldPlan) -> dict[str, str]:
+    """The limits of groups, as options of a run: the options do not hold those that were read from a cluster."""
+    return {
+        f"limits.groups.{group}.{name}": str(value)
+        for group, limits in plan.options.limits.groups.items()
+        for name, value in limits.items()
+    }
 
 
 def _digests(plan: FoldPlan, last: LastRun | None) -> dict[str, str]:
@@ -215,7 +239,10 @@ def _read_outcomes(sink: Sink, result: RunResult) -> pa.Table:
 
 
 def _outcomes_before(last: LastRun | None) -> pa.Table:
-    """The table `group_outcomes` of the last audit; if it is lost or from before the table, the sums of its history."""
+    """The table `group_outcomes` of the last audit.
+
+    If it is lost or from before the table, the sums of its history.
+    """
     totals = table_schema(GROUP_OUTCOMES).empty_table()
     if last is None:
         return totals
@@ -261,12 +288,17 @@ def _settled(plan: FoldPlan, last: LastRun | None, kept: set[str]) -> Iterable[p
     """The findings of earlier audits about records that are not read again."""
     if last is None:
         return []
-    # A log that is read from its start is judged again; control records and formats other than segments always are.
+    # A log that is read from its start is judged again; control records and formats other than segments
+    # always are.
     resumed = _resumed_partitions(plan)
     if not resumed:
         return []
     stays = pc.field("state_partition").isin(sorted(number for number in resumed if number is not None))
-    stays &= pc.field("settled") & pc.field("run_id").isin(sorted(kept)) & (pc.field("dialect") == SHARE_GROUP_STATE)
+    stays &= (
+        pc.field("settled")
+        & pc.field("run_id").isin(sorted(kept))
+        & (pc.field("dialect") == SHARE_GROUP_STATE)
+    )
     off = [rule for rule, severity in plan.severities.items() if severity == OFF]
     stays &= ~pc.field("rule").isin(pa.array(off, pa.string()))
     return last.tables.batches(FINDINGS, where=stays)

@@ -54,7 +54,10 @@ def judge_letters(
     partitions: Mapping[str, int] | None = None,
     topic_of: Mapping[str, str] | None = None,
 ) -> JudgedLetters:
-    """Match dead letters with the state logs, and apply the rules over them; arguments as for `match_letters`."""
+    """Match dead letters with the state logs, and apply the rules over them.
+
+    Arguments as for `match_letters`.
+    """
     matched = match_letters(
         letters, ranges, names, known, copied_last=copied_last, partitions=partitions, topic_of=topic_of
     )
@@ -74,7 +77,8 @@ class StreamLetters:
     """The dead letters of a stream: read and matched again from time to time, while both sides grow.
 
     Attributes:
-        tables: LETTERS, LOST and RANGES as of the last match; RANGES with what was noted since then, of all groups.
+        tables: LETTERS, LOST and RANGES as of the last match; RANGES with what was noted since then, of all
+            groups.
         notes: the notes of the last match.
     """
 
@@ -92,11 +96,16 @@ class StreamLetters:
         Args:
             find: finds the dead-letter topics as they are now.
             severities, state_partitions: as in FoldPlan.
-            copied_last: as `dead_letters_copied_last` of FoldPlan; a live cluster is read after the state logs.
+            copied_last: as `dead_letters_copied_last` of FoldPlan; a live cluster is read after the state
+                logs.
             seconds: between two matches.
         """
-        self._find, self._severities, self._state_partitions = find, severities or {}, state_partitions
-        self._copied_last, self._seconds, self._due = copied_last, seconds, time.monotonic() if seconds < inf else inf
+        self._find = find
+        self._severities = severities or {}
+        self._state_partitions = state_partitions
+        self._copied_last = copied_last
+        self._seconds = seconds
+        self._due = time.monotonic() if seconds < inf else inf
         self.tables = {name: table_schema(name).empty_table() for name in (LETTERS, LOST, RANGES)}
         self.notes: tuple[str, ...] = ()
 
@@ -144,15 +153,21 @@ class StreamLetters:
 def known_times(
     complete: Mapping[int | None, tuple[int | None, int]], state_partitions: int | None
 ) -> dict[int | None, tuple[int, int]]:
-    """State partition -> the times (ms) between which its log shows every record; None for a log of unknown number.
+    """State partition -> the times (ms) between which its log shows every record.
+
+    None for a log of unknown number.
 
     A dead letter of an unknown share-partition is judged where every log is complete.
 
     Args:
-        complete: state partition -> since when every record is folded, None if some may be missing; time of the newest.
+        complete: state partition -> since when every record is folded, None if some may be missing; time of
+            the newest.
         state_partitions: number of partitions of the topic; None if unknown.
     """
-    known = {number: (NEVER, 0) if since is None else (since, newest) for number, (since, newest) in complete.items()}
+    known = {
+        number: (NEVER, 0) if since is None else (since, newest)
+        for number, (since, newest) in complete.items()
+    }
     if state_partitions is not None and len(known) == state_partitions:
         known[None] = max(one for one, _ in known.values()), min(one for _, one in known.values())
     return known
@@ -165,11 +180,16 @@ def _notes(letters: ReadLetters, matched: MatchedLetters) -> tuple[str, ...]:
         dead = pluralize(len(unnamed), "dead letter")
         notes.append(f"no match for {dead}: the ids of {names} are unknown; give topics")
     if letters.read.others:
-        notes.append(f"skipped {pluralize(letters.read.others, 'record')} without the headers of dead letters")
+        notes.append(
+            f"skipped {pluralize(letters.read.others, 'record')} without the headers of dead letters"
+        )
     for why, count in matched.unknown.items():
         offsets = pluralize(count, "archived offset")
         notes.append(f"it cannot be known whether dead letters were written for {offsets}: {why}")
     if open_count := pc.sum(matched.letters["archived"].is_null()).as_py():
-        dead, why = pluralize(open_count, "dead letter"), "the state log begins too late, has a loss, or ends too early"
+        dead, why = (
+            pluralize(open_count, "dead letter"),
+            "the state log begins too late, has a loss, or ends too early",
+        )
         notes.append(f"it cannot be known whether the offsets of {dead} were archived: {why}")
     return tuple(f"{DEAD_LETTERS_NOTE}: {note}" for note in notes)

@@ -26,7 +26,10 @@ from share_state.sources.discovery import LogPartition
 
 
 class DeltalakeSink:
-    """Tasks stage their rows below the output of the run; this process writes them to the tables with deltalake."""
+    """Tasks stage their rows below the output of the run.
+
+    This process writes them to the tables with deltalake.
+    """
 
     def __init__(self, tables: Warehouse, executor: Executor[Any]) -> None:
         """Begin; the executor's tasks stage."""
@@ -63,7 +66,10 @@ class DeltalakeSink:
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows of a table that the fold made."""
-        names, schema = [*(columns or table_schema(table).names)], pa.schema([*table_schema(table), (LOG, pa.string())])
+        names, schema = (
+            [*(columns or table_schema(table).names)],
+            pa.schema([*table_schema(table), (LOG, pa.string())]),
+        )
         schema = pa.schema([schema.field(name) for name in names])
         pieces = (
             rows.append_column(LOG, pa.repeat(file[LOG], len(rows))).select(names).cast(schema)
@@ -96,7 +102,9 @@ class DeltalakeSink:
 
     def append(self, table: str, replaced_runs: Collection[str]) -> None:
         """Begin to append to a table its rows here, and to remove those of some runs."""
-        self._commits.append(self._threads.submit(self.tables.append, table, self._rows(table), replaced_runs))
+        self._commits.append(
+            self._threads.submit(self.tables.append, table, self._rows(table), replaced_runs)
+        )
 
     def _rows(self, table: str) -> Iterator[pa.Table]:
         for file in self._staged[table]:

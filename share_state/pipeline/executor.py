@@ -20,7 +20,10 @@ Rows = TypeVar("Rows")
 
 
 class Executor(Protocol[Rows]):
-    """Runs a plan over its log partitions. Only `explain` and charts over time read one share-partition without it."""
+    """Runs a plan over its log partitions.
+
+    Only `explain` and charts over time read one share-partition without it.
+    """
 
     def map_logs(self, plan: FoldPlan, per_log: PerLog, schema: pa.Schema) -> Rows:
         """Run a function over every log partition.

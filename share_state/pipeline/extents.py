@@ -7,7 +7,14 @@ import pyarrow.compute as pc
 
 from share_state.errors import pluralize
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.result import ABSENT_NOTE, GROUPS_NOTE, START_NOTE, TAIL_NOTE, TIME_NOTE, TOPICS_NOTE
+from share_state.pipeline.result import (
+    ABSENT_NOTE,
+    GROUPS_NOTE,
+    START_NOTE,
+    TAIL_NOTE,
+    TIME_NOTE,
+    TOPICS_NOTE,
+)
 from share_state.rules.breaches import listed
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
@@ -40,7 +47,9 @@ def extent_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str
 
 
 def _start_notes(plan: FoldPlan) -> list[str]:
-    unseen = [log for log in plan.logs if log.has_offsets and not log.shows_its_start and not _was_read(plan, log)]
+    unseen = [
+        log for log in plan.logs if log.has_offsets and not log.shows_its_start and not _was_read(plan, log)
+    ]
     if not unseen:
         return []
     names = listed([log.name for log in unseen], _NAMES_NOTED)
@@ -61,9 +70,14 @@ def _was_read(plan: FoldPlan, log: LogPartition) -> bool:
 def _absent_notes(plan: FoldPlan) -> list[str]:
     """A note on each topic with control records, or beside them, of which partitions are not in the input.
 
-    The partitions are those that the input shows, and those that the topic has by what is known of the cluster.
+    The partitions are those that the input shows, and those that the topic has by what is known of the
+    cluster.
     """
-    logs = [log for log in plan.logs if log.topic != STATE_TOPIC and log.partition is not None and log.source is None]
+    logs = [
+        log
+        for log in plan.logs
+        if log.topic != STATE_TOPIC and log.partition is not None and log.source is None
+    ]
     if plan.names_logs or not logs:
         return []
     notes = list[str]()
@@ -79,7 +93,9 @@ def _absent_notes(plan: FoldPlan) -> list[str]:
         absent = sorted({*below, *recorded} - numbers)
         if absent:
             names = listed([f"{topic}-{number}" for number in absent], _NAMES_NOTED)
-            notes.append(f"{ABSENT_NOTE}{topic}: {names} are not in the input, so their states are not in the tables")
+            notes.append(
+                f"{ABSENT_NOTE}{topic}: {names} are not in the input, so their states are not in the tables"
+            )
     return notes
 
 

@@ -63,7 +63,9 @@ class TopicSource:
     removed: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_adjacent_topics(inputs: Iterable[str], logs: Iterable[LogPartition]) -> tuple[TopicSource | None, list[str]]:
+def read_adjacent_topics(
+    inputs: Iterable[str], logs: Iterable[LogPartition]
+) -> tuple[TopicSource | None, list[str]]:
     """The topics file beside the logs, and notes on files that cannot be read.
 
     Args:
@@ -186,7 +188,9 @@ class SettledLimits:
     conflicts: tuple[FactConflict, ...] = ()
 
 
-def settle_live_limits(asked: "ClusterLimits | None", limits: Limits, explicit: frozenset[str]) -> SettledLimits:
+def settle_live_limits(
+    asked: "ClusterLimits | None", limits: Limits, explicit: frozenset[str]
+) -> SettledLimits:
     """Use the limits of a live cluster where the call does not set them.
 
     Args:
@@ -199,7 +203,9 @@ def settle_live_limits(asked: "ClusterLimits | None", limits: Limits, explicit: 
     settled, own = _settle_limits(asked.of_brokers, asked.of_groups, limits, explicit)
     on_brokers = {name: ("on the brokers", key) for name, key in BROKER_LIMITS.items()}
     differing = _limit_conflicts(asked.of_brokers, limits, explicit, on_brokers)
-    origins = {f"{_OPTION}.{name}": f"{value} ({BROKER_LIMITS[name]} of the brokers)" for name, value in own.items()}
+    origins = {
+        f"{_OPTION}.{name}": f"{value} ({BROKER_LIMITS[name]} of the brokers)" for name, value in own.items()
+    }
     return SettledLimits(
         settled,
         frozenset(asked.of_brokers),
@@ -227,7 +233,9 @@ def settle_group_configs(
     return replace(
         known,
         of_call={name: getattr(limits, name) for name in limits.model_fields_set if name in GROUP_LIMITS},
-        of_call_groups={group: config.model_dump(exclude_none=True) for group, config in limits.groups.items()},
+        of_call_groups={
+            group: config.model_dump(exclude_none=True) for group, config in limits.groups.items()
+        },
     )
 
 
@@ -257,7 +265,8 @@ def _limit_conflicts(
     """Limits that the call sets to other values than the brokers have.
 
     Args:
-        origins: name of a limit -> where the value of the brokers comes from, as the end of a clause, and as a name.
+        origins: name of a limit -> where the value of the brokers comes from, as the end of a clause, and as
+            a name.
     """
     for name, value in of_brokers.items():
         given = getattr(limits, name)
@@ -268,7 +277,10 @@ def _limit_conflicts(
 
 
 def merge_topics(first: Topics, second: Topics) -> Topics:
-    """The facts of two sources; for each name, offset and partition count, those of the first if it knows it."""
+    """The facts of two sources.
+
+    For each name, offset and partition count, those of the first if it knows it.
+    """
     return Topics(
         _merge(first.names, second.names, ["topic_id"]),
         _merge(first.ends, second.ends, ["topic_id", "partition"]),
@@ -283,10 +295,14 @@ def merge_topics(first: Topics, second: Topics) -> Topics:
 def _merge(first: pa.Table, second: pa.Table, key: list[str]) -> pa.Table:
     if not len(first) or not len(second):
         return first if len(first) else second
-    return pa.concat_tables([first, second.join(first.select(key), key, join_type="left anti").cast(second.schema)])
+    return pa.concat_tables(
+        [first, second.join(first.select(key), key, join_type="left anti").cast(second.schema)]
+    )
 
 
-def _origins(facts: ClusterFacts, limits: Mapping[str, int], sources: Sequence[TopicSource]) -> dict[str, str]:
+def _origins(
+    facts: ClusterFacts, limits: Mapping[str, int], sources: Sequence[TopicSource]
+) -> dict[str, str]:
     """The facts that are used, for the options of a run: a change of one makes an audit judge again."""
     values: dict[str, object] = {**limits, "state_partitions": facts.state_partitions}
     texts = {name: f"{values[name]} ({origin})" for name, origin in facts.origins.items() if values.get(name)}
@@ -310,7 +326,9 @@ def _origins(facts: ClusterFacts, limits: Mapping[str, int], sources: Sequence[T
 
 def without_origins(options: Mapping[str, str]) -> dict[str, str]:
     """The options of a run without those that only say where facts come from."""
-    return {name: text for name, text in options.items() if not name.startswith(f"{_OPTION}.") or name == _DIGEST}
+    return {
+        name: text for name, text in options.items() if not name.startswith(f"{_OPTION}.") or name == _DIGEST
+    }
 
 
 def _content(table: pa.Table) -> memoryview:
@@ -325,9 +343,8 @@ def _group_limit_conflicts(facts: ClusterFacts, limits: Limits) -> Iterator[Fact
         for name, value in own.items():
             given = limits.groups.get(group, {}).get(name, value)
             if given != value:
-                text = (
-                    f"{name} of the group is {given} in the configuration, but {value} by its configs; {given} is used"
-                )
+                text = f"{name} of the group is {given} in the configuration, but {value} by its configs"
+                text += f"; {given} is used"
                 yield FactConflict(text, {"configured": str(given), "metadata log": str(value)}, group)
 
 
@@ -337,9 +354,8 @@ def _topic_conflicts(first: TopicSource, second: TopicSource) -> Iterator[FactCo
         text = f"the topic is {name} in the {first.name}, but {other} in the {second.name}; {name} is used"
         yield FactConflict(text, {first.name: name, second.name: other}, topic_id=topic_id, topic=name)
     for topic_id, count, other in _differences(first.topics.counts, second.topics.counts, "partitions"):
-        text = (
-            f"the topic has {count} partitions in the {first.name}, but {other} in the {second.name}; {count} is used"
-        )
+        text = f"the topic has {count} partitions in the {first.name}, but {other} in the {second.name}"
+        text += f"; {count} is used"
         name = first.topics.name_of(pa.array([topic_id])).to_pylist()[0]
         values = {first.name: str(count), second.name: str(other)}
         yield FactConflict(text, values, topic_id=topic_id, topic=name)

@@ -30,7 +30,9 @@ _COLUMNS = (*KEY, "state_partition", "effective_start_offset", "lag", "waiting_r
 
 def find_record_times(plan: FoldPlan) -> RecordTimes | None:
     """Where the records of the topics of a plan can be read; None if nowhere."""
-    of_clusters = [log.source for log in plan.logs if log.source is not None and log.source.form == KAFKA_FORM]
+    of_clusters = [
+        log.source for log in plan.logs if log.source is not None and log.source.form == KAFKA_FORM
+    ]
     if of_clusters:
         from share_state.sources.live_record_times import LiveRecordTimes  # noqa: PLC0415  the client is an extra
 
@@ -67,7 +69,11 @@ def judge_oldest_records(plan: FoldPlan, sink: Sink, now_ms: int) -> OldestRecor
         rows = None if topics is None else _read_oldest(topics, sink)
         if topics is None or rows is None:
             return OldestRecords(None, nothing)
-        times = rows.select(RECORD_TIMES.names).group_by(_PLACE, use_threads=False).aggregate([("time_ms", "min")])
+        times = (
+            rows.select(RECORD_TIMES.names)
+            .group_by(_PLACE, use_threads=False)
+            .aggregate([("time_ms", "min")])
+        )
         is_judged = plan.judging != JUDGE_NONE and len(rows)
         found = _judge_retention(plan, topics, rows, now_ms) if is_judged else nothing
         return OldestRecords(times.rename_columns(RECORD_TIMES.names), found)
@@ -79,8 +85,8 @@ def _read_oldest(topics: RecordTimes, sink: Sink) -> pa.Table | None:
     """The unfinished share-partitions whose first unfinished record is there.
 
     Returns:
-        Columns KEY, state_partition, effective_start_offset, unfinished (records) and time_ms; None if no topic
-        has a log.
+        Columns KEY, state_partition, effective_start_offset, unfinished (records) and time_ms; None if no
+        topic has a log.
     """
     partitions = topics.partitions()
     if partitions is not None and not partitions:

@@ -85,8 +85,8 @@ class ResumedLog:
     Attributes:
         status: what happened to it since the last audit.
         checkpoint: its row of `carried_logs`; None if there is none.
-        files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs; for a log with
-            control records, which is read from its start, files of `share_partition_state`.
+        files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs; for a
+            log with control records, which is read from its start, files of `share_partition_state`.
         found: the log partition with all its segments; None if it has none or is missing.
         is_compared: whether share-partitions of the last audit must be in it.
     """
@@ -98,8 +98,15 @@ class ResumedLog:
     is_compared: bool = False
 
     def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
-        """A function that returns a new copy of a log's checkpoint at each call; None if there is no checkpoint."""
-        return None if self.checkpoint is None else partial(read_checkpoint, self.checkpoint, self.files, log.name)
+        """A function that returns a new copy of a log's checkpoint at each call.
+
+        None if there is no checkpoint.
+        """
+        return (
+            None
+            if self.checkpoint is None
+            else partial(read_checkpoint, self.checkpoint, self.files, log.name)
+        )
 
     def read_starts(self, log: LogPartition) -> pa.Table | None:
         """`ControlOptions.last_audit` of a log with control records."""
@@ -109,7 +116,9 @@ class ResumedLog:
         where &= pc.field("partition") == pa.scalar(log.partition, pa.int32())
         with warehouse_errors(self.files[0]):
             rows = open_dataset("share_partition_state", self.files)
-            return rows.to_table(["group_id", "start_offset", "snapshot_offset"], filter=where).combine_chunks()
+            return rows.to_table(
+                ["group_id", "start_offset", "snapshot_offset"], filter=where
+            ).combine_chunks()
 
 
 def read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
@@ -117,7 +126,9 @@ def read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
     if not files:
         return restore_checkpoint(row, table_schema(CHECKPOINT_TABLE).empty_table())
     with warehouse_errors(files[0]):
-        return restore_checkpoint(row, open_dataset(CHECKPOINT_TABLE, files).to_table(filter=pc.field("log") == log))
+        return restore_checkpoint(
+            row, open_dataset(CHECKPOINT_TABLE, files).to_table(filter=pc.field("log") == log)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +147,16 @@ class FoldPlan:
         severities: rule -> severity or "off".
         judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.
-        known_limits: names of the limits of the cluster that the call sets or the cluster shows; the others are Kafka's
-            defaults.
+        known_limits: names of the limits of the cluster that the call sets or the cluster shows; the others
+            are Kafka's defaults.
         resumed: name of a log partition -> how an audit resumes it; None if this is not an audit.
         timeline: the share-partitions of the table `timeline`; None for no timeline.
         groups: the group side; None if there is none.
         cores: name of a log partition -> cores that fold it, 1 by default.
         dead_letters: the dead-letter topics; None if none are given.
         dead_letters_copied_last: whether the dead-letter topics were copied after the state logs.
-        dead_letter_topics: group -> the dead-letter topic that it is configured with, as far as that is known.
+        dead_letter_topics: group -> the dead-letter topic that it is configured with, as far as that is
+            known.
         notes: facts about the input that the result depends on, one line each.
         lacks_groups: whether groups were to be read, but the input has none.
         topics_note: which topics file was found beside the logs; None for none.
@@ -291,12 +303,20 @@ class FoldPlan:
         """
         keys = (read_whole(log, self._share_partitions) for log in self.logs)
         columns = ["group_id", "topic_id", "topic", "partition"]
-        tables = [table_schema(TIMELINE).empty_table().select(columns), *(table.select(columns) for table in keys)]
+        tables = [
+            table_schema(TIMELINE).empty_table().select(columns),
+            *(table.select(columns) for table in keys),
+        ]
         selection.check(pa.concat_tables(tables, promote_options="permissive"))
 
     def _share_partitions(self, log: LogPartition) -> pa.Table:
         return share_partitions(log, self.window_of(log), self.fold_options(log))
 
     def decode(self, log: LogPartition) -> Iterator[pa.Table]:
-        """The decoded records of one of the logs, one table per chunk; not those that the broker deletes meanwhile."""
-        return read_pieces(log, lambda part: decoded_tables(part, self.window_of(part), self.fold_options(part)))
+        """The decoded records of one of the logs, one table per chunk.
+
+        Not those that the broker deletes meanwhile.
+        """
+        return read_pieces(
+            log, lambda part: decoded_tables(part, self.window_of(part), self.fold_options(part))
+        )

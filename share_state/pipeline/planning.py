@@ -54,6 +54,10 @@ from share_state.pipeline.plan import FoldPlan, GroupInput
 _LOG = logging.getLogger("share_state")
 
 
+_Export = tuple[list[str], Export]
+"""Paths that are read as one export, and what they hold."""
+
+
 def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = None) -> FoldPlan:
     """Find the logs that a spec describes, and plan how to fold them; notes on the input are logged.
 
@@ -83,25 +87,17 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         facts = read_cluster_facts(data_folders, as_of_time)
         notes += facts.notes
         groups = groups and replace(groups, partitions=groups.partitions or facts.group_partitions)
-    live_topics = [
-        TopicSource("live cluster", export.topics, " ".join(paths), is_authority=True)
-        for paths, export in exports
-        if export.topics is not None
-    ]
-    adjacent, found = None, list[str]()
-    if not named_topics and not live_topics:
-        adjacent, found = read_adjacent_topics([source.path for source in spec.sources], logs)
-    notes += found
+    addresses = [source.path for source in spec.sources]
+    known_topics = [*_live_topics(exports)[:1], *named_topics]
+    adjacent, more_notes = (None, []) if known_topics else read_adjacent_topics(addresses, logs)
+    notes += more_notes
     if not spec.names_only and (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)
     limits = spec.limits.to_limits()
     asked = None if spec.judge == JUDGE_NONE else _cluster_limits_of(spec.sources, notes)
-    addresses = [source.path for source in spec.sources]
     explicit_limits = frozenset(spec.limits.model_fields_set)
     settled = settle_live_limits(asked, limits, explicit_limits)
     properties = next((one.kafka_properties for one in spec.sources if one.kafka_properties), None)
-    of_export = (export.state_partitions for _, export in exports if export.state_partitions is not None)
-    stated_partitions = spec.state_partitions or next(of_export, None)
     for note in notes:
         _LOG.info("%s", note)
     plan = FoldPlan(
@@ -110,7 +106,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         window=Window(until_time_ms=as_of_time),
         options=FoldOptions(
             limits=settled.limits,
-            partition_count=count_partitions(logs, stated_partitions),
+            partition_count=count_partitions(logs, _stated_partitions(spec, exports)),
             control=_control_options(spec),
         ),
         names_logs=any(names_log(source.path) for source in spec.sources),
@@ -123,17 +119,29 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         dead_letters=find_dead_letters(spec.dead_letters, properties) if spec.dead_letters else None,
         dead_letters_copied_last=spec.dead_letters_copied_last,
         notes=tuple(notes),
-        lacks_groups=groups is None
-        and spec.groups is not None
-        and not spec.names_only
-        and any(log.topic == STATE_TOPIC for log in logs),
+        lacks_groups=groups is None and _expects_groups(spec, logs),
         topics_note=adjacent.note if adjacent else None,
         outside=outside,
         facts=settled.origins,
         fact_conflicts=settled.conflicts,
         group_configs=settle_group_configs(facts, asked, addresses, spec.limits),
     )
-    return _with_facts(plan, spec, facts or ClusterFacts(()), [*live_topics[:1], *named_topics], adjacent)
+    return _with_facts(plan, spec, facts or ClusterFacts(()), known_topics, adjacent)
+
+
+def _stated_partitions(spec: InputSpec, exports: Sequence[_Export]) -> int | None:
+    """The number of state partitions that the call or an export states; None if none does."""
+    of_exports = (export.state_partitions for _, export in exports if export.state_partitions is not None)
+    return spec.state_partitions or next(of_exports, None)
+
+
+def _live_topics(exports: Sequence[_Export]) -> list[TopicSource]:
+    """The topics that live clusters among the exports name."""
+    return [
+        TopicSource("live cluster", export.topics, " ".join(paths), is_authority=True)
+        for paths, export in exports
+        if export.topics is not None
+    ]
 
 
 def _named_topics(spec: InputSpec) -> list[TopicSource]:
@@ -184,10 +192,6 @@ def _with_facts(
     )
 
 
-_Export = tuple[list[str], Export]
-"""Paths that are read as one export, and what they hold."""
-
-
 def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
     """Read sources of one format and dialect together: several copies of a log partition are one log."""
     if spec.frame is not None:
@@ -205,7 +209,10 @@ def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
 
 
 def _cluster_limits_of(sources: Sequence[Source], notes: list[str]) -> "ClusterLimits | None":
-    """The limits of a live cluster, which is read alone; notes get one if it denies access. None for files."""
+    """The limits of a live cluster, which is read alone; notes get one if it denies access.
+
+    None for files.
+    """
     for source in sources:
         if (address := find_cluster_address([source.path], source.format)) is not None:
             limits, unknown = ask_limits(address, source.kafka_properties)
@@ -222,7 +229,9 @@ def ask_limits(address: str, properties: str | None) -> tuple["ClusterLimits | N
         limits = fetch_limits(address, properties)
         return limits, [*limits.notes]
     except (InputError, SetupError) as error:
-        return None, [f"the limits of the brokers and of single groups are unknown, so Kafka's defaults apply: {error}"]
+        return None, [
+            f"the limits of the brokers and of single groups are unknown, so Kafka's defaults apply: {error}"
+        ]
 
 
 def _needed(sorter: RowSorter | None) -> RowSorter:
@@ -234,6 +243,11 @@ def _needed(sorter: RowSorter | None) -> RowSorter:
 def names_unknown(error: InputError) -> str:
     """The note about a log of groups that is not read for the names of topics."""
     return f"{error}; without it, topics that only it names are shown by their ids"
+
+
+def _expects_groups(spec: InputSpec, logs: Sequence[LogPartition]) -> bool:
+    """Whether the group side is to be read, beside state that it belongs to."""
+    return spec.groups is not None and not spec.names_only and any(log.topic == STATE_TOPIC for log in logs)
 
 
 def _find_groups(
@@ -250,15 +264,18 @@ def _find_groups(
 
 
 def _group_input(
-    given: GroupSettings, frame: Any, exports: Sequence[_Export], sorter: RowSorter | None
+    settings: GroupSettings, frame: Any, exports: Sequence[_Export], sorter: RowSorter | None
 ) -> GroupInput | None:
-    """The group side that the settings name; by default the one in the exports, or in folders next to their logs."""
+    """The group side that the settings name.
+
+    By default the one in the exports, or in folders next to their logs.
+    """
     counted = None
     if frame is not None:
-        logs = tuple(_needed(sorter).sort_frame(frame, Columns(**given.columns), (GROUP_TOPIC,))[0])
-    elif given.paths is not None:
-        paths = ExportPaths(given.paths, columns=given.columns, sorter=sorter)
-        logs = read_group_export(paths, given.format)
+        logs = tuple(_needed(sorter).sort_frame(frame, Columns(**settings.columns), (GROUP_TOPIC,))[0])
+    elif settings.paths is not None:
+        paths = ExportPaths(settings.paths, columns=settings.columns, sorter=sorter)
+        logs = read_group_export(paths, settings.format)
     else:
         found = [log for _, export in exports for log in export.groups]
         without = [(paths, export.logs) for paths, export in exports if not export.groups]
@@ -267,15 +284,21 @@ def _group_input(
         found += adjacent_group_logs(searched, [log for _, own in without for log in own])
         _check_distinct(found, "name the one to read by groups.paths")
         logs = tuple(sorted(found, key=lambda log: -1 if log.partition is None else log.partition))
-        counted = next((export.group_partitions for _, export in exports if export.group_partitions is not None), None)
+        counted = next(
+            (export.group_partitions for _, export in exports if export.group_partitions is not None), None
+        )
     if not logs:
         return None
-    return GroupInput(logs, given.partitions or counted, given.claims, given.to_limits())
+    return GroupInput(logs, settings.partitions or counted, settings.claims, settings.to_limits())
 
 
 def _partition_count_warning(groups: GroupInput | None, names: FieldNames) -> str | None:
     """A warning if the number of partitions of `__consumer_offsets` is unknown: some groups are then not reported."""
-    if groups is None or groups.partitions is not None or infer_partition_count(groups.logs, GROUP_TOPIC) is not None:
+    if (
+        groups is None
+        or groups.partitions is not None
+        or infer_partition_count(groups.logs, GROUP_TOPIC) is not None
+    ):
         return None
     numbers = listed(log.partition for log in groups.logs if log.partition is not None)
     found = f"found partition {numbers}" if numbers else "found records"
@@ -293,7 +316,9 @@ def _check_one_layout(logs: Sequence[LogPartition]) -> None:
     """Refuse a format without partition numbers together with one that has them."""
     unplaced = [log.name for log in logs if log.source is not None and not log.has_offsets]
     if unplaced and len(logs) > len(unplaced):
-        raise InputError(f"sources: {unplaced[0]} does not show its partitions, and others do; give one format")
+        raise InputError(
+            f"sources: {unplaced[0]} does not show its partitions, and others do; give one format"
+        )
 
 
 def _check_as_of(spec: InputSpec, names: FieldNames, logs: Sequence[LogPartition]) -> None:
@@ -336,11 +361,16 @@ def _as_of_time(
 def _windows(
     spec: InputSpec, names: FieldNames, logs: Sequence[LogPartition], as_of_time: int | None
 ) -> dict[str, Window]:
-    """Log partition -> its own window; a bare number in `as_of_offsets` names every log partition of that number."""
+    """Log partition -> its own window.
+
+    A bare number in `as_of_offsets` names every log partition of that number.
+    """
     windows = dict[str, Window]()
     for key, offset in spec.as_of_offsets.items():
         named = [log.name for log in logs if key in (log.name, str(log.partition))]
         if not named:
-            raise InputError(f"{names.name('as_of_offsets', key, offset)}: log partition {key} is not in the input")
+            raise InputError(
+                f"{names.name('as_of_offsets', key, offset)}: log partition {key} is not in the input"
+            )
         windows |= dict.fromkeys(named, Window(until_offset=offset, until_time_ms=as_of_time))
     return windows

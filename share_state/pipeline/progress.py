@@ -21,9 +21,9 @@ _SHOWN_AFTER_SECONDS = 2.0
 class Progress:
     """Times the phases of a command; `with progress("fold"):` around each.
 
-    If stderr is a terminal and `quiet` is off, a line shows the running phase, and whether it is compiling kernels. A
-    note says for how long a phase compiled. The environment variable SHARE_STATE_PHASES names a file that receives the
-    seconds of each phase as JSON.
+    If stderr is a terminal and `quiet` is off, a line shows the running phase, and whether it is compiling
+    kernels. A note says for how long a phase compiled. The environment variable SHARE_STATE_PHASES names a
+    file that receives the seconds of each phase as JSON.
     """
 
     def __init__(self, *, quiet: bool = True) -> None:

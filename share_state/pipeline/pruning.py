@@ -37,16 +37,17 @@ def judge_pruning(
 ) -> pa.Table:
     """Find state logs that start before the cutoff that they had PRUNING_DUE_MS before they were copied.
 
-    A log that this run has read from its start is folded again up to that time, if it starts before its cutoff and has
-    records of that time. Such a cutoff is exact even if the broker has pruned since: it has then pruned up to that
-    cutoff at least. Of the other logs an earlier audit knows the cutoff.
+    A log that this run has read from its start is folded again up to that time, if it starts before its
+    cutoff and has records of that time. Such a cutoff is exact even if the broker has pruned since: it has
+    then pruned up to that cutoff at least. Of the other logs an earlier audit knows the cutoff.
 
     Args:
         executor: has folded the plan.
         plan: the logs; nothing is judged as of a past point.
         result: the result of the fold.
         last_audit: the tables of the audit from which this one resumes.
-        now_ms: the time up to which ages are measured; by default that of the newest record, for a running cluster now.
+        now_ms: the time up to which ages are measured; by default that of the newest record, for a running
+            cluster now.
     Returns:
         The table `findings`, its run_id still null.
     Raises:
@@ -65,7 +66,9 @@ def judge_pruning(
     is_live = all(log.source is not None and log.source.form == KAFKA_FORM for log in logs)
     now = now_ms or (int(time.time() * 1000) if is_live else result.log_time)
     due = now - PRUNING_DUE_MS
-    of_last = {log.name for log in logs if plan.resumed and plan.resumed[log.name].status not in READ_FROM_START}
+    of_last = {
+        log.name for log in logs if plan.resumed and plan.resumed[log.name].status not in READ_FROM_START
+    }
     whole = [log for log in logs if log.name not in of_last and _begins_before(log, due)]
     cutoffs = _folded_again(executor, replace(plan, logs=whole), due) if whole else {}
     if of_last and last_audit is not None:

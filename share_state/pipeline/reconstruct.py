@@ -41,8 +41,8 @@ def run_reconstruct(
 ) -> RunResult:
     """Fold every log partition and write the tables of a warehouse.
 
-    Nothing is committed before everything is folded; files of a run that fails are deleted. The row of `runs` that
-    names the versions of the other tables is committed last: the commit point.
+    Nothing is committed before everything is folded; files of a run that fails are deleted. The row of `runs`
+    that names the versions of the other tables is committed last: the commit point.
 
     Args:
         executor: runs the plan.
@@ -55,7 +55,9 @@ def run_reconstruct(
         InputError: if the input holds no valid batch, or the timeline's filter matches no share-partition.
         WarehouseError: if another table is in the way.
     """
-    progress, started, options = progress or Progress(), datetime.now(UTC), {**(options or {}), **plan.facts}
+    progress = progress or Progress()
+    started = datetime.now(UTC)
+    options = {**(options or {}), **plan.facts}
     is_whole = _is_whole(plan)
     optional = {TIMELINE: plan.timeline is not None, CHECKPOINT_TABLE: is_whole}
     written = (IN_FLIGHT, STATE, *(table for table, is_written in optional.items() if is_written))
@@ -75,7 +77,9 @@ def run_reconstruct(
         row = run_row(result, "reconstruct", inputs, options, started)
         with progress("commit"):
             made = {"carried_logs": carried_logs(result, plan)} if is_whole else {}
-            replace_tables(sink, (FINDINGS, *written), {"cutoff": result.cutoff, **made, **driver_rows.tables})
+            replace_tables(
+                sink, (FINDINGS, *written), {"cutoff": result.cutoff, **made, **driver_rows.tables}
+            )
             sink.commit_run(row)
     return result
 
@@ -84,7 +88,9 @@ def _is_whole(plan: FoldPlan) -> bool:
     """Whether a stream may continue from the result: every rule applies to every record of logs with known offsets."""
     if plan.judging != JUDGE_ALL or plan.windows or plan.window != Window():
         return False
-    return all(log.topic == STATE_TOPIC and log.partition is not None and log.has_offsets for log in plan.logs)
+    return all(
+        log.topic == STATE_TOPIC and log.partition is not None and log.has_offsets for log in plan.logs
+    )
 
 
 def carried_logs(result: RunResult, plan: FoldPlan) -> pa.Table:
@@ -104,7 +110,9 @@ def audit_note(warehouse: str) -> str | None:
     except NothingCommittedError:
         return None
     of_cluster = f" of {audited['cluster']}" if audited["cluster"] else ""
-    return f"{warehouse}: an audit{of_cluster} keeps its tables here; until the next one, `show` shows this run"
+    return (
+        f"{warehouse}: an audit{of_cluster} keeps its tables here; until the next one, `show` shows this run"
+    )
 
 
 def replace_tables(sink: Sink, folded: Sequence[str], made: Mapping[str, pa.Table]) -> None:
@@ -130,7 +138,9 @@ def finish_findings(sink: Sink, result: RunResult, others: Iterable[pa.Table]) -
 
 def _with_run_id(result: RunResult, rows: pa.Table) -> pa.Table:
     rows = keep_proven(rows, result.archiving, result.log_time)
-    return rows.set_column(rows.schema.get_field_index("run_id"), "run_id", pa.repeat(result.run_id, len(rows)))
+    return rows.set_column(
+        rows.schema.get_field_index("run_id"), "run_id", pa.repeat(result.run_id, len(rows))
+    )
 
 
 def write_decoded(executor: Executor[Any], plan: FoldPlan, folder: str) -> int:

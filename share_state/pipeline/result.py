@@ -36,17 +36,18 @@ class RunResult:
         findings: (severity, rule) -> number.
         progress: log partition -> next offset to read; None if the format has no offsets.
         index: log partition -> entries of its share snapshot file (control records only).
-        compared: share-partitions of logs with a safe cutoff that are folded again without the records before it; None
-            unless `verify` is set.
+        compared: share-partitions of logs with a safe cutoff that are folded again without the records before
+            it; None unless `verify` is set.
         differing: those of them whose state differs.
         carried: log partition -> its row of `carried_logs`, if a later run may continue from it.
         log_time: ms, timestamp of the newest record of the whole export: durations end there.
-        archiving: log partition, offset and timestamp (ms) of the first record that only 4.4 or later writes; None if
-            there is none, or rules over records were not evaluated.
+        archiving: log partition, offset and timestamp (ms) of the first record that only 4.4 or later writes;
+            None if there is none, or rules over records were not evaluated.
         complete_times: log partition -> (complete_since of FoldedLog, timestamp of its newest record), ms.
         notes: what an audit noticed about the logs.
         key_modulus: as LogObservations.key_modulus, of all logs.
-        misplaced: share-partitions whose state in another state partition counts: `key_texts` with the state partition.
+        misplaced: share-partitions whose state in another state partition counts: `key_texts` with the state
+            partition.
     """
 
     run_id: str
@@ -74,7 +75,9 @@ class RunResult:
             counted[severity] += count
         return dict(counted)
 
-    def with_driver_rows(self, found: Sequence[pa.Table], tables: Mapping[str, pa.Table] | None = None) -> "RunResult":
+    def with_driver_rows(
+        self, found: Sequence[pa.Table], tables: Mapping[str, pa.Table] | None = None
+    ) -> "RunResult":
         """The result with the rows that the driver made.
 
         Args:
@@ -102,13 +105,18 @@ class RunResult:
         ]
         shown = {name: getattr(self, name) for name in names}
         findings = [
-            {"severity": severity, "rule": rule, "count": count} for (severity, rule), count in self.findings.items()
+            {"severity": severity, "rule": rule, "count": count}
+            for (severity, rule), count in self.findings.items()
         ]
         return shown | {"cutoff": self.cutoff.to_pylist(), "findings": findings}
 
 
 def summarize(
-    results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, str], *, newest_of_others: int | None = None
+    results: pa.Table,
+    inputs: tuple[str, ...],
+    options: Mapping[str, str],
+    *,
+    newest_of_others: int | None = None,
 ) -> RunResult:
     """Combine the summaries of the tasks.
 
@@ -124,12 +132,14 @@ def summarize(
     check_records(rows)
     summaries = rows[SUMMARY].to_pylist()
     limits = returned_table(rows, CUTOFF).sort_by([("topic", "ascending"), ("partition", "ascending")])
-    changing = {one["log"]: _changes(one["differing"]) for one in summaries if one["differing"]}
+    changing = {row["log"]: _changes(row["differing"]) for row in summaries if row["differing"]}
     findings, progress = Counter[tuple[str, str]](), dict[str, int | None]()
-    archiving = [(summary["log"], *summary["archiving"]) for summary in summaries if summary["archiving"] is not None]
+    archiving = [
+        (summary["log"], *summary["archiving"]) for summary in summaries if summary["archiving"] is not None
+    ]
     first = min(archiving, key=itemgetter(2, 0), default=None)
     # A timestamp that no table can hold says nothing about when the log was written.
-    times = [time for one in summaries if (time := one["newest_time"]) is not None and to_datetime(time)]
+    times = [time for row in summaries if (time := row["newest_time"]) is not None and to_datetime(time)]
     times += [] if newest_of_others is None else [newest_of_others]
     clock: int | None = max(times, default=None)
     for summary in summaries:
@@ -152,13 +162,20 @@ def summarize(
         cutoff=mark_unsafe(limits, logs_of_other_records(rows) | changing),
         findings=dict(sorted(findings.items())),
         progress=progress,
-        index={summary["log"]: [ShareSnapshotEntry(**entry) for entry in summary["index"]] for summary in summaries},
-        compared=sum(proofs) if (proofs := [s["compared"] for s in summaries if s["compared"] is not None]) else None,
+        index={
+            summary["log"]: [ShareSnapshotEntry(**entry) for entry in summary["index"]]
+            for summary in summaries
+        },
+        compared=sum(proofs)
+        if (proofs := [s["compared"] for s in summaries if s["compared"] is not None])
+        else None,
         differing=tuple(name for summary in summaries for name in summary["differing"] or ()),
-        carried={summary["log"]: summary["carried"] for summary in summaries if summary["carried"] is not None},
+        carried={
+            summary["log"]: summary["carried"] for summary in summaries if summary["carried"] is not None
+        },
         log_time=clock,
         archiving=first,
-        complete_times={one["log"]: (one["complete_since"], one["newest_time"] or 0) for one in summaries},
+        complete_times={row["log"]: (row["complete_since"], row["newest_time"] or 0) for row in summaries},
         notes=() if first is None else (_writer_note(*first),),
         key_modulus=gcd(*(summary["key_modulus"] for summary in summaries)),
     )
@@ -171,7 +188,8 @@ def _changes(differing: Sequence[str]) -> str:
 def mark_unsafe(cutoffs: pa.Table, reasons: Mapping[str, str]) -> pa.Table:
     """The table `cutoff` with more reasons why cutoffs are not safe, by name of the log partition.
 
-    The name of a log whose partition is not known is a path, which `cutoff` lacks: its reason holds for all such logs.
+    The name of a log whose partition is not known is a path, which `cutoff` lacks: its reason holds for all
+    such logs.
     """
     if not reasons:
         return cutoffs
@@ -186,7 +204,9 @@ def mark_unsafe(cutoffs: pa.Table, reasons: Mapping[str, str]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=cutoffs.schema)
 
 
-def keep_proven(findings: pa.Table, archiving: tuple[str, int, int] | None, clock: int | None = None) -> pa.Table:
+def keep_proven(
+    findings: pa.Table, archiving: tuple[str, int, int] | None, clock: int | None = None
+) -> pa.Table:
     """Findings of a task, complete, without those that do not count.
 
     Args:
@@ -252,7 +272,9 @@ def check_records(results: pa.Table) -> None:
     """
     summaries = results[SUMMARY].drop_null().to_pylist()
     if not any(summary["whole_batches"] for summary in summaries):
-        raise InputError(f"{summaries[0]['log']}: nothing in it is a record batch; give a folder of real segments")
+        raise InputError(
+            f"{summaries[0]['log']}: nothing in it is a record batch; give a folder of real segments"
+        )
     records = sum(summary["records"] for summary in summaries)
     is_new = not any(summary["is_resumed"] for summary in summaries)
     if records and is_new and sum(summary["other_records"] for summary in summaries) == records:
@@ -267,7 +289,8 @@ def logs_of_other_records(results: pa.Table) -> dict[str, str]:
     """Why no cutoff of a log is safe most of whose records are no state records, by name of the log partition."""
     summaries = results[SUMMARY].drop_null().to_pylist()
     return dict.fromkeys(
-        (one["log"] for one in summaries if one["holds_other_records"]), "most of its records are no state records"
+        (one["log"] for one in summaries if one["holds_other_records"]),
+        "most of its records are no state records",
     )
 
 

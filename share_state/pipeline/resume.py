@@ -53,7 +53,9 @@ _NOTES = {
 }
 
 DAMAGED = "is read from its start: its row of carried_logs is damaged"
-VACUUMED = "files of the last audit's tables are gone or truncated, as by VACUUM; all logs are read from their start"
+VACUUMED = (
+    "files of the last audit's tables are gone or truncated, as by VACUUM; all logs are read from their start"
+)
 ALL_LOGS = "all"
 """Stands for all log partitions where names of those to read from their start are given."""
 
@@ -77,7 +79,8 @@ class LastRun:
         checkpoints: name of a log partition -> its row of `carried_logs`.
         logs: name of each log partition that it read -> next offset.
         is_vacuumed: whether files of its tables are gone or truncated.
-        damaged, changed: names of the logs whose row of `carried_logs` is not what a run writes, or not what it wrote.
+        damaged, changed: names of the logs whose row of `carried_logs` is not what a run writes, or not what
+            it wrote.
     """
 
     tables: CommittedTables
@@ -102,8 +105,12 @@ class LastRun:
             return cls(tables, {}, {}, is_vacuumed=True)
         # Earlier releases named logs without a number by the path of their folder.
         rows = {row["log"]: row["carried"] for row in tables.read("carried_logs").to_pylist()}
-        logs = {name: offset for name, offset in dict(tables.run["progress"]).items() if _NAME.fullmatch(name)}
-        checkpoints, damaged, changed = dict[str, str](), set[str](), set[str]()
+        logs = {
+            name: offset for name, offset in dict(tables.run["progress"]).items() if _NAME.fullmatch(name)
+        }
+        checkpoints = dict[str, str]()
+        damaged = set[str]()
+        changed = set[str]()
         for name in logs.keys() & rows.keys():
             try:
                 is_known = resume_point_of(rows[name]) is not None
@@ -134,13 +141,18 @@ class LastRun:
         return next(iter(self.tables.runs["cluster"].drop_null().to_pylist()), None)
 
     def runs_since(self, earliest: datetime) -> tuple[set[str], set[str]]:
-        """The run ids of audits that finished at or after a time, and of the earlier ones; the last audit is kept."""
+        """The run ids of audits that finished at or after a time, and of the earlier ones.
+
+        The last audit is kept.
+        """
         recent = self.tables.runs.filter(pc.field("finished") >= earliest)["run_id"].to_pylist()
         kept = {*recent, self.tables.run["run_id"]}
         return kept, set(self.tables.runs["run_id"].to_pylist()) - kept
 
 
-def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = ()) -> tuple[FoldPlan, list[str]]:
+def resume_plan(
+    plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = ()
+) -> tuple[FoldPlan, list[str]]:
     """Plan how to read what the last audit has not read.
 
     Args:
@@ -148,11 +160,11 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
         last: the last audit.
         afresh: names of log partitions to read from their start, or ALL_LOGS.
     Returns:
-        The plan, which applies every rule to the rest of each log partition, and has an empty log for each that is
-        missing; and a note for each log partition that did more than grow.
+        The plan, which applies every rule to the rest of each log partition, and has an empty log for each
+        that is missing; and a note for each log partition that did more than grow.
     Raises:
-        InputError: if a segment cannot be read, `afresh` names a missing log partition, or a log partition has no
-            number.
+        InputError: if a segment cannot be read, `afresh` names a missing log partition, or a log partition
+            has no number.
     """
     points = {name: resume_point_of(row) for name, row in last.checkpoints.items()} if last else {}
     if points and any(log.source is not None and log.partition is None for log in plan.logs):
@@ -160,21 +172,23 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
             f"{plan.logs[0].name}: has no partition numbers, but the warehouse resumes from logs that have them; "
             "give the segments, or another warehouse"
         )
-    found = _numbered(plan.logs, plan.state_partitions)
-    by_name = {log.name: log for log in found}
+    present = _numbered(plan.logs, plan.state_partitions)
+    by_name = {log.name: log for log in present}
     if unknown := sorted({*afresh} - by_name.keys() - {ALL_LOGS}):
         raise InputError(f"--afresh: {unknown[0]} is not in the input; found {', '.join(sorted(by_name))}")
     logs, statuses = list[LogPartition](), dict[str, ResumeStatus]()
-    for log in found:
+    for log in present:
         left, status = log, ResumeStatus.CHANGED if last and log.name in last.changed else ResumeStatus.NEW
         if (point := points.get(log.name)) is not None and _is_resumable(log, point):
             is_named = log.name in afresh or ALL_LOGS in afresh
             # Missing records stay missing while no byte of the input changes.
             is_sound = point.is_sound or (not is_named and point.input == digest_of_logs([log]))
-            left, status = (log, ResumeStatus.REREAD) if is_named else resume(log, replace(point, is_sound=is_sound))
+            left, status = (
+                (log, ResumeStatus.REREAD) if is_named else resume(log, replace(point, is_sound=is_sound))
+            )
         logs.append(left)
         statuses[log.name] = status
-    for name in _missing(found, statuses, points, last):
+    for name in _missing(present, statuses, points, last):
         logs.append(_empty_log(name, points.get(name), (last.logs[name] if last else None) or 0))
         # What was kept of it is not to be believed.
         is_lost = last is not None and name in last.changed | last.damaged
@@ -187,7 +201,9 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
     resumed = dict[str, ResumedLog]()
     for log in logs:
         row = last.checkpoints.get(log.name) if last else None
-        own = [one for one in files if row and _may_hold(one, log.name)] if log.topic == STATE_TOPIC else states
+        own = (
+            [one for one in files if row and _may_hold(one, log.name)] if log.topic == STATE_TOPIC else states
+        )
         whole = by_name.get(log.name) if log.source is None else None
         is_compared = log.topic == STATE_TOPIC and not {log.name, ALL_LOGS} & {*afresh}
         paths = tuple(one["path"] for one in own)
@@ -197,7 +213,9 @@ def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = 
         notes.append(VACUUMED)
     notes += [f"{name} {DAMAGED}" for name in sorted(last.damaged & by_name.keys() if last else ())]
     seen = dict(last.tables.run["progress"]) if last else {}
-    notes += [f"{name} is not in the input any more; its rows are left out" for name in sorted({*seen} - {*resumed})]
+    notes += [
+        f"{name} is not in the input any more; its rows are left out" for name in sorted({*seen} - {*resumed})
+    ]
     return replace(plan, logs=logs, resumed=resumed, judging=JUDGE_ALL), notes
 
 
@@ -208,7 +226,9 @@ def without_changed(plan: FoldPlan, last: LastRun) -> tuple[FoldPlan, list[str]]
         The plan, which reads their logs from the start; and a note for each of them.
     """
     resumed = dict(plan.resumed or {})
-    resumable = [log.name for log in plan.logs if log.topic == STATE_TOPIC and resumed[log.name].checkpoint is not None]
+    resumable = [
+        log.name for log in plan.logs if log.topic == STATE_TOPIC and resumed[log.name].checkpoint is not None
+    ]
     changed = last.changed_share_partitions(resumable)
     for name in changed:
         resumed[name] = ResumedLog(ResumeStatus.CHANGED, found=resumed[name].found)
@@ -218,7 +238,9 @@ def without_changed(plan: FoldPlan, last: LastRun) -> tuple[FoldPlan, list[str]]
 
 
 def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartition]:
-    """The logs with their partition numbers; a log without one gets the number that the hash of its keys yields.
+    """The logs with their partition numbers.
+
+    A log without one gets the number that the hash of its keys yields.
 
     Raises:
         InputError: if the keys do not yield one number.
@@ -226,19 +248,23 @@ def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartit
     """
     numbered = dict[str, LogPartition]()
     for log in logs:
-        found = log
+        copy = log
         if log.partition is None and log.source is None and log.topic == STATE_TOPIC:
             keys = next((keys for _, keys in decode_log(log, Window()) if len(keys)), KeyTable())
             numbers = np.unique(key_hashes(keys) % count) if count else ()
             if len(numbers) != 1:
-                known = f"its keys do not belong to one of {count}" if count else "--state-partitions is not given"
+                known = (
+                    f"its keys do not belong to one of {count}"
+                    if count
+                    else "--state-partitions is not given"
+                )
                 raise InputError(
                     f"{log.name}: the name does not show which partition it is, and {known}; "
                     f"name the folder {STATE_TOPIC}-N"
                 )
-            found = replace(log, partition=int(numbers[0]))
-        same = numbered.get(found.name)
-        numbered[found.name] = found if same is None else without_obsolete_copies(join_copies(same, found))
+            copy = replace(log, partition=int(numbers[0]))
+        same = numbered.get(copy.name)
+        numbered[copy.name] = copy if same is None else without_obsolete_copies(join_copies(same, copy))
     return list(numbered.values())
 
 
@@ -312,7 +338,9 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
         for name in known:
             other = _warehouse_of(filesystem, f"{folder}/{name}")
             if other is not None and absolute_address(other) != place:
-                raise WarehouseError(f"{checkpoint}: belongs to the stream that writes {other}; give another folder")
+                raise WarehouseError(
+                    f"{checkpoint}: belongs to the stream that writes {other}; give another folder"
+                )
         query = uuid.uuid4().hex[:16]
         filesystem.create_dir(f"{folder}/{query}", recursive=True)
         if run is not None:
@@ -377,7 +405,9 @@ def _begin_from_last_run(warehouse: str, folder: str, run: StreamRun) -> StreamR
         return run
     if changed := last.changed_share_partitions(last.checkpoints):
         _LOG.warning(
-            "%s: the state of %s was changed by another program; the stream begins anew", warehouse, min(changed)
+            "%s: the state of %s was changed by another program; the stream begins anew",
+            warehouse,
+            min(changed),
         )
         return run
     place, topic_ids = f"{folder}/{INITIAL}", set[str]()

@@ -1,7 +1,7 @@
 """The fold of a stream: a log partition is folded micro-batch by micro-batch, and only what changed goes to the tables.
 
-`StreamFold` is the fold of the job with its state as bytes in between: `initial`, then `step` by `step`. Records at or
-below the last offset folded are skipped, so a micro-batch may be repeated. Imports no Spark.
+`StreamFold` is the fold of the job with its state as bytes in between: `initial`, then `step` by `step`.
+Records at or below the last offset folded are skipped, so a micro-batch may be repeated. Imports no Spark.
 """
 
 import json
@@ -64,7 +64,8 @@ PACKED = pa.schema(
         ("rows", pa.binary()),
     ]
 )
-"""Records of one log partition that one task has read; `rows` is an Arrow stream of key, value, offset, timestamp."""
+"""Records of one log partition that one task has read; `rows` is an Arrow stream of key, value, offset,
+timestamp."""
 
 EMPTY_ROWS = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())]
@@ -125,10 +126,10 @@ class LogChanges:
 
     Attributes:
         log: its name.
-        tables: table -> rows to insert or to replace by KEYS, and with DELETED those to delete; for findings, all that
-            are new, and those that a later micro-batch replaces.
-        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew, and complete,
-            as in RunResult.complete_times; empty if there are only `problems`.
+        tables: table -> rows to insert or to replace by KEYS, and with DELETED those to delete; for findings,
+            all that are new, and those that a later micro-batch replaces.
+        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew, and
+            complete, as in RunResult.complete_times; empty if there are only `problems`.
         problems: what cannot be read at all in the input.
     """
 
@@ -148,7 +149,9 @@ class LogChanges:
     def of(cls, data: bytes) -> "LogChanges":
         """Read what `to_bytes` wrote."""
         head, _, rest = data.partition(b"\n")
-        given, view, tables = json.loads(head), memoryview(rest), {}
+        given = json.loads(head)
+        view = memoryview(rest)
+        tables = {}
         for name, size in given["sizes"].items():
             tables[name], view = from_ipc(view[:size]), view[size:]
         return cls(given["log"], tables, given["summary"], given["problems"])
@@ -157,7 +160,9 @@ class LogChanges:
 def to_ipc(table: pa.Table, compression: str = "lz4") -> bytes:
     """A table as an Arrow stream; Spark copies it several times, so it is compressed."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+    with pa.ipc.new_stream(
+        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as stream:
         stream.write_table(table)
     return sink.getvalue().to_pybytes()
 
@@ -191,11 +196,14 @@ def checkpoint_of(state: bytes) -> FoldCheckpoint | None:
 
 @dataclass(frozen=True, slots=True)
 class StreamFold:
-    """Folds one log partition of `__share_group_state` micro-batch by micro-batch; plain data that travels to tasks.
+    """Folds one log partition of `__share_group_state` micro-batch by micro-batch.
+
+    Plain data that travels to tasks.
 
     Attributes:
         limits, severities, state_partitions: as in FoldPlan.
-        initial_states: folder with the initial state of log partitions, each in a file that is named by its number.
+        initial_states: folder with the initial state of log partitions, each in a file that is named by its
+            number.
         has_dead_letters: collect `archiving_ranges`.
     """
 
@@ -264,7 +272,9 @@ class StreamFold:
         if not (len(rows) or has_moved or is_by_clock):
             return None, None
         is_recorded = facts.log_start_offset is not None
-        log = LogPartition(STATE_TOPIC, partition, (), start, is_recorded, facts.topic_id, source=MicroBatch(rows))
+        log = LogPartition(
+            STATE_TOPIC, partition, (), start, is_recorded, facts.topic_id, source=MicroBatch(rows)
+        )
         options = FoldOptions(
             limits=self.limits,
             partition_count=PartitionCount(self.state_partitions or facts.state_partitions),
@@ -325,7 +335,9 @@ def _changed_rows(
     rows_before = np.zeros(len(keys), old.chains.dtype)
     rows_before[place[place >= 0]] = old.chains[place >= 0]
     for name in ("last_offset", "suspect_offset"):
-        last = np.maximum(last, np.where(chains.chains[name] != rows_before[name], chains.chains[name], NO_OFFSET))
+        last = np.maximum(
+            last, np.where(chains.chains[name] != rows_before[name], chains.chains[name], NO_OFFSET)
+        )
     changed = ~known | (last != NO_OFFSET)
     if before is None or status != ResumeStatus.GROWN or before.last_lost_offset != folded.last_lost_offset:
         changed[:] = True

@@ -1,7 +1,7 @@
 """The tables of a stream: each micro-batch merges what changed, then commits the versions that belong together.
 
-`StreamTables` commits findings, in_flight, share_partition_state and cutoff, then `runs`, as every run does. A stream
-has one row of `runs`, which each micro-batch replaces. Imports no Spark.
+`StreamTables` commits findings, in_flight, share_partition_state and cutoff, then `runs`, as every run does.
+A stream has one row of `runs`, which each micro-batch replaces. Imports no Spark.
 """
 
 import json
@@ -43,14 +43,18 @@ _LOG = logging.getLogger("share_state")
 COMMAND = "stream"
 _UNREADABLE = "LOG_UNREADABLE"
 
-_IS_OF_LETTERS = pc.field("rule").isin([code for code, one in registered().items() if Scope.DEAD_LETTERS in one.checks])
+_IS_OF_LETTERS = pc.field("rule").isin(
+    [code for code, one in registered().items() if Scope.DEAD_LETTERS in one.checks]
+)
 """A filter for the rows of `findings` about dead letters."""
 _COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "message"]
 
 _TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, HISTORY_TABLE)
 _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
-_QUERY, _BATCH, _COMPLETE = "query", "batch", "complete_times"
+_QUERY = "query"
+_BATCH = "batch"
+_COMPLETE = "complete_times"
 """Options of the row of `runs`: which stream wrote it, its latest micro-batch, and StreamRun.complete."""
 
 
@@ -68,7 +72,8 @@ class StreamRun:
         share_partitions: log partition -> live share-partitions.
         notes, inputs: as in its row of `runs`.
         complete: log partition -> as RunResult.complete_times; empty without dead letters.
-        begun_from: topic id in the logs of the run whose state it begins with, "" if unknown; None if it begins anew.
+        begun_from: topic id in the logs of the run whose state it begins with, "" if unknown; None if it
+            begins anew.
     """
 
     query: str
@@ -119,10 +124,14 @@ def last_stream_run(warehouse: str) -> StreamRun | None:
         progress=dict(run["progress"]),
         archiving=tuple(json.loads(options["archiving"])) if options.get("archiving") else None,
         log_time=tables.log_time,
-        share_partitions={f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs},
+        share_partitions={
+            f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs
+        },
         notes=tuple(run["notes"]),
         inputs=tuple(run["inputs"]),
-        complete={log: (times[0], times[1]) for log, times in json.loads(options.get(_COMPLETE, "{}")).items()},
+        complete={
+            log: (times[0], times[1]) for log, times in json.loads(options.get(_COMPLETE, "{}")).items()
+        },
     )
 
 
@@ -157,7 +166,10 @@ class StreamTables:
             topics: the names and end offsets of topics that are known now.
             letters: the dead letters; None for none.
         """
-        self.run, self._fold, self._options, self._topics = run, fold, dict(options or {}), topics
+        self.run = run
+        self._fold = fold
+        self._options = dict(options or {})
+        self._topics = topics
         self._started, self._root = datetime.now(UTC), warehouse
         self._warehouse, self._letters = Warehouse(warehouse), letters
         self.committed: float | None = None
@@ -207,7 +219,11 @@ class StreamTables:
             self._letters.tables[table] = committed.read(table)
             # A micro-batch that was killed may have written it.
             self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
-        if committed is not None and not committed.holds(RANGES) and (noted_from := committed.log_time) is not None:
+        if (
+            committed is not None
+            and not committed.holds(RANGES)
+            and (noted_from := committed.log_time) is not None
+        ):
             # No range was noted before.
             self.run = replace(self.run, complete=dict.fromkeys(self.run.progress, (noted_from, noted_from)))
 
@@ -225,7 +241,9 @@ class StreamTables:
         """
         with self._writing:
             if self._is_closed:
-                raise WarehouseError(f"{self._root}: the stream has ended; its next run repeats micro-batch {batch}")
+                raise WarehouseError(
+                    f"{self._root}: the stream has ended; its next run repeats micro-batch {batch}"
+                )
             if batch > self.run.batch:
                 self._write(batch, changes)
 
@@ -233,34 +251,42 @@ class StreamTables:
         changes = _combined(changes)
         topics, before = self._topics(), self.run
         stale = self._stale_rows(changes, topics)
-        summaries = {one.log: one.summary for one in changes if one.summary}
+        summaries = {change.log: change.summary for change in changes if change.summary}
         complete = _complete_times(before.complete, summaries) if self._letters else {}
         of_letters = self._match_letters(changes, topics, complete)
         if not changes and not len(stale) and of_letters is None:
             return
-        found = [(one.log, *one.summary["archiving"]) for one in changes if one.summary.get("archiving")]
+        found = [
+            (change.log, *change.summary["archiving"])
+            for change in changes
+            if change.summary.get("archiving")
+        ]
         seen = found if before.archiving is None else [before.archiving, *found]
         archiving = min(seen, key=itemgetter(2, 0), default=None)
-        times = [one["newest_time"] for one in summaries.values()]
+        times = [summary["newest_time"] for summary in summaries.values()]
         newest = max([-1 if before.log_time is None else before.log_time, *times])
         self._merge_findings(batch, changes, archiving, topics, of_letters, newest)
         merged = {
-            table: [_named(one.tables[table], topics) for one in changes if table in one.tables]
+            table: [_named(change.tables[table], topics) for change in changes if table in change.tables]
             for table in (IN_FLIGHT, STATE, CUTOFF, HISTORY_TABLE)
         }
         merged[STATE].append(stale)
-        merged[HISTORY_TABLE] += [_named(rows, topics) for rows in self._initial_history(merged[HISTORY_TABLE])]
+        merged[HISTORY_TABLE] += [
+            _named(rows, topics) for rows in self._initial_history(merged[HISTORY_TABLE])
+        ]
         merged[HISTORY_TABLE] = self._judged(merged[HISTORY_TABLE], stale)
         with ThreadPoolExecutor(len(merged)) as threads:
-            deque(threads.map(lambda one: self._merge(one[0], batch, one[1]), merged.items()), maxlen=0)
+            deque(threads.map(lambda merge: self._merge(merge[0], batch, merge[1]), merged.items()), maxlen=0)
 
         def latest(known: Mapping[str, int], name: str) -> dict[str, int]:
-            return dict(sorted({**known, **{log: one[name] for log, one in summaries.items()}}.items()))
+            return dict(
+                sorted({**known, **{log: summary[name] for log, summary in summaries.items()}}.items())
+            )
 
         self.run = replace(
             before,
             batch=batch,
-            records=before.records + sum(one["records"] for one in summaries.values()),
+            records=before.records + sum(summary["records"] for summary in summaries.values()),
             progress=latest(before.progress, "next_offset"),
             archiving=archiving,
             log_time=None if newest < 0 else newest,
@@ -315,8 +341,13 @@ class StreamTables:
             _LOG.warning("the dead letters stay as they were read last: %s", error)
             return None
 
-    def _changed_letters(self, topics: Topics, complete: Mapping[str, tuple[int | None, int]]) -> pa.Table | None:
-        """Match the dead letters, write their tables, and return the findings about them; None if all are as before."""
+    def _changed_letters(
+        self, topics: Topics, complete: Mapping[str, tuple[int | None, int]]
+    ) -> pa.Table | None:
+        """Match the dead letters, write their tables, and return the findings about them.
+
+        None if all are as before.
+        """
         letters = self._letters
         if letters is None:
             return None
@@ -377,7 +408,9 @@ class StreamTables:
     def _begin_history(self) -> None:
         """Create `share_partition_history`, or remove the rows of earlier streams; those of audits stay."""
         try:
-            kept = CommittedTables(self._root).runs.filter(pc.field("command") != COMMAND)["run_id"].to_pylist()
+            kept = (
+                CommittedTables(self._root).runs.filter(pc.field("command") != COMMAND)["run_id"].to_pylist()
+            )
         except NothingCommittedError:
             kept = []
         self._warehouse.append(HISTORY_TABLE, [], self._warehouse.run_ids(HISTORY_TABLE) - {*kept})
@@ -390,21 +423,29 @@ class StreamTables:
                 yield _not_in(changed, self._fold.judge_at(state, number).tables[HISTORY_TABLE])
 
     def _judged(self, changed: Sequence[pa.Table], stale: pa.Table) -> list[pa.Table]:
-        """Changed rows of `share_partition_history`: of the fold, with lag and verdict; of topics with a new end."""
+        """Changed rows of `share_partition_history`: of the fold, and of topics with a new end."""
         own, clock = list[pa.Table](), int(time.time() * 1000)
         for rows in changed:
             lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
-            given = rows.drop_columns([COMPLETE, DELETED]).set_column(rows.schema.get_field_index("lag"), "lag", lag)
+            given = rows.drop_columns([COMPLETE, DELETED]).set_column(
+                rows.schema.get_field_index("lag"), "lag", lag
+            )
             until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
             judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._fold.limits)
             own.append(judged.cast(table_schema(HISTORY_TABLE)).append_column(DELETED, rows[DELETED]))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
             rows = CommittedTables(self._root).read(HISTORY_TABLE, pc.field("run_id") == self.run.query)
-            rows, keys = _not_in(own, without_deleted(rows)), key_texts(stale, "state_partition").combine_chunks()
+            rows, keys = (
+                _not_in(own, without_deleted(rows)),
+                key_texts(stale, "state_partition").combine_chunks(),
+            )
             rows = rows.filter(pc.is_in(key_texts(rows, "state_partition"), keys))
             place = pc.index_in(key_texts(rows, "state_partition"), keys)
-            for name, values in (("lag", lags), ("topic_end_offset", stale["topic_end_offset"].combine_chunks())):
+            for name, values in (
+                ("lag", lags),
+                ("topic_end_offset", stale["topic_end_offset"].combine_chunks()),
+            ):
                 index = rows.schema.get_field_index(name)
                 rows = rows.set_column(index, rows.schema.field(name), values.take(place))
             own.append(rows)
@@ -428,7 +469,9 @@ class StreamTables:
         newest: int,
     ) -> None:
         """Keep the settled findings, and replace those about dead letters and of the log partitions that were read."""
-        new = [keep_proven(one.tables[FINDINGS], archiving, newest) for one in changes if FINDINGS in one.tables]
+        new = [
+            keep_proven(one.tables[FINDINGS], archiving, newest) for one in changes if FINDINGS in one.tables
+        ]
         new += [_unreadable(one.problems, self._fold.severities) for one in changes if one.problems]
         if not new and of_letters is None:
             return
@@ -477,7 +520,13 @@ class StreamTables:
 def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Table:
     """Findings about what cannot be read at all in the input."""
     severity = severities.get(_UNREADABLE, registered()[_UNREADABLE].severity)
-    about = {"rule": _UNREADABLE, "severity": severity, "dialect": SHARE_GROUP_STATE, "settled": True, "evidence": []}
+    about = {
+        "rule": _UNREADABLE,
+        "severity": severity,
+        "dialect": SHARE_GROUP_STATE,
+        "settled": True,
+        "evidence": [],
+    }
     rows = [about | {"message": problem} for problem in problems if severity != OFF]
     return pa.Table.from_pylist(rows, table_schema(FINDINGS))
 
@@ -527,7 +576,10 @@ def _named(rows: pa.Table, topics: Topics) -> pa.Table:
     if "topic_id" not in rows.column_names:
         return rows
     ids, partitions = rows["topic_id"].cast(pa.string()).combine_chunks(), rows["partition"].combine_chunks()
-    for name, values in (("topic", topics.name_of(ids)), ("topic_end_offset", topics.end_of(ids, partitions))):
+    for name, values in (
+        ("topic", topics.name_of(ids)),
+        ("topic_end_offset", topics.end_of(ids, partitions)),
+    ):
         if name in rows.column_names:
             place = rows.schema.get_field_index(name)
             rows = rows.set_column(place, name, values)

@@ -53,11 +53,15 @@ from share_state.sources.discovery import LogPartition
 FinishRows = Callable[[pa.Table], pa.Table]
 """Completes incomplete rows of a table."""
 
-STATE, IN_FLIGHT, FINDINGS = "share_partition_state", "in_flight", "findings"
+STATE = "share_partition_state"
+IN_FLIGHT = "in_flight"
+FINDINGS = "findings"
 RESULTS = (STATE, IN_FLIGHT, FINDINGS)
 """Tables that every fold fills."""
 
-CUTOFF, SUMMARY, LOG = "cutoff", "summary", "log"
+CUTOFF = "cutoff"
+SUMMARY = "summary"
+LOG = "log"
 
 _SMALL_LOG = 16 << 20
 _TASKS_A_CORE = 4
@@ -239,7 +243,10 @@ def decoded_batches(plan: FoldPlan, log: LogPartition) -> Iterator[pa.RecordBatc
 
 
 def balance_tasks(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]:
-    """Distribute logs over tasks: largest first, each to the task with the fewest bytes; few tasks for small logs."""
+    """Distribute logs over tasks: largest first, each to the task with the fewest bytes.
+
+    Few tasks for small logs.
+    """
     total = sum(log.size for log in logs)
     count = max(1, min(len(logs), max(cores, min(_TASKS_A_CORE * cores, total // _SMALL_LOG))))
     tasks: list[list[LogPartition]] = [[] for _ in range(count)]

@@ -1,6 +1,8 @@
-"""`share-state repair`: plans for share-partitions in trouble; `share_state.repair` is the call. Nothing is changed.
+"""`share-state repair`: plans for share-partitions in trouble; `share_state.repair` is the call.
 
-Read `status` (which share-partitions are in trouble, from the tables of an audit), `rehearsal` (what an action would
-do, on the state machine of the simulator), `remedies` (what can be done about each), `commands` (of Kafka's tools), and
-`repair_plan` (the plan as text).
+Nothing is changed.
+
+Read `status` (which share-partitions are in trouble, from the tables of an audit), `rehearsal` (what an
+action would do, on the state machine of the simulator), `remedies` (what can be done about each), `commands`
+(of Kafka's tools), and `repair_plan` (the plan as text).
 """

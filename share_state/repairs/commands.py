@@ -1,7 +1,8 @@
 """Commands of Kafka's tools and of share-state as lines of bash, with the options that each release has.
 
-Checked against the tools of 4.0.2, 4.1.2, 4.2.1 and 4.3.1 and the configs of 4.4.0. Source: Kafka ShareGroupCommand,
-ConsoleShareConsumer, ConfigCommand, LeaderElectionCommand, GroupConfig; KIP-932, Admin.alterShareGroupOffsets.
+Checked against the tools of 4.0.2, 4.1.2, 4.2.1 and 4.3.1 and the configs of 4.4.0. Source: Kafka
+ShareGroupCommand, ConsoleShareConsumer, ConfigCommand, LeaderElectionCommand, GroupConfig; KIP-932,
+Admin.alterShareGroupOffsets.
 """
 
 import json
@@ -9,7 +10,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES = "BOOTSTRAP", "DLQ_TOPIC", "KAFKA_LIBS"
+BOOTSTRAP = "BOOTSTRAP"
+DEAD_LETTER_TOPIC = "DLQ_TOPIC"
+LIBRARIES = "KAFKA_LIBS"
 """Shell variables that the reader of a plan sets."""
 
 
@@ -55,11 +58,19 @@ class KafkaTools:
         return self._groups("--delete", f"--group={group}")
 
     def recreate_group(self, group: str, topic: str) -> str:
-        """Join a share group for some seconds, which creates it and initializes its share-partitions; 4.1 and later.
+        """Join a share group for some seconds, which creates it and initializes its share-partitions.
+
+        4.1 and later.
 
         The member releases the records that it receives. All these releases understand `--consumer-config`.
         """
-        options = ("--release", "--max-messages=1", "--timeout-ms=15000", f"--group={group}", f"--topic={topic}")
+        options = (
+            "--release",
+            "--max-messages=1",
+            "--timeout-ms=15000",
+            f"--group={group}",
+            f"--topic={topic}",
+        )
         return f"{self._tool('kafka-console-share-consumer.sh', *options, config='consumer')} >/dev/null"
 
     def configure_group(self, group: str, config: str) -> str:
@@ -81,7 +92,10 @@ class KafkaTools:
         return f'{tool} --entity-name="${DEAD_LETTER_TOPIC}" --add-config=errors.deadletterqueue.group.enable=true'
 
     def move_start(self, group: str, topic: str, partition: int, offset: int) -> str:
-        """Set the start offset; 4.1 and later. No tool of Kafka sets an offset, so jshell calls the Admin client."""
+        """Set the start offset; 4.1 and later.
+
+        No tool of Kafka sets an offset, so jshell calls the Admin client.
+        """
         settings = "new java.util.Properties()"
         if self.properties is not None:
             settings = f"org.apache.kafka.common.utils.Utils.loadProps({_java(self.properties)})"

@@ -31,7 +31,8 @@ class Effect:
     """The state that an action leaves, and how offsets get there.
 
     Attributes:
-        start_offset, end_offset: SPSO and SPEO; None if the state is deleted, or has no start offset and none is known.
+        start_offset, end_offset: SPSO and SPEO; None if the state is deleted, or has no start offset and none
+            is known.
         in_flight: delivery state -> offsets between them.
         lag: in records; None if the end of the topic is unknown.
         cutoff: the cutoff of the state partition once its records are written.
@@ -63,14 +64,22 @@ class Rehearsal:
     """
 
     def __init__(
-        self, status: SharePartitionStatus, release: Release, settings: PartitionSettings, updates_per_snapshot: int
+        self,
+        status: SharePartitionStatus,
+        release: Release,
+        settings: PartitionSettings,
+        updates_per_snapshot: int,
     ) -> None:
         # Members fetch until nothing is left: how many records a fetch returns makes no difference.
-        self.status, self.release, self.settings = status, replace(release, throttles=False), settings
+        self.status = status
+        self.release = replace(release, throttles=False)
+        self.settings = settings
         row, cutoff = status.row, status.cutoff
         self.key = StateKey(row["group_id"], row["topic_id"], row["partition"])
         self.next_record = self._log_end = cutoff.get("log_end_offset") or 0
-        self.coordinator = ShareCoordinator(self._append, self.release, updates_per_snapshot=updates_per_snapshot)
+        self.coordinator = ShareCoordinator(
+            self._append, self.release, updates_per_snapshot=updates_per_snapshot
+        )
         covered = tuple(batch for batch in status.ranges if batch.first_offset not in status.gaps)
         for first, last, state, _ in covered:
             if state not in set(DeliveryState):
@@ -96,7 +105,10 @@ class Rehearsal:
         return self.partition.load(read, self.status.row["topic_end_offset"] or 0)
 
     def first_waiting(self) -> tuple[int, int, DeliveryState, int] | None:
-        """The range at which SPSO waits; a gap is AVAILABLE with delivery count 0. None if nothing is in flight."""
+        """The range at which SPSO waits.
+
+        A gap is AVAILABLE with delivery count 0. None if nothing is in flight.
+        """
         at, batches = self.partition.start_offset, self.partition.in_flight_batches()
         if not batches:
             return None
@@ -116,7 +128,10 @@ class Rehearsal:
         return acquired
 
     def fail_delivery(self, first: int, last: int) -> bool:
-        """Deliver what is available of [first, last], until its locks expire; returns whether anything was."""
+        """Deliver what is available of [first, last], until its locks expire.
+
+        Returns whether anything was.
+        """
         if not self.deliver(first, last):
             return False
         self.now_ms += self.settings.record_lock_duration_ms + 1
@@ -188,10 +203,14 @@ class Rehearsal:
             start_offset=None if is_unknown else partition.start_offset,
             end_offset=None if is_unknown else partition.end_offset,
             in_flight=in_flight,
-            lag=None if end is None else max(0, end - partition.start_offset - partition.delivery_complete_count),
+            lag=None
+            if end is None
+            else max(0, end - partition.start_offset - partition.delivery_complete_count),
             cutoff=self._cutoff(),
             skipped=() if self._loses_nothing else _ranges(changes, lambda one: one.change == FINISHED),
-            delivered_again=_ranges(changes, lambda one: _is_finished(one.before) and not _is_finished(one.after)),
+            delivered_again=_ranges(
+                changes, lambda one: _is_finished(one.before) and not _is_finished(one.after)
+            ),
             seconds=-(-self.now_ms // 1000),
         )
 
@@ -211,12 +230,18 @@ class Rehearsal:
         """The cutoff of the state partition: it moves if this share-partition held it back and has a new snapshot."""
         cutoff, row = self.status.cutoff, self.status.row
         known = ("limited_by_group", "limited_by_topic_id", "limited_by_partition")
-        holds = tuple(cutoff.get(name) for name in known) == (row["group_id"], row["topic_id"], row["partition"])
+        holds = tuple(cutoff.get(name) for name in known) == (
+            row["group_id"],
+            row["topic_id"],
+            row["partition"],
+        )
         entry = self.coordinator.entries.get(self.key)
         if not holds or (entry and (entry.snapshot_offset or 0) < self._log_end):
             return cutoff.get("cutoff_offset")
         following = [
-            one for one in (cutoff.get("next_cutoff_offset"), entry and entry.snapshot_offset) if one is not None
+            one
+            for one in (cutoff.get("next_cutoff_offset"), entry and entry.snapshot_offset)
+            if one is not None
         ]
         return min(following, default=self.next_record - 1)
 

@@ -16,7 +16,13 @@ from share_state.simulator.settings import WIDEST, BrokerConfigs, PartitionSetti
 from share_state.simulator.types import find_release
 from share_state.sources.topics import TOPICS_HINT
 
-HARM = ("no harm", "settings change", "records may be delivered again", "records are skipped", "state is deleted")
+HARM = (
+    "no harm",
+    "settings change",
+    "records may be delivered again",
+    "records are skipped",
+    "state is deleted",
+)
 """The worst that an option can do; `Option.harm` is an index into this."""
 
 NOTHING, SETTINGS, AGAIN, SKIPS, DELETES = range(len(HARM))
@@ -24,10 +30,12 @@ NOTHING, SETTINGS, AGAIN, SKIPS, DELETES = range(len(HARM))
 COLD_SNAPSHOT = timedelta(minutes=5)
 """Default of share.coordinator.cold.partition.snapshot.interval.ms."""
 DEAD_LETTER_RETRIES = timedelta(minutes=7)
-"""Five attempts of 30 s each, with the pauses between them, to create the dead-letter topic and as many to write."""
+"""Five attempts of 30 s each, with the pauses between them, to create the dead-letter topic and as many to
+write."""
 
 NEW_GROUP_EPOCH = 2
-"""The state epoch at which a new group initializes share-partitions; brokers refuse if the state has a later one."""
+"""The state epoch at which a new group initializes share-partitions; brokers refuse if the state has a later
+one."""
 
 _DEFAULTS = BrokerConfigs()
 _GROUP_LIMITS_SINCE = "4.3"
@@ -97,8 +105,13 @@ class _Advisor:
     """
 
     def __init__(self, status: SharePartitionStatus, found: Survey, tools: KafkaTools) -> None:
-        self.status, self.found, self.tools, row = status, found, tools, status.row
-        self.group, self.topic, self.partition = row["group_id"], row["topic"] or "", row["partition"]
+        self.status = status
+        self.found = found
+        self.tools = tools
+        row = status.row
+        self.group = row["group_id"]
+        self.topic = row["topic"] or ""
+        self.partition = row["partition"]
         # Groups have limits from 4.3 on; only 4.4 writes state 3.
         self.release = find_release(found.releases[-1])
         limits, group = found.limits, row["group_id"]
@@ -115,7 +128,9 @@ class _Advisor:
             log = "the log" if number is None else f"__share_group_state-{number}"
             text = f"Do not act on this state; it cannot be trusted: {self.status.troubles[trouble]}."
             what = f"Export {log} again, from every replica, and create the plan from all copies."
-            return self._repair(trouble, text, None, [Option("EXPORT_AGAIN", NOTHING, what), self.ask_broker()])
+            return self._repair(
+                trouble, text, None, [Option("EXPORT_AGAIN", NOTHING, what), self.ask_broker()]
+            )
         try:
             self.loaded = self._rehearse()
             # The rehearsal does not see batches before the start offset.
@@ -150,21 +165,29 @@ class _Advisor:
         """The option without its command if that names what cannot be named."""
         if not option.command or (can_be_named(self.group) and can_be_named(self.topic)):
             return option
-        why = f"the topic's name is unknown; {TOPICS_HINT}" if can_be_named(self.group) else "the group id is not UTF-8"
+        why = (
+            f"the topic's name is unknown; {TOPICS_HINT}"
+            if can_be_named(self.group)
+            else "the group id is not UTF-8"
+        )
         return replace(option, command="", what=f"{option.what} No command can name it: {why}.")
 
     def _rehearse(self, release: Release | None = None, **settings: int) -> Rehearsal:
         own, limits = replace(self.settings, **settings), self.found.limits
         return Rehearsal(self.status, release or self.release, own, limits.updates_per_snapshot)
 
-    def _effect(self, act: Callable[[Rehearsal], object], release: Release | None = None, **settings: int) -> Effect:
+    def _effect(
+        self, act: Callable[[Rehearsal], object], release: Release | None = None, **settings: int
+    ) -> Effect:
         rehearsal = self._rehearse(release, **settings)
         act(rehearsal)
         return rehearsal.effect()
 
     def _sentence(self) -> str:
         """The message of the finding or verdict, and what SPSO waits for."""
-        message, start, lag = next(iter(self.status.troubles.values())), self.now.start_offset, self.now.lag
+        message = next(iter(self.status.troubles.values()))
+        start = self.now.start_offset
+        lag = self.now.lag
         waits = "nothing in flight is recorded"
         if self.waiting is not None:
             first, last, state, count = self.waiting
@@ -186,7 +209,9 @@ class _Advisor:
             return None
         rehearsal = Rehearsal(rest, self.release, self.settings, self.found.limits.updates_per_snapshot)
         rehearsal.initialize(start)
-        finished = [one for one in self.status.ranges if one.delivery_state in TERMINAL and one.last_offset >= start]
+        finished = [
+            one for one in self.status.ranges if one.delivery_state in TERMINAL and one.last_offset >= start
+        ]
         again = tuple((max(one.first_offset, start), one.last_offset) for one in finished)
         what = (
             f"Set SPSO to {start:,}, where it is, once the group is empty. This discards the state after it, which no "
@@ -221,7 +246,9 @@ class _Advisor:
             "it is used, start its consumers instead: share.auto.offset.reset decides where they begin."
         )
         join, delete = self.tools.recreate_group(self.group, self.topic), self.tools.delete_group(self.group)
-        return Option("RECREATE_GROUP", DELETES, what, f"{join}\n{delete}", effect=self._effect(Rehearsal.delete))
+        return Option(
+            "RECREATE_GROUP", DELETES, what, f"{join}\n{delete}", effect=self._effect(Rehearsal.delete)
+        )
 
     def wait_for_deliveries(self) -> Option | None:
         """The waiting range finishes at the latest when all its deliveries have failed."""
@@ -229,7 +256,9 @@ class _Advisor:
             return None
         last = self.waiting[1]
         effect = self._effect(lambda rehearsal: rehearsal.fail_deliveries(last))
-        takes, moved, now = timedelta(seconds=effect.seconds), self.status.row["moved_time"], self.found.time
+        takes = timedelta(seconds=effect.seconds)
+        moved = self.status.row["moved_time"]
+        now = self.found.time
         if "STALL" in self.status.troubles and moved and now and now - moved > takes:
             return None
         what = (
@@ -243,7 +272,9 @@ class _Advisor:
         waited = timedelta(milliseconds=self.status.archiving_ms)
         if not self.release.dead_letters or waited >= DEAD_LETTER_RETRIES:
             return None
-        what = "Wait: the broker tries each dead-letter write five times, and archives the record in any case."
+        what = (
+            "Wait: the broker tries each dead-letter write five times, and archives the record in any case."
+        )
         until, effect = self._after(DEAD_LETTER_RETRIES - waited), self._effect(Rehearsal.finish_dead_letters)
         return Option("WAIT", NOTHING, what, until=until, effect=effect)
 
@@ -256,7 +287,9 @@ class _Advisor:
         is_due = self.found.time and written and self.found.time - written >= COLD_SNAPSHOT
         if not self.release.has_initialize or not written or is_due:
             return None
-        what = "Wait: the coordinator snapshots share-partitions that are idle for five minutes, unless all are."
+        what = (
+            "Wait: the coordinator snapshots share-partitions that are idle for five minutes, unless all are."
+        )
         effect = self._effect(Rehearsal.write_cold_snapshot)
         return Option("WAIT", NOTHING, what, until=written + COLD_SNAPSHOT, effect=effect)
 
@@ -265,14 +298,21 @@ class _Advisor:
             "Start consumers of the group, or find out why its consumers do not acknowledge: the command lists them. "
             "The effect shows the first fetches, all accepted."
         )
-        command, effect = self.tools.describe(self.group, "members"), self._effect(Rehearsal.accept_everything)
+        command, effect = (
+            self.tools.describe(self.group, "members"),
+            self._effect(Rehearsal.accept_everything),
+        )
         return Option("START_CONSUMERS", NOTHING, what, command, effect=effect)
 
     def check_dead_letter_topic(self) -> Option | None:
         if not self.release.dead_letters:
             return None
         tools = self.tools
-        commands = (tools.describe_config(self.group), tools.describe_dead_letter_topic(), tools.allow_dead_letters())
+        commands = (
+            tools.describe_config(self.group),
+            tools.describe_dead_letter_topic(),
+            tools.allow_dead_letters(),
+        )
         what = (
             "Make the dead-letter topic usable before anything sends to it: errors.deadletterqueue.topic.name of the "
             "group (first command) names it, it needs leaders (second), and it must allow share groups (third)."
@@ -295,7 +335,9 @@ class _Advisor:
                 f"Upgrade to {LATEST.name}: {self.release.name} never resumes records in ARCHIVING. The next leader "
                 "sends them to the dead-letter queue, and archives them."
             )
-            return Option("UPGRADE", SETTINGS, what, effect=self._effect(Rehearsal.finish_dead_letters, LATEST))
+            return Option(
+                "UPGRADE", SETTINGS, what, effect=self._effect(Rehearsal.finish_dead_letters, LATEST)
+            )
         if self.release.has_initialize:
             return None
         what = f"Upgrade: {self.release.name} cannot move or delete the state of a group; 4.1 and later can."
@@ -307,7 +349,9 @@ class _Advisor:
         if raised is None or self.waiting is None or self.waiting[2] is not DeliveryState.AVAILABLE:
             return None
         first, last, *_ = self.waiting
-        effect = self._effect(lambda rehearsal: rehearsal.fail_delivery(first, last), delivery_count_limit=raised)
+        effect = self._effect(
+            lambda rehearsal: rehearsal.fail_delivery(first, last), delivery_count_limit=raised
+        )
         what = (
             f"Raise the delivery limit from {limit} to {raised}, to keep these records while consumers are fixed. "
             "The effect shows one more delivery, which fails."
@@ -316,11 +360,15 @@ class _Advisor:
 
     def raise_record_locks(self) -> Option | None:
         limit = self.settings.max_record_locks
-        raised = _raised(limit, _DEFAULTS.max_partition_max_record_locks, WIDEST.max_partition_max_record_locks)
+        raised = _raised(
+            limit, _DEFAULTS.max_partition_max_record_locks, WIDEST.max_partition_max_record_locks
+        )
         if raised is None:
             return None
         begin, known = self.loaded.partition.end_offset, self.status.row["topic_end_offset"]
-        last = min(self.loaded.partition.start_offset + raised, raised + begin if known is None else known) - 1
+        last = (
+            min(self.loaded.partition.start_offset + raised, raised + begin if known is None else known) - 1
+        )
         effect = self._effect(lambda rehearsal: rehearsal.deliver(begin, last), max_record_locks=raised)
         what = f"Raise the limit of in-flight records from {limit:,} to {raised:,}; SPSO waits as before."
         if known is None:
@@ -330,7 +378,9 @@ class _Advisor:
     def _limit(self, config: str, value: int, what: str, effect: Effect) -> Option:
         """Set a limit: of the group from 4.3 on, else of all brokers."""
         action = f"RAISE_{config.upper().replace('.', '_')}"
-        of_brokers = f"group.share.{config}={value} in server.properties of every broker, and a rolling restart"
+        of_brokers = (
+            f"group.share.{config}={value} in server.properties of every broker, and a rolling restart"
+        )
         if self.release.is_before(_GROUP_LIMITS_SINCE):
             why = f"{self.release.name} has no such limit for a single group"
             return Option(action, AGAIN, f"{what} {why}: set {of_brokers}.", effect=effect)
@@ -358,7 +408,9 @@ class _Advisor:
         )
         effect = self._effect(Rehearsal.leave)
         harm = SKIPS if effect.skipped else AGAIN
-        return Option("RESTART_CONSUMERS", harm, what, self.tools.describe(self.group, "state"), effect=effect)
+        return Option(
+            "RESTART_CONSUMERS", harm, what, self.tools.describe(self.group, "state"), effect=effect
+        )
 
     def move_past_waiting(self) -> Option | None:
         """Move SPSO past the records that it waits for, and past finished or hopeless ones after them."""
@@ -377,7 +429,11 @@ class _Advisor:
 
     def move_back_to_audited(self) -> Option | None:
         target = self.status.previous_start or 0
-        return self._move_to(target, "back to where it was") if target > self.loaded.partition.start_offset else None
+        return (
+            self._move_to(target, "back to where it was")
+            if target > self.loaded.partition.start_offset
+            else None
+        )
 
     def _move_to(self, target: int, where: str) -> Option | None:
         if not self.release.has_initialize:

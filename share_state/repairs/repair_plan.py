@@ -1,4 +1,4 @@
-"""The plan of `share-state repair`: made from tables or logs; as Markdown, as a bash script, and as plain data."""
+"""The plan of `share-state repair`, from tables or logs: as Markdown, bash script and plain data."""
 
 import json
 import re
@@ -45,18 +45,24 @@ class RepairPlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data."""
-        found = []
+        repair_rows = []
         for one in self.repairs:
             row = one.status.row
-            key = {name: row[name] for name in ("group_id", "topic_id", "topic", "partition", "state_partition")}
+            key = {
+                name: row[name] for name in ("group_id", "topic_id", "topic", "partition", "state_partition")
+            }
             options = [asdict(option) | {"harm": HARM[option.harm]} for option in one.options]
-            found.append(
+            repair_rows.append(
                 key | {"trouble": one.trouble, "sentence": one.sentence, "also": one.also,
                        "suspect": "STATE_SUSPECT" in one.status.troubles, "now": one.now and asdict(one.now),
                        "options": options, "check": one.check}
             )  # fmt: skip
-        head = {"inputs": list(self.survey.inputs), "time": self.survey.time, "releases": list(self.survey.releases)}
-        return head | {"share_partitions": found, "left_out": self.survey.left_out}
+        head = {
+            "inputs": list(self.survey.inputs),
+            "time": self.survey.time,
+            "releases": list(self.survey.releases),
+        }
+        return head | {"share_partitions": repair_rows, "left_out": self.survey.left_out}
 
     def markdown(self) -> str:
         """The plan as Markdown."""
@@ -66,24 +72,24 @@ class RepairPlan:
         yield "# Repair plan"
         yield ""
         yield from self._head()
-        for number, one in enumerate(self.repairs, 1):
-            yield f"## {number}. {_title(one)}"
+        for number, repair in enumerate(self.repairs, 1):
+            yield f"## {number}. {_title(repair)}"
             yield ""
-            yield f"**{one.trouble}**: {one.sentence}"
+            yield f"**{repair.trouble}**: {repair.sentence}"
             yield ""
-            facts = [f"- also {code}: {format_name(text)}" for code, text in one.also.items()]
-            facts += [f"- now: {_state(one.now)}"] if one.now is not None else []
+            facts = [f"- also {code}: {format_name(text)}" for code, text in repair.also.items()]
+            facts += [f"- now: {_state(repair.now)}"] if repair.now is not None else []
             yield from (*facts, "") if facts else ()
-            for place, option in enumerate(one.options, 1):
+            for place, option in enumerate(repair.options, 1):
                 yield f"### {number}.{place} {option.action} ({HARM[option.harm]})"
                 yield ""
                 yield from _option_lines(option)
                 if option.command:
                     yield from ("", "```bash", option.command, "```")
                 yield ""
-            if one.check:
+            if repair.check:
                 yield "Afterwards, export again and compare; the state at this plan is the earlier point:"
-                yield from ("", "```bash", one.check, "```", "")
+                yield from ("", "```bash", repair.check, "```", "")
 
     def _head(self) -> Iterator[str]:
         first, last = self.survey.releases[0], self.survey.releases[-1]
@@ -106,7 +112,9 @@ class RepairPlan:
             state = " that has a state" if self.survey.without_state else ""
             yield f"No share-partition{state} is in trouble: there is nothing{' else' if state else ''} to do."
             return
-        more = f", and {self.survey.left_out:,} more that are left out (--most)" if self.survey.left_out else ""
+        more = (
+            f", and {self.survey.left_out:,} more that are left out (--most)" if self.survey.left_out else ""
+        )
         count = pluralize(len(self.repairs), "share-partition")
         yield f"{count} in trouble{more}. Options are in order of harm; one is enough."
         yield ""
@@ -128,7 +136,11 @@ class RepairPlan:
                     needs = [f': "${{{name}:?{_VARIABLES[name]}}}"; export {name}' for name in used]
                     lines += [f"{number}.{place})  # {option.action}", *needs, option.command, ";;"]
             lines += [f"{number}.check)", one.check, ";;"] if one.check else []
-        lines += ["'')", *(f"printf '%s\\n' {quote(line)}" for line in self.markdown()[:-1].split("\n")), ";;"]
+        lines += [
+            "'')",
+            *(f"printf '%s\\n' {quote(line)}" for line in self.markdown()[:-1].split("\n")),
+            ";;",
+        ]
         lines += ['*) echo "no option $1 with a command" >&2; exit 2;;', "esac"]
         return "\n".join(lines) + "\n"
 
@@ -151,7 +163,8 @@ _INITIALIZE = (
     "member, that the brokers' logs show no error of InitializeShareGroupState, and that __share_group_state has "
     "leaders; `share-state groups` shows the group."
 )
-"""What to do about share-partitions without a state. Source: Kafka GroupMetadataManager.shareGroupHeartbeat."""
+"""What to do about share-partitions without a state. Source: Kafka
+GroupMetadataManager.shareGroupHeartbeat."""
 
 
 def check_release(release: str | None) -> None:
@@ -198,7 +211,9 @@ def _variables(command: str) -> list[str]:
 def _title(one: Repair) -> str:
     row = one.status.row
     key = f"group {format_name(row['group_id'])}, topic {format_name(one.status.name)}, partition {row['partition']}"
-    return key if row["state_partition"] is None else f"{key} (in __share_group_state-{row['state_partition']})"
+    return (
+        key if row["state_partition"] is None else f"{key} (in __share_group_state-{row['state_partition']})"
+    )
 
 
 def _option_lines(option: Option) -> Iterator[str]:
@@ -208,7 +223,10 @@ def _option_lines(option: Option) -> Iterator[str]:
     if option.effect is None:
         return
     yield f"- then: {_state(option.effect)}"
-    for name, ranges in (("skipped", option.effect.skipped), ("delivered again", option.effect.delivered_again)):
+    for name, ranges in (
+        ("skipped", option.effect.skipped),
+        ("delivered again", option.effect.delivered_again),
+    ):
         yield f"- {name}: {_ranges(ranges)}"
 
 
@@ -222,6 +240,12 @@ def _state(effect: Effect) -> str:
 def _ranges(ranges: Ranges) -> str:
     if not ranges:
         return "none"
-    listed = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MAX_RANGES])
-    more = f" and {len(ranges) - _MAX_RANGES:,} more ranges (--json lists all)" if len(ranges) > _MAX_RANGES else ""
+    listed = ", ".join(
+        str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MAX_RANGES]
+    )
+    more = (
+        f" and {len(ranges) - _MAX_RANGES:,} more ranges (--json lists all)"
+        if len(ranges) > _MAX_RANGES
+        else ""
+    )
     return f"{pluralize(count_offsets(ranges), 'offset')}: {listed}{more}"

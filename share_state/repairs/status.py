@@ -86,8 +86,10 @@ class SharePartitionStatus:
     """A share-partition in trouble.
 
     Attributes:
-        row: its row of share_partition_state; verdict, reason and moved_time of the latest audit, null if unknown.
-        ranges: in flight, ascending, from the start offset to the end; gaps are AVAILABLE with delivery count 0.
+        row: its row of share_partition_state; verdict, reason and moved_time of the latest audit, null if
+            unknown.
+        ranges: in flight, ascending, from the start offset to the end; gaps are AVAILABLE with delivery count
+            0.
         gaps: first offsets of the ranges that no batch covers.
         troubles: code of TROUBLES -> message of its finding, or reason of its verdict; the most severe first.
         archiving_ms: how long its first offset in ARCHIVING has waited; 0 if none has waited for long.
@@ -117,7 +119,8 @@ class Survey:
         found: the most severe first.
         left_out: how many more there are.
         limits: the limits of the cluster and its groups.
-        observed: groups whose delivery limit is at least that of `limits`: their log exceeds the configured one.
+        observed: groups whose delivery limit is at least that of `limits`: their log exceeds the configured
+            one.
         releases: the releases that may have written the log, ascending.
         time: the time up to which durations are measured: that of the newest record, or of the audit.
         inputs: what was read.
@@ -177,7 +180,9 @@ def limits_of_run(options: Mapping[str, str]) -> Limits:
     given: dict[str, Any] = {"groups": {}}
     # What the cluster shows is used where the call does not set it.
     of_cluster = "limits.of_cluster."
-    shown = {name.removeprefix(of_cluster): value for name, value in options.items() if name.startswith(of_cluster)}
+    shown = {
+        name.removeprefix(of_cluster): value for name, value in options.items() if name.startswith(of_cluster)
+    }
     for key, value in options.items():
         section, _, name = key.partition(".")
         if name.startswith("of_cluster."):
@@ -226,7 +231,9 @@ def survey(
         _below_start(tables, where),
     ]
     findings = pa.concat_tables(found, promote_options="default")
-    rows = left_join(rows, group_rows(findings, IDENTITY_COLUMNS, {"trouble": "min"}), {"trouble": pa.int32()})
+    rows = left_join(
+        rows, group_rows(findings, IDENTITY_COLUMNS, {"trouble": "min"}), {"trouble": pa.int32()}
+    )
     verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
     suspect = pc.if_else(rows["suspect"], pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
     rows = rows.append_column("rank", pc.min_element_wise(verdict, rows["trouble"], suspect))
@@ -258,7 +265,9 @@ def _verdicts(tables: CommittedTables, where: pc.Expression) -> pa.Table | None:
     if not tables.holds(HISTORY_TABLE):
         return None
     columns = (*KEY, *_HISTORY, "time")
-    return with_unreported_verdicts(tables, tables.read(HISTORY_TABLE, where & latest_audit_filter(tables), columns))
+    return with_unreported_verdicts(
+        tables, tables.read(HISTORY_TABLE, where & latest_audit_filter(tables), columns)
+    )
 
 
 def _findings(tables: CommittedTables, where: pc.Expression, states: pa.Table) -> pa.Table:
@@ -283,20 +292,28 @@ def _findings(tables: CommittedTables, where: pc.Expression, states: pa.Table) -
     is_replaced = pc.and_(is_replaced, pc.fill_null(pc.less(rows["offset"], rows["snapshot_offset"]), False))
     rows = rows.filter(pc.invert(is_replaced)).drop_columns(["offset", "snapshot_offset"])
     index = {rule: TROUBLES.index(code) for rule, code in _RULES.items()}
-    return rows.append_column("trouble", pa.array([index[rule] for rule in rows["rule"].to_pylist()], pa.int32()))
+    return rows.append_column(
+        "trouble", pa.array([index[rule] for rule in rows["rule"].to_pylist()], pa.int32())
+    )
 
 
-def _with_observed(tables: CommittedTables, where: pc.Expression, limits: Limits) -> tuple[Limits, frozenset[str]]:
+def _with_observed(
+    tables: CommittedTables, where: pc.Expression, limits: Limits
+) -> tuple[Limits, frozenset[str]]:
     """The limits with at least the delivery limit that each group shows, and the groups that show more than configured.
 
     A record that is AVAILABLE after some deliveries has one left. Source: Kafka InFlightState.tryUpdateState.
     """
-    rows = tables.read("in_flight", where & poison_filter(limits), ("group_id", "delivery_state", "delivery_count"))
+    rows = tables.read(
+        "in_flight", where & poison_filter(limits), ("group_id", "delivery_state", "delivery_count")
+    )
     left = pc.equal(rows["delivery_state"], int(DeliveryState.AVAILABLE)).cast(rows["delivery_count"].type)
     rows = rows.append_column("limit", pc.add(rows["delivery_count"], left))
     found = rows.group_by("group_id").aggregate([("limit", "max")]).to_pylist()
     shown = {row["group_id"]: row["limit_max"] for row in found}
-    more = {group: count for group, count in shown.items() if count > limits.of_group("delivery_count", group)}
+    more = {
+        group: count for group, count in shown.items() if count > limits.of_group("delivery_count", group)
+    }
     own = {group: {**limits.groups.get(group, {}), "delivery_count": count} for group, count in more.items()}
     return replace(limits, groups={**limits.groups, **own}), frozenset(more)
 
@@ -306,7 +323,9 @@ def _with_ranges(tables: CommittedTables, where: pc.Expression, trouble: str, te
     rows = tables.read("in_flight", where, (*KEY, "record_count"))
     found = add_topic_key(group_rows(rows, KEY, {"record_count": "sum"}))
     texts = (f"{pluralize(one, 'offset')} {text}" for one in found["record_count"].to_pylist())
-    found = found.append_column("trouble", pa.repeat(pa.scalar(TROUBLES.index(trouble), pa.int32()), len(found)))
+    found = found.append_column(
+        "trouble", pa.repeat(pa.scalar(TROUBLES.index(trouble), pa.int32()), len(found))
+    )
     return found.append_column("message", pa.array(texts, pa.string())).drop_columns("record_count")
 
 
@@ -322,12 +341,19 @@ def _below_start(tables: CommittedTables, where: pc.Expression) -> pa.Table:
         first = pc.struct_field(pc.list_element(rows["state_batches"], 0), "first_offset")
         found.append(rows.filter(pc.less(first, rows["start_offset"])).drop_columns("state_batches"))
     rows = add_topic_key(pa.concat_tables(found, promote_options="permissive"))
-    texts = (f"a persisted batch begins before the start offset {start}" for start in rows["start_offset"].to_pylist())
-    rows = rows.append_column("trouble", pa.repeat(pa.scalar(TROUBLES.index("UNLOADABLE"), pa.int32()), len(rows)))
+    texts = (
+        f"a persisted batch begins before the start offset {start}"
+        for start in rows["start_offset"].to_pylist()
+    )
+    rows = rows.append_column(
+        "trouble", pa.repeat(pa.scalar(TROUBLES.index("UNLOADABLE"), pa.int32()), len(rows))
+    )
     return rows.append_column("message", pa.array(texts, pa.string())).drop_columns("start_offset")
 
 
-def _statuses(tables: CommittedTables, selected: pa.Table, findings: pa.Table) -> Iterator[SharePartitionStatus]:
+def _statuses(
+    tables: CommittedTables, selected: pa.Table, findings: pa.Table
+) -> Iterator[SharePartitionStatus]:
     if not len(selected):
         return
     in_flight = tables.read("in_flight", prefilter(selected), (*KEY, *_RANGE))
@@ -335,7 +361,9 @@ def _statuses(tables: CommittedTables, selected: pa.Table, findings: pa.Table) -
     found = select_share_partitions(findings.drop_columns("topic_key"), selected)
     reported = rows_by_place(found, ("trouble", "message", "milliseconds"))
     cutoffs = {
-        row["partition"]: row for row in tables.read("cutoff").to_pylist() if row["dialect"] == SHARE_GROUP_STATE
+        row["partition"]: row
+        for row in tables.read("cutoff").to_pylist()
+        if row["dialect"] == SHARE_GROUP_STATE
     }
     previous = _previous_starts(tables, selected)
     for place, row in enumerate(selected.to_pylist()):
@@ -350,7 +378,10 @@ def _statuses(tables: CommittedTables, selected: pa.Table, findings: pa.Table) -
             row=row,
             ranges=tuple(
                 StateBatch(
-                    one["first_offset"], one["last_offset"], _state(one["delivery_state"]), one["delivery_count"]
+                    one["first_offset"],
+                    one["last_offset"],
+                    _state(one["delivery_state"]),
+                    one["delivery_count"],
                 )
                 for one in own
             ),

@@ -1,7 +1,8 @@
 """The latest audit of a warehouse as plain data: page, metrics and console show an `AuditReport`.
 
-`read_report` reads the tables of the latest audit in four steps: findings by share-partition and rule, a survey of all
-live share-partitions that picks those which need attention, the details of these, and the remaining tables.
+`read_report` reads the tables of the latest audit in four steps: findings by share-partition and rule, a
+survey of all live share-partitions that picks those which need attention, the details of these, and the
+remaining tables.
 """
 
 from collections import Counter
@@ -66,13 +67,16 @@ def _survey(
     """Survey all live share-partitions.
 
     Returns:
-        The worst `most` of those that need attention: columns of `latest_share_partitions`, suspect (boolean), errors
-        and warnings (numbers of findings), status; and live, verdicts, open_verdicts, statuses and flagged_left_out of
-        `AuditReport`.
+        The worst `most` of those that need attention: columns of `latest_share_partitions`, suspect
+        (boolean), errors and warnings (numbers of findings), status; and live, verdicts, open_verdicts,
+        statuses and flagged_left_out of `AuditReport`.
     """
     suspects = add_topic_key(tables.read("share_partition_state", pc.field("suspect"), [*KEY, "suspect"]))
     counts, latest = count_findings_by_key(summary), latest_audit_filter(tables)
-    verdicts, statuses, flagged, worst = Counter[str](), Counter[tuple[float, str]](), 0, list[pa.Table]()
+    verdicts = Counter[str]()
+    statuses = Counter[tuple[float, str]]()
+    flagged = 0
+    worst = list[pa.Table]()
     settled = Counter[str]()
     columns = (*KEY, "verdict", "poison_records", "waiting_records")
     for piece in in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
@@ -80,7 +84,10 @@ def _survey(
         verdicts.update({row["values"]: row["counts"] for row in rows["verdict"].value_counts().to_pylist()})
         is_settled = acknowledged_verdicts(rows, acknowledged, tables.run["started"])
         settled.update(
-            {row["values"]: row["counts"] for row in rows["verdict"].filter(is_settled).value_counts().to_pylist()}
+            {
+                row["values"]: row["counts"]
+                for row in rows["verdict"].filter(is_settled).value_counts().to_pylist()
+            }
         )
         # An acknowledged verdict needs no attention.
         open_verdict = pc.if_else(is_settled, OK, rows["verdict"].cast(pa.string()))
@@ -98,7 +105,9 @@ def _survey(
         details = left_join(details, worst[0], {"suspect": pa.bool_(), **_COUNTS, "status": pa.string()})
         details = details.sort_by("place").drop_columns("place")
     live = sum(verdicts.values())
-    by_status = {status: statuses[rank, status] for rank, status in sorted(statuses)} | {VERDICTS[-1]: live - flagged}
+    by_status = {status: statuses[rank, status] for rank, status in sorted(statuses)} | {
+        VERDICTS[-1]: live - flagged
+    }
     still_open = {verdict: count - settled[verdict] for verdict, count in by_verdict.items()}
     still_open[OK] = by_verdict[OK] + settled.total()
     counts = {
@@ -112,7 +121,10 @@ def _survey(
 
 
 def _needing_attention(rows: pa.Table) -> pa.Table:
-    """The rows with a verdict other than OK, an error or a warning, or a suspect state; with status and its rank."""
+    """The rows with a verdict other than OK, an error or a warning, or a suspect state.
+
+    They have status and its rank.
+    """
     for name, unknown in (("suspect", False), ("errors", 0), ("warnings", 0)):
         rows = rows.set_column(rows.column_names.index(name), name, pc.fill_null(rows[name], unknown))
     is_healthy = pc.equal(rows["verdict"], OK)
@@ -124,7 +136,9 @@ def _needing_attention(rows: pa.Table) -> pa.Table:
     # Many groups without members are batch jobs, so that anything else about them comes first.
     is_ok = pc.or_(pc.equal(rows["verdict"], OK), pc.and_(is_batch_job, has_findings))
     other = pc.if_else(has_error, ERROR, pc.if_else(rows["suspect"], SUSPECT, WARNING))
-    verdict = pc.binary_join_element_wise(rows["verdict"].cast(pa.string()), pc.if_else(has_error, f"+{ERROR}", ""), "")
+    verdict = pc.binary_join_element_wise(
+        rows["verdict"].cast(pa.string()), pc.if_else(has_error, f"+{ERROR}", ""), ""
+    )
     # An error and a suspect state rank before STALL; the ranks of verdicts are whole numbers.
     stall = VERDICTS.index("STALL")
     own = pc.if_else(pc.equal(other, SUSPECT), stall - 0.4, JUST_WORSE_THAN_OK + 0.2)
@@ -171,7 +185,8 @@ def read_deliveries(tables: CommittedTables) -> tuple[GroupDeliveries, ...]:
     found = group_pieces(pieces, ["group_id"], dict.fromkeys(OUTCOME_COLUMNS, "sum"))
     rows = [] if found is None else found.to_pylist()
     groups = [
-        GroupDeliveries(row["group_id"], **{name: row[one] for one, name in OUTCOME_COLUMNS.items()}) for row in rows
+        GroupDeliveries(row["group_id"], **{name: row[one] for one, name in OUTCOME_COLUMNS.items()})
+        for row in rows
     ]
     return tuple(sorted(groups, key=lambda one: (-one.given_up - one.rejected, -one.released, one.group_id)))
 
@@ -188,18 +203,19 @@ class AuditReport:
         limits: the limits of the audit's configuration.
         tables: the tables that it was read from.
         live: number of live share-partitions.
-        verdicts: verdict -> number of share-partitions, the worst first; known verdicts are there even with 0.
+        verdicts: verdict -> number of share-partitions, the worst first; known verdicts are there even with
+            0.
         open_verdicts: the same, but those that are acknowledged count as OK.
         statuses: status of `FlaggedSharePartition`, or OK -> number of share-partitions, the worst first.
         flagged: the share-partitions that need attention, the worst first, up to a limit.
         flagged_left_out: how many more there are.
         groups: the groups of the flagged share-partitions.
-        deliveries: what became of deliveries since the last audit by group, those that gave up most first; groups of
-            which the log does not show it are left out.
+        deliveries: what became of deliveries since the last audit by group, those that gave up most first;
+            groups of which the log does not show it are left out.
         acknowledged: findings and verdicts that a person has acknowledged.
         findings: by rule and severity, the most severe first.
-        cutoffs: rows of the table `cutoff` with limited_by_topic, the name if it is known: unsafe ones first, then by
-            the records that they hold back.
+        cutoffs: rows of the table `cutoff` with limited_by_topic, the name if it is known: unsafe ones first,
+            then by the records that they hold back.
         poison: offsets on which all deliveries fail.
         fail_on: the lowest severity of findings that makes the exit code 1.
         fail_on_verdict: the mildest verdict of a share-partition that also makes it 1; or "none".
@@ -244,12 +260,19 @@ class AuditReport:
     @property
     def failing_verdicts(self) -> int:
         """The number of share-partitions whose verdict is `fail_on_verdict` or a worse one, and not acknowledged."""
-        worse = VERDICTS[: VERDICTS.index(self.fail_on_verdict) + 1] if self.fail_on_verdict in VERDICTS[:-1] else ()
+        worse = (
+            VERDICTS[: VERDICTS.index(self.fail_on_verdict) + 1]
+            if self.fail_on_verdict in VERDICTS[:-1]
+            else ()
+        )
         return sum(self.open_verdicts[verdict] for verdict in worse)
 
     @property
     def export_age(self) -> int | None:
-        """Ms, age of the newest record when the audit began; None if no record has a timestamp, or for a stream."""
+        """Ms, age of the newest record when the audit began.
+
+        None if no record has a timestamp, or for a stream.
+        """
         if self.log_time is None or self.run["command"] != COMMAND:
             return None
         return max(0, round((self.run["started"] - self.log_time).total_seconds() * 1000))

@@ -66,7 +66,10 @@ _VERDICTS = {
 _COVERED_RULES = {"SPSO_STALL": "STALL", "POISON_RECORDS": None}
 """Rule -> the verdict that says the same; None for what the poison records say."""
 
-_MAX_ROWS, _MAX_RULES, _MAX_PATHS, _MAX_FAILING = 5, 8, 3, 3
+_MAX_ROWS = 5
+_MAX_RULES = 8
+_MAX_PATHS = 3
+_MAX_FAILING = 3
 _FILE_WIDTH, _WIDTH_FOR_NUMBERS = 240, 110
 
 
@@ -91,7 +94,9 @@ def audit_level(report: AuditReport) -> str:
     """The severity of the whole audit: error, warning or OK."""
     if report.is_healthy:
         return OK
-    has_errors = report.by_severity[ERROR] or report.failing or any(one.now["suspect"] for one in report.flagged)
+    has_errors = (
+        report.by_severity[ERROR] or report.failing or any(one.now["suspect"] for one in report.flagged)
+    )
     mild = {VERDICT_OK, *(verdict for verdict, (severity, *_) in _VERDICTS.items() if severity != ERROR)}
     is_stopped = any(count for verdict, count in report.open_verdicts.items() if verdict not in mild)
     return ERROR if has_errors or is_stopped else WARNING
@@ -99,7 +104,9 @@ def audit_level(report: AuditReport) -> str:
 
 def headline(report: AuditReport) -> str:
     """The audit in one line, with the age of the newest record when it began."""
-    age = "" if report.export_age is None else f"; the newest record was {duration_text(report.export_age)} old"
+    age = (
+        "" if report.export_age is None else f"; the newest record was {duration_text(report.export_age)} old"
+    )
     return f"{_state_in_one_line(report)}{age}"
 
 
@@ -121,7 +128,10 @@ def advice(report: AuditReport, most: int = 6) -> tuple[Advice, ...]:
 
 
 def show_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
-    """The command that shows the share-partition of a row (key columns); None if a name cannot be typed in a shell."""
+    """The command that shows the share-partition of a row (key columns).
+
+    None if a name cannot be typed in a shell.
+    """
     topic = row["topic"] or row["topic_id"]
     words = [warehouse, "--group", row["group_id"], "--topic", topic, "--partition", str(row["partition"])]
     if not all(word and word.isprintable() for word in words):
@@ -130,7 +140,10 @@ def show_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
 
 
 def groups_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
-    """The command that shows the group of a row (key columns); None if its name cannot be typed in a shell."""
+    """The command that shows the group of a row (key columns).
+
+    None if its name cannot be typed in a shell.
+    """
     if not all(word and word.isprintable() for word in (warehouse, row["group_id"])):
         return None
     return shlex.join(["share-state", "groups", warehouse, "--group", row["group_id"]])
@@ -144,7 +157,8 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
     yield from _verdict_advice(report, "STALL")
     yield from _verdict_advice(report, "GIVING_UP")
     if report.poison.records and any(
-        one.rule == "POISON_RECORDS" and one.open and one.severity != INFO for one in report.findings
+        finding.rule == "POISON_RECORDS" and finding.open and finding.severity != INFO
+        for finding in report.findings
     ):
         worst = report.poison.worst[0]
         limit = report.limits.of_group("delivery_count", worst["group_id"])
@@ -159,17 +173,28 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
     if unsafe:
         why = unsafe[0]["reason"] or "no reason is given"
         first = log_name(unsafe[0])
-        what = f"{pluralize(len(unsafe), 'log partition')} must not be cleaned; {first}: {why}."
-        yield Advice(WARNING, what, "Fix what the findings of these log partitions report before deleting records.")
+        advice = f"{pluralize(len(unsafe), 'log partition')} must not be cleaned; {first}: {why}."
+        yield Advice(
+            WARNING, advice, "Fix what the findings of these log partitions report before deleting records."
+        )
     yield from islice(_rule_advice(report, WARNING), 3)
     yield from _verdict_advice(report, "NO_MEMBERS")
     pinned = max(report.cutoffs, key=lambda row: row["pinned_records"] or 0, default=None)
     if pinned is not None and (pinned["pinned_records"] or 0) >= report.limits.pinned_records:
-        columns = {"topic": "limited_by_topic", "topic_id": "limited_by_topic_id", "partition": "limited_by_partition"}
-        who = _name({"group_id": pinned["limited_by_group"], **{name: pinned[one] for name, one in columns.items()}})
+        columns = {
+            "topic": "limited_by_topic",
+            "topic_id": "limited_by_topic_id",
+            "partition": "limited_by_partition",
+        }
+        who = _name(
+            {
+                "group_id": pinned["limited_by_group"],
+                **{name: pinned[column] for name, column in columns.items()},
+            }
+        )
         kept = f"{pluralize(pinned['pinned_records'], 'record')} of {log_name(pinned)}"
-        what = f"{who} alone holds back {kept}."
-        yield Advice(INFO, what, "Nothing is lost; if the group is no longer used, delete it.")
+        advice = f"{who} alone holds back {kept}."
+        yield Advice(INFO, advice, "Nothing is lost; if the group is no longer used, delete it.")
 
 
 def _verdict_advice(report: AuditReport, verdict: str) -> Iterator[Advice]:
@@ -180,7 +205,9 @@ def _verdict_advice(report: AuditReport, verdict: str) -> Iterator[Advice]:
         example = f"; {_worst(worst.now, count)}: {worst.why}" if worst else ""
         if verdict == "STALL" and worst and (gap := _gap_at_start(worst)) is not None:
             then = _GAP.format(*gap)
-        yield Advice(severity, f"{pluralize(count, 'share-partition')} with {verdict}: {what}{example}.", then, command)
+        yield Advice(
+            severity, f"{pluralize(count, 'share-partition')} with {verdict}: {what}{example}.", then, command
+        )
 
 
 _GAP = (
@@ -190,7 +217,10 @@ _GAP = (
 
 
 def _gap_at_start(flagged: FlaggedSharePartition) -> tuple[int, int] | None:
-    """First and last offset of the gap that a share-partition waits for; None if it waits for something else."""
+    """First and last offset of the gap that a share-partition waits for.
+
+    None if it waits for something else.
+    """
     open_ranges = (one for one in flagged.ranges if one["state"] not in ("ACKNOWLEDGED", "ARCHIVED"))
     first = next(open_ranges, None)
     return (first["first_offset"], first["last_offset"]) if first is not None and first["gap"] else None
@@ -222,7 +252,9 @@ def _advise_on_rule(report: AuditReport, rule: BrokenRule, example: Mapping[str,
     if example["group_id"] is not None:
         shows = groups_command if rule.rule in RULES_WITHOUT_STATE else show_command
         command = shows(report.warehouse, example)
-    return Advice(rule.severity, what, f"What should hold: {rule.statement}" if rule.statement else "", command)
+    return Advice(
+        rule.severity, what, f"What should hold: {rule.statement}" if rule.statement else "", command
+    )
 
 
 def _worst(row: Mapping[str, Any], count: int) -> str:
@@ -273,9 +305,8 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
 def _deliveries_line(report: AuditReport) -> str:
     """What became of deliveries since the last audit: in all groups, and in those where most fail."""
     groups = report.deliveries
-    line = (
-        f"since the last audit: {outcomes_text({name: sum(getattr(one, name) for one in groups) for name in OUTCOMES})}"
-    )
+    totals = {name: sum(getattr(group, name) for group in groups) for name in OUTCOMES}
+    line = f"since the last audit: {outcomes_text(totals)}"
     failing = [one for one in groups if one.failed][:_MAX_FAILING]
     shares = [f"{_shorten(format_name(one.group_id), 30)} {one.failed:,} of {one.total:,}" for one in failing]
     return line + (f"; failed deliveries: {', '.join(shares)}" if shares else "")
@@ -304,7 +335,10 @@ def _print_flagged(report: AuditReport, width: int) -> None:
     rows = []
     for one in report.flagged[:_MAX_ROWS]:
         now = one.now
-        names = [_shorten(format_name(text), width // 6) for text in (now["group_id"], now["topic"] or now["topic_id"])]
+        names = [
+            _shorten(format_name(text), width // 6)
+            for text in (now["group_id"], now["topic"] or now["topic_id"])
+        ]
         start = format_number(now["start_offset"]) if (now["start_offset"] or 0) >= 0 else UNKNOWN
         numbers = [start, format_number(now["lag"]), format_duration(now["moved_time"], now["time"])]
         rows.append([one.status, *names, str(now["partition"]), *(numbers if numeric else []), one.why])
@@ -323,7 +357,12 @@ def _print_rules(report: AuditReport, width: int) -> None:
         print_line("no findings")
         return
     rows = [
-        [one.severity, one.rule, *map(format_number, (one.count, one.new, one.open)), one.examples[0]["message"]]
+        [
+            one.severity,
+            one.rule,
+            *map(format_number, (one.count, one.new, one.open)),
+            one.examples[0]["message"],
+        ]
         for one in report.findings[:_MAX_RULES]
     ]
     numeric = ("COUNT", "NEW", "OPEN")
@@ -369,10 +408,10 @@ def audit_json(report: AuditReport) -> dict[str, Any]:
     """The audit as plain data: what `print_audit` prints, in full.
 
     Returns:
-        cluster, warehouse, run, export_age_seconds, verdicts, open_verdicts, statuses, findings_by_severity, failing,
-        healthy, headline, advice,
-        share_partitions (how many), troubled (those that need attention, each with status, why, now, state, ranges,
-        findings, history),
+        cluster, warehouse, run, export_age_seconds, verdicts, open_verdicts, statuses, findings_by_severity,
+        failing, healthy, headline, advice,
+        share_partitions (how many), troubled (those that need attention, each with status, why, now, state,
+        ranges, findings, history),
         troubled_left_out, deliveries (by group, since the last audit), findings (by rule), cutoff, poison.
     """
     return {

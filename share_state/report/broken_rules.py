@@ -1,4 +1,4 @@
-"""The findings of an audit, one summary per rule, severity and share-partition; and the rules that they break."""
+"""The findings of an audit, summarized by rule, severity and share-partition; and the broken rules."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -61,10 +61,11 @@ class BrokenRule:
         count: number of findings.
         new: open findings that the last reported run did not have.
         open: findings that are neither acknowledged nor superseded.
-        failing: open findings that are newer than the last reported run or that every run evaluates again; the exit
-            code counts these.
+        failing: open findings that are newer than the last reported run or that every run evaluates again;
+            the exit code counts these.
         statement: what should hold; empty if this version does not know the rule.
-        examples: a few findings, each about another share-partition, open ones first, then new ones, then the worst.
+        examples: a few findings, each about another share-partition, open ones first, then new ones, then the
+            worst.
     """
 
     rule: str
@@ -81,8 +82,8 @@ def summarize_findings(tables: CommittedTables, acknowledged: Sequence[Acknowled
     """Count the findings of each share-partition, rule and severity; the most severe and newest first.
 
     Returns:
-        IDENTITY_COLUMNS, rule, severity; topic_id, topic, state_partition, offset and message of the worst finding;
-        count, new, open and failing (bigint); severity_rank (0 for an error).
+        IDENTITY_COLUMNS, rule, severity; topic_id, topic, state_partition, offset and message of the worst
+        finding; count, new, open and failing (bigint); severity_rank (0 for an error).
     """
     by = [*IDENTITY_COLUMNS, "rule", "severity"]
     worst = dict.fromkeys(("topic_id", "topic", "state_partition", "offset", "message"), "first")
@@ -106,7 +107,9 @@ def _finding_pieces(tables: CommittedTables, acknowledged: Sequence[Acknowledged
         # What every audit evaluates again counts even if this one found nothing new to evaluate.
         counts = pc.or_(is_of_run, pc.invert(rows["settled"]))
         is_open = pc.invert(
-            pc.or_(_acknowledged(rows, acknowledged, tables.run["started"]), _superseded(tables, rows, is_of_run))
+            pc.or_(
+                _acknowledged(rows, acknowledged, tables.run["started"]), _superseded(tables, rows, is_of_run)
+            )
         )
         columns = {"new": pc.and_(is_new, is_open), "open": is_open, "failing": pc.and_(is_open, counts)}
         count = count_findings(rows)
@@ -122,7 +125,9 @@ def _findings_since(tables: CommittedTables, skipped: Sequence[CommittedTables])
     later = tables
     for earlier in skipped:
         if earlier.versions.get("findings") != later.versions.get("findings"):
-            known = pa.concat_arrays([identities(one) for one in (tables, *skipped[: skipped.index(earlier)])])
+            known = pa.concat_arrays(
+                [identities(one) for one in (tables, *skipped[: skipped.index(earlier)])]
+            )
             with suppress(WarehouseError):
                 for rows in map(add_topic_key, earlier.batches("findings", _FINDING_COLUMNS)):
                     is_own = pc.equal(rows["run_id"], earlier.run["run_id"])
@@ -134,13 +139,18 @@ def identities(tables: CommittedTables | None) -> pa.Array:
     """What the findings of a run are about; nothing if there is no run, or its files are deleted."""
     try:
         pieces = tables.batches("findings", _FINDING_COLUMNS) if tables else ()
-        return pa.chunked_array([_identity(add_topic_key(piece)) for piece in pieces], pa.string()).combine_chunks()
+        return pa.chunked_array(
+            [_identity(add_topic_key(piece)) for piece in pieces], pa.string()
+        ).combine_chunks()
     except WarehouseError:
         return pa.array([], pa.string())
 
 
 def _identity(rows: pa.Table) -> pa.Array:
-    """What findings are about, as text: rule and share-partition; and the offset, if it is the same in every audit."""
+    """What findings are about, as text: rule and share-partition.
+
+    The offset belongs to it if it is the same in every audit.
+    """
     is_stable = pc.or_(rows["settled"], pc.is_null(rows["group_id"]))
     place = pc.if_else(is_stable, rows["offset"], pa.scalar(None, pa.int64()))
     return row_texts([rows[name] for name in (*IDENTITY_COLUMNS, "rule", "state_partition")] + [place])
@@ -154,7 +164,8 @@ def _acknowledged(rows: pa.Table, acknowledged: Sequence[Acknowledged], at: date
 def _superseded(tables: CommittedTables, rows: pa.Table, is_of_run: pa.ChunkedArray) -> pa.Array:
     """Whether findings of earlier runs are about records before the present snapshot of their share-partition.
 
-    Without a share-partition: about records before the cutoff of their log partition, which no state rests on.
+    Without a share-partition: about records before the cutoff of their log partition, which no state rests
+    on.
     """
     settled = pc.and_(rows["settled"], pc.invert(is_of_run))
     if not pc.any(settled).as_py():
@@ -163,13 +174,17 @@ def _superseded(tables: CommittedTables, rows: pa.Table, is_of_run: pa.ChunkedAr
     columns = [*KEY, "snapshot_offset", "suspect"]
     states = add_topic_key(tables.read("share_partition_state", prefilter(old), columns))
     trusted = states.filter(pc.and_(pc.invert(states["suspect"]), pc.is_valid(states["snapshot_offset"])))
-    keys, live, known = (row_texts(table.select(IDENTITY_COLUMNS).columns) for table in (rows, states, trusted))
+    keys, live, known = (
+        row_texts(table.select(IDENTITY_COLUMNS).columns) for table in (rows, states, trusted)
+    )
     is_live, at = pc.is_in(keys, live), pc.index_in(keys, known)
     snapshot = trusted["snapshot_offset"].combine_chunks().take(at)
     limits = tables.read("cutoff", pc.field("safe"), ["partition", "cutoff_offset"])
     place = pc.index_in(rows["state_partition"], limits["partition"].combine_chunks())
     of_log = limits["cutoff_offset"].combine_chunks().take(place.combine_chunks())
-    until = pc.if_else(pc.is_valid(rows["group_id"]), pc.if_else(is_live, snapshot, pc.add(rows["offset"], 1)), of_log)
+    until = pc.if_else(
+        pc.is_valid(rows["group_id"]), pc.if_else(is_live, snapshot, pc.add(rows["offset"], 1)), of_log
+    )
     return pc.and_(settled, pc.fill_null(pc.less(rows["offset"], until), False)).combine_chunks()
 
 
@@ -198,7 +213,10 @@ def list_broken_rules(summary: pa.Table) -> tuple[BrokenRule, ...]:
 
 
 def count_findings_by_key(summary: pa.Table) -> pa.Table | None:
-    """The number of open errors and warnings by share-partition: IDENTITY_COLUMNS, errors, warnings; None if no row."""
+    """The number of open errors and warnings by share-partition: IDENTITY_COLUMNS, errors, warnings.
+
+    None if no row.
+    """
     if not summary.num_rows:
         return None
     counted = summary

@@ -31,7 +31,11 @@ def cluster_facts(options: Mapping[str, str]) -> Iterator[dict[str, str | None]]
             value, source = (found["value"], found["source"]) if found else (None, text)
             yield {"fact": name.removeprefix(_FACT), "value": value, "source": source}
         elif name.startswith(_LIMIT) and not name.startswith(_OF_CLUSTER):
-            yield {"fact": name, "value": text, "source": "the call, its configuration, or the group's own configs"}
+            yield {
+                "fact": name,
+                "value": text,
+                "source": "the call, its configuration, or the group's own configs",
+            }
 
 
 def print_cluster(warehouse: str, *, as_json: bool) -> None:

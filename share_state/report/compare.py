@@ -1,8 +1,8 @@
 """`share-state compare`: the state in the log against what the broker answers, with the differences as findings.
 
-Equality is only required of share-partitions whose log partition is idle: it ends where the run of the warehouse ended,
-both before and after the broker answered. A broker that has written since then has newer state, which is no error; one
-whose log ends earlier has lost state.
+Equality is only required of share-partitions whose log partition is idle: it ends where the run of the
+warehouse ended, both before and after the broker answered. A broker that has written since then has newer
+state, which is no error; one whose log ends earlier has lost state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from share_state.sources.kafka_admin import BrokerOffsets, ShareGroupOffset
 
 
-SAME, MOVED_ON, DIFFERS = "same", "moved on", "differs"
+SAME = "same"
+MOVED_ON = "moved on"
+DIFFERS = "differs"
 
 _COMPARED = ("start_offset", "leader_epoch", "lag")
 _NUMERIC = ("PARTITION", "LOG-START", "BROKER-START", "LOG-LAG", "BROKER-LAG")
@@ -40,7 +42,9 @@ def list_groups(warehouse: str) -> set[str]:
     Raises:
         WarehouseError: if there is no warehouse.
     """
-    states = CommittedTables(warehouse).read("share_partition_state", pc.field("dialect") == SHARE_GROUP_STATE)
+    states = CommittedTables(warehouse).read(
+        "share_partition_state", pc.field("dialect") == SHARE_GROUP_STATE
+    )
     return set(states["group_id"].to_pylist())
 
 
@@ -48,13 +52,15 @@ def compare(warehouse: str, answers: "BrokerOffsets") -> dict[str, Any]:
     """Compare the tables of a warehouse with a broker's answers.
 
     Returns:
-        `run`, `verdicts` (verdict -> number), `share_partitions` (one row each: key, verdict, values of both sides) and
-        `findings` (rule, severity, key, message, evidence).
+        `run`, `verdicts` (verdict -> number), `share_partitions` (one row each: key, verdict, values of both
+        sides) and `findings` (rule, severity, key, message, evidence).
     Raises:
         WarehouseError: if there is no warehouse.
     """
     tables = CommittedTables(warehouse)
-    names = dict(zip(*(answers.after.topics.names[name].to_pylist() for name in ("topic_id", "topic")), strict=True))
+    names = dict(
+        zip(*(answers.after.topics.names[name].to_pylist() for name in ("topic_id", "topic")), strict=True)
+    )
     states = tables.read("share_partition_state", pc.field("dialect") == SHARE_GROUP_STATE).to_pylist()
     logged = {(row["group_id"], _current_topic(row, names), row["partition"]): row for row in states}
     answered = {(one.group_id, one.topic, one.partition): one for one in answers.share_partitions}
@@ -70,22 +76,48 @@ def compare(warehouse: str, answers: "BrokerOffsets") -> dict[str, Any]:
         rows.append(_compare_share_partition(key, row, answer, state_partition, ends, must_agree=must_agree))
     findings = [_shorter_log(number, *found) for number, found in sorted(shorter.items())]
     findings += [_finding(row, set(names)) for row in rows if row["verdict"] != SAME]
-    verdicts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in (SAME, MOVED_ON, DIFFERS)}
-    return {"run": plain_run(tables.run), "verdicts": verdicts, "share_partitions": rows, "findings": findings}
+    verdicts = {
+        verdict: sum(row["verdict"] == verdict for row in rows) for verdict in (SAME, MOVED_ON, DIFFERS)
+    }
+    return {
+        "run": plain_run(tables.run),
+        "verdicts": verdicts,
+        "share_partitions": rows,
+        "findings": findings,
+    }
 
 
-def print_comparison(found: Mapping[str, Any]) -> None:
+def print_comparison(comparison: Mapping[str, Any]) -> None:
     """Print a result of `compare`: the share-partitions that are not the same, then the findings."""
-    verdicts = found["verdicts"]
+    verdicts = comparison["verdicts"]
     counts = ", ".join(f"{verdicts[verdict]:,} {verdict}" for verdict in (SAME, MOVED_ON, DIFFERS))
-    compared = pluralize(len(found["share_partitions"]), "share-partition")
-    print_line(f"{compared} (run {found['run']['run_id']}): {counts}")
-    unlike = [row for row in found["share_partitions"] if row["verdict"] != SAME]
+    compared = pluralize(len(comparison["share_partitions"]), "share-partition")
+    print_line(f"{compared} (run {comparison['run']['run_id']}): {counts}")
+    unlike = [row for row in comparison["share_partitions"] if row["verdict"] != SAME]
     if unlike:
-        columns = ["GROUP", "TOPIC", "PARTITION", "LOG-START", "BROKER-START", "LOG-LAG", "BROKER-LAG", "VERDICT"]
-        names = ("group_id", "topic", "partition", "log_start_offset", "broker_start_offset", "log_lag", "broker_lag")
-        print_table(columns, [[*(row[name] for name in names), row["verdict"]] for row in unlike], numeric=_NUMERIC)
-    for finding in sorted(found["findings"], key=lambda one: SEVERITIES.index(one["severity"])):
+        columns = [
+            "GROUP",
+            "TOPIC",
+            "PARTITION",
+            "LOG-START",
+            "BROKER-START",
+            "LOG-LAG",
+            "BROKER-LAG",
+            "VERDICT",
+        ]
+        names = (
+            "group_id",
+            "topic",
+            "partition",
+            "log_start_offset",
+            "broker_start_offset",
+            "log_lag",
+            "broker_lag",
+        )
+        print_table(
+            columns, [[*(row[name] for name in names), row["verdict"]] for row in unlike], numeric=_NUMERIC
+        )
+    for finding in sorted(comparison["findings"], key=lambda one: SEVERITIES.index(one["severity"])):
         print_line(f"{finding['severity']}: {finding['rule']}: {finding['message']}")
 
 
@@ -108,7 +140,9 @@ def _compare_share_partition(
     group, topic, partition = key
     end, ours = ends.get((topic, partition)), dict.fromkeys(_COMPARED)
     if row is not None and row["start_offset"] >= 0:
-        lag_of = (pa.array([one], pa.int64()) for one in (end, row["start_offset"], row["delivery_complete_count"]))
+        lag_of = (
+            pa.array([one], pa.int64()) for one in (end, row["start_offset"], row["delivery_complete_count"])
+        )
         lag = compute_lags(*lag_of)[0].as_py()
         ours = {"start_offset": row["start_offset"], "leader_epoch": row["leader_epoch"], "lag": lag}
     theirs = {name: None if answer is None else getattr(answer, name) for name in _COMPARED}
@@ -132,7 +166,9 @@ def _finding(row: Mapping[str, Any], topic_ids: set[str]) -> dict[str, Any]:
     severity = ERROR if differs else INFO
     since = "" if differs else " (records were written since the run)"
     if broker is None and row["topic_id"] is not None and row["topic_id"] not in topic_ids:
-        rule, severity, message = "TOPIC_GONE", WARNING, "the log has its state, the cluster has no such topic"
+        rule = "TOPIC_GONE"
+        severity = WARNING
+        message = "the log has its state, the cluster has no such topic"
     elif broker is None:
         rule, message = "BROKER_STATE_MISSING", f"the log starts at {log}, the broker knows none{since}"
     elif log is None:
@@ -142,7 +178,9 @@ def _finding(row: Mapping[str, Any], topic_ids: set[str]) -> dict[str, Any]:
         message = f"the broker starts at {broker}, the log was at {log} already; were its offsets reset?"
     else:
         pairs = ((name, row[f"log_{name}"], row[f"broker_{name}"]) for name in row["unlike"])
-        values = "; ".join(f"{name} {ours} in the log, {theirs} at the broker" for name, ours, theirs in pairs)
+        values = "; ".join(
+            f"{name} {ours} in the log, {theirs} at the broker" for name, ours, theirs in pairs
+        )
         rule, message = "BROKER_STATE_DIFFERS", f"{values}{since}"
     columns = [f"{side}_{name}" for side in ("log", "broker") for name in _COMPARED]
     return {
@@ -167,20 +205,30 @@ def _shorter_log(number: int, ended: int, ends: int) -> dict[str, Any]:
     }
 
 
-def _idle_and_shorter_logs(cutoffs: pa.Table, answers: "BrokerOffsets") -> tuple[set[int], dict[int, tuple[int, int]]]:
+def _idle_and_shorter_logs(
+    cutoffs: pa.Table, answers: "BrokerOffsets"
+) -> tuple[set[int], dict[int, tuple[int, int]]]:
     """The state partitions that ended, before and after the broker answered, where the run of the warehouse ended.
 
     Returns:
-        Their numbers; and number -> end in the run and at the broker, for those that end earlier at the broker.
+        Their numbers; and number -> end in the run and at the broker, for those that end earlier at the
+        broker.
     """
-    before, after = ({log.partition: log.end_offset for log in look.logs} for look in (answers.before, answers.after))
+    before, after = (
+        {log.partition: log.end_offset for log in look.logs} for look in (answers.before, answers.after)
+    )
     where = (pc.field("dialect") == SHARE_GROUP_STATE) & pc.field("partition").is_valid()
     rows = cutoffs.filter(where & pc.field("log_end_offset").is_valid()).to_pylist()
     ended = {row["partition"]: row["log_end_offset"] for row in rows}
     # A partition without a leader has no end offset; one beyond the number of partitions does not exist.
-    ends = {number: after.get(number, end if number < answers.after.partitions else 0) for number, end in ended.items()}
+    ends = {
+        number: after.get(number, end if number < answers.after.partitions else 0)
+        for number, end in ended.items()
+    }
     shorter = {number: (end, ends[number]) for number, end in ended.items() if ends[number] < end}
-    return {number for number, end in ended.items() if before.get(number) == end == after.get(number)}, shorter
+    return {
+        number for number, end in ended.items() if before.get(number) == end == after.get(number)
+    }, shorter
 
 
 def _idle_ends(answers: "BrokerOffsets") -> dict[tuple[str, int], int]:

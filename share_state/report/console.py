@@ -30,18 +30,23 @@ UNKNOWN = "-"
 
 _COLUMN_GAP = "  "
 _LONGEST_WORD, _LONGEST_CELL = 100, 160
-"""Characters of a word in a cell, and of a cell, that are printed: one long group id must not pad every row."""
+"""Characters of a word in a cell, and of a cell, that are printed: one long group id must not pad every
+row."""
 _PIECE_ROWS = 10_000
 """Rows that become Python objects at a time."""
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numeric: Container[str] = (), otherwise: str | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    numeric: Container[str] = (),
+    otherwise: str | None = None,
 ) -> None:
     """Print rows below a header, aligned; the `numeric` columns are right-aligned.
 
-    Cells are escaped, and those of great length elided; only --json has them whole. Without rows print `otherwise`, or
-    only the header.
+    Cells are escaped, and those of great length elided; only --json has them whole. Without rows print
+    `otherwise`, or only the header.
     """
     # rich.table takes half a millisecond per row.
     cells = [list(map(_cell, row)) for row in rows]
@@ -98,7 +103,8 @@ def print_json(document: Any, lists: Mapping[str, Iterable[list[Any]]] | None = 
 
     Args:
         document: plain data and times.
-        lists: further lists of the document, an object, by name; each is given and printed in pieces, to save memory.
+        lists: further lists of the document, an object, by name; each is given and printed in pieces, to save
+            memory.
     """
     text = _encode(document)
     for name, pieces in (lists or {}).items():
@@ -122,7 +128,10 @@ def _encode(value: Any) -> str:
 
 
 def print_records(plan: "FoldPlan") -> None:
-    """Print every record of a plan as one JSON object per line, one log partition after another; nulls are omitted."""
+    """Print every record of a plan as one JSON object per line, one log partition after another.
+
+    Nulls are omitted.
+    """
     for log in plan.logs:
         for table in plan.decode(log):
             for batch in table.to_batches(max_chunksize=_PIECE_ROWS):
@@ -132,20 +141,25 @@ def print_records(plan: "FoldPlan") -> None:
 
 
 def json_lines(rows: pa.RecordBatch) -> str:
-    """One JSON object per row and line, without fields that are null; ten times as fast as json.dumps of each row.
+    """One JSON object per row and line, without fields that are null.
+
+    Ten times as fast as json.dumps of each row.
 
     Args:
         rows: integers, booleans, text, times in UTC, and lists and structs of these.
     Returns:
         The text that `json.dumps` writes, with times as `datetime.isoformat` writes them.
     """
-    lines = pc.binary_join_element_wise(_encode_objects(rows.schema.names, map(_encode_column, rows.columns)), "\n", "")
+    lines = pc.binary_join_element_wise(
+        _encode_objects(rows.schema.names, map(_encode_column, rows.columns)), "\n", ""
+    )
     return str(column_bytes(lines)[0].data, "utf-8")
 
 
 def _encode_objects(names: Sequence[str], texts: Iterable[pa.Array]) -> pa.Array:
     fields = [
-        pc.binary_join_element_wise(f"{json.dumps(name)}: ", text, "") for name, text in zip(names, texts, strict=True)
+        pc.binary_join_element_wise(f"{json.dumps(name)}: ", text, "")
+        for name, text in zip(names, texts, strict=True)
     ]
     # Arrow omits a row if all that is to be joined is null; the brace keeps it.
     joined = pc.binary_join_element_wise("{", *fields, ", ", null_handling="skip")

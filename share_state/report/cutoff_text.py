@@ -51,7 +51,9 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         log = log_name(row)
         if row["ignored"]:
-            names = [f"{one['group_id']} (would lose {one['lost_records']:,} records)" for one in row["ignored"]]
+            names = [
+                f"{one['group_id']} (would lose {one['lost_records']:,} records)" for one in row["ignored"]
+            ]
             print_line(f"{log}: ignored, without a subscription: {listed(names)}")
         if row["skipped_records"] or row["unflagged_records"]:
             print_line(
@@ -87,7 +89,11 @@ def _print_reasons(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def refused(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows of the table `cutoff` whose records before the cutoff must not be deleted."""
-    return [row for row in rows if not row["safe"] and (row["cutoff_offset"] or 0) > (row["log_start_offset"] or 0)]
+    return [
+        row
+        for row in rows
+        if not row["safe"] and (row["cutoff_offset"] or 0) > (row["log_start_offset"] or 0)
+    ]
 
 
 _INTERVAL = "share.coordinator.state.topic.prune.interval.ms"
@@ -111,7 +117,9 @@ def print_pruning(rows: Sequence[Mapping[str, Any]]) -> None:
         print_line(_FREED_BY)
 
 
-def print_verification(rows: Sequence[Mapping[str, Any]], compared: int | None, differing: Sequence[str]) -> None:
+def print_verification(
+    rows: Sequence[Mapping[str, Any]], compared: int | None, differing: Sequence[str]
+) -> None:
     """Print whether folding again, without the records before each cutoff, gives the same state.
 
     Args:
@@ -131,15 +139,17 @@ def print_verification(rows: Sequence[Mapping[str, Any]], compared: int | None, 
             "(compared: all columns except max_leader_epoch and max_state_epoch, which depend on deleted records)"
         )
     else:
-        print_line(f"NOT SAFE: {len(differing):,} of {compared:,} share-partitions change: {', '.join(differing[:5])}")
+        print_line(
+            f"NOT SAFE: {len(differing):,} of {compared:,} share-partitions change: {', '.join(differing[:5])}"
+        )
 
 
 def check_deletable(path: str, logs: Sequence[LogPartition]) -> None:
     """Refuse logs that hold more than share-group state, and the state topic of a running cluster.
 
     Raises:
-        InputError: if there is one: DeleteRecords would delete the user data between control records, and brokers
-            refuse it for an internal topic.
+        InputError: if there is one: DeleteRecords would delete the user data between control records, and
+            brokers refuse it for an internal topic.
     """
     for log in logs:
         if log.source is not None and log.source.form == KAFKA_FORM:
@@ -148,7 +158,9 @@ def check_deletable(path: str, logs: Sequence[LogPartition]) -> None:
                 "cuts; leave --delete-records out to see what it will cut and who holds it back"
             )
         if log.topic != STATE_TOPIC:
-            raise InputError(f"{path}: not written: deleting records of {log.name} would delete its user data too")
+            raise InputError(
+                f"{path}: not written: deleting records of {log.name} would delete its user data too"
+            )
 
 
 def check_topic_name(name: str) -> None:
@@ -159,7 +171,9 @@ def check_topic_name(name: str) -> None:
     Source: Kafka Topic.validate.
     """
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) or name in (".", ".."):
-        raise ShareStateError(f"--copy-topic {name!r}: not a topic name; give that of the copy of {STATE_TOPIC}")
+        raise ShareStateError(
+            f"--copy-topic {name!r}: not a topic name; give that of the copy of {STATE_TOPIC}"
+        )
 
 
 def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]], topic: str | None = None) -> int:

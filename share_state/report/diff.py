@@ -1,6 +1,7 @@
 """`share-state diff`: what changed between two warehouses, or between two points of one export.
 
-State is compared per share-partition: its scalar columns, and the ranges of offsets that are in another state now.
+State is compared per share-partition: its scalar columns, and the ranges of offsets that are in another state
+now.
 """
 
 from collections import Counter
@@ -32,12 +33,18 @@ RangeState = tuple[str, bool]
 BELOW: RangeState = ("below SPSO", True)
 BEYOND: RangeState = ("beyond SPEO", False)
 
-_KINDS = NEW, FINISHED, GIVEN_UP, PASSED, CHANGED, RETURNED, GONE = (
-    "new", "finished", "given up", "passed", "changed", "returned", "gone",
-)  # fmt: skip
+NEW = "new"
+FINISHED = "finished"
+GIVEN_UP = "given up"
+PASSED = "passed"
+CHANGED = "changed"
+RETURNED = "returned"
+GONE = "gone"
+_KINDS = (NEW, FINISHED, GIVEN_UP, PASSED, CHANGED, RETURNED, GONE)
 
 StateTables = tuple[pa.Table, pa.Table, pa.Table]
-"""share_partition_state, in_flight, and rows of share_partition_history: what became of deliveries up to this point."""
+"""share_partition_state, in_flight, and rows of share_partition_history: what became of deliveries up to this
+point."""
 
 _TABLES = ("share_partition_state", "in_flight")
 _EPOCHS = ("snapshot_epoch", "state_epoch", "leader_epoch")
@@ -62,7 +69,9 @@ class InFlightWindow:
     @property
     def bounds(self) -> set[int]:
         """Offsets at which the state may change."""
-        return {self.start, self.end} | {bound for first, last, _ in self.ranges for bound in (first, last + 1)}
+        return {self.start, self.end} | {
+            bound for first, last, _ in self.ranges for bound in (first, last + 1)
+        }
 
     def states(self, bounds: Sequence[int]) -> Iterator[RangeState]:
         """The state between neighbouring bounds, which are sorted and include the window's own."""
@@ -84,9 +93,9 @@ class RangeChange:
 
     Attributes:
         first_offset, last_offset: inclusive.
-        change: new (in flight now, beyond SPEO before), finished (acknowledged now, or passed by SPSO since it was in
-            flight), given up (archived now), passed (by SPSO, terminal before), changed (in flight before and after),
-            returned (terminal before, in flight now) or gone (beyond SPEO now).
+        change: new (in flight now, beyond SPEO before), finished (acknowledged now, or passed by SPSO since
+            it was in flight), given up (archived now), passed (by SPSO, terminal before), changed (in flight
+            before and after), returned (terminal before, in flight now) or gone (beyond SPEO now).
         before, after: names of the states.
     """
 
@@ -103,7 +112,8 @@ def compare_windows(before: InFlightWindow | None, after: InFlightWindow | None)
     Args:
         before, after: the window at each point; None if there is no state or no start offset yet.
     Returns:
-        Ranges between the lowest and the highest offset of the windows. If one is None, the other is new or gone.
+        Ranges between the lowest and the highest offset of the windows. If one is None, the other is new or
+        gone.
     """
     if before is None and after is None:
         return []
@@ -156,8 +166,8 @@ def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> 
     """The states that an export folds to at several points, the latest last.
 
     Raises:
-        InputError: if a segment cannot be read, a time is outside of those of the input, or the filter matches no
-            share-partition at the last point.
+        InputError: if a segment cannot be read, a time is outside of those of the input, or the filter
+            matches no share-partition at the last point.
         ShareStateError: if the last point is before the first one.
     """
     for plan in plans:
@@ -166,14 +176,20 @@ def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> 
         for bound in ("until_offset", "until_time_ms"):
             first, last = (getattr(plan.window_of(log), bound) for plan in (plans[0], plans[-1]))
             if None not in (first, last) and last < first:
-                raise ShareStateError(f"diff: {log.name}: the later point is before the earlier one; exchange the two")
-    executor, where, found = LocalExecutor(), selection.of_rows, list[StateTables]()
+                raise ShareStateError(
+                    f"diff: {log.name}: the later point is before the earlier one; exchange the two"
+                )
+    executor = LocalExecutor()
+    where = selection.of_rows
+    found = list[StateTables]()
     for plan in plans:
         names = (*_TABLES, HISTORY_TABLE)
         output = OutputSpec(names, incomplete=(HISTORY_TABLE,))
         rows = executor.fold(plan, output)
         tables = {name: returned_table(rows, name, output) for name in names}
-        states, in_flight, outcomes = (tables[name] if where is None else tables[name].filter(where) for name in names)
+        states, in_flight, outcomes = (
+            tables[name] if where is None else tables[name].filter(where) for name in names
+        )
         found.append((states, in_flight, outcomes))
     if not any(len(states) for states, *_ in found):
         plans[-1].check(selection)
@@ -186,19 +202,27 @@ def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
     Args:
         before, after: tables of each.
     Returns:
-        `share_partitions`: how many are compared; `differing`: how many of them differ; `changed`: for each of those
-        its key, `change` (appeared, disappeared, changed), `scalars` (column -> [before, after], if they differ),
-        `ranges` (record_count and the attributes of a RangeChange) and `deliveries` (what became of them between the
-        points, None if the input does not show it); `without_beginning`: keys of those whose snapshot
-        is not in the input at one of the two points.
+        `share_partitions`: how many are compared; `differing`: how many of them differ; `changed`: for each
+            of those
+        its key, `change` (appeared, disappeared, changed), `scalars` (column -> [before, after], if they
+        differ), `ranges` (record_count and the attributes of a RangeChange) and `deliveries` (what became of
+        them between the points, None if the input does not show it); `without_beginning`: keys of those whose
+        snapshot is not in the input at one of the two points.
     """
     columns = [*KEY, *_SCALARS, "snapshot_offset"]
-    old, new = ({_identity(row): row for row in states.select(columns).to_pylist()} for states, *_ in (before, after))
+    old, new = (
+        {_identity(row): row for row in states.select(columns).to_pylist()} for states, *_ in (before, after)
+    )
     old_ranges, new_ranges = _ranges_by_key(before[1]), _ranges_by_key(after[1])
-    old_outcomes, new_outcomes = ({_identity(row): row for row in one[2].to_pylist()} for one in (before, after))
+    old_outcomes, new_outcomes = (
+        {_identity(row): row for row in one[2].to_pylist()} for one in (before, after)
+    )
     changed = []
     for key in {**old, **new}:
-        windows = (_window(old.get(key), old_ranges.get(key, [])), _window(new.get(key), new_ranges.get(key, [])))
+        windows = (
+            _window(old.get(key), old_ranges.get(key, [])),
+            _window(new.get(key), new_ranges.get(key, [])),
+        )
         if row := _compare(old.get(key), new.get(key), compare_windows(*windows)):
             changed.append(row | {"deliveries": _deliveries(old_outcomes.get(key), new_outcomes.get(key))})
     # As `show` sorts: a topic without a name comes last.
@@ -214,7 +238,10 @@ def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
 
 
 def _deliveries(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, int] | None:
-    """What became of deliveries between two points, from the counts up to each; None if they are not known."""
+    """What became of deliveries between two points, from the counts up to each.
+
+    None if they are not known.
+    """
     if new is None or any(new[column] is None for column in OUTCOME_COLUMNS):
         return None
     return {name: new[column] - ((old and old[column]) or 0) for column, name in OUTCOME_COLUMNS.items()}
@@ -223,7 +250,9 @@ def _deliveries(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) ->
 def _keys_without_beginning(states: pa.Table) -> list[dict[str, Any]]:
     """The keys of states whose snapshot is not in the input."""
     rows = states.filter(lacks_beginning(states)).select(list(KEY))
-    return rows.sort_by([(name, "ascending") for name in ("group_id", "topic_id", "topic", "partition")]).to_pylist()
+    return rows.sort_by(
+        [(name, "ascending") for name in ("group_id", "topic_id", "topic", "partition")]
+    ).to_pylist()
 
 
 def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -257,7 +286,9 @@ def _compare(
     old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, changes: Sequence[RangeChange]
 ) -> dict[str, Any] | None:
     # The tables hold -1 for what is not known.
-    values = {name: [row[name] if row and row[name] != -1 else None for row in (old, new)] for name in _SCALARS}
+    values = {
+        name: [row[name] if row and row[name] != -1 else None for row in (old, new)] for name in _SCALARS
+    }
     scalars = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
     if old and new and not scalars and not changes:
         return None
@@ -267,41 +298,49 @@ def _compare(
     return {name: known[name] for name in KEY} | {"change": kind, "scalars": scalars, "ranges": ranges}
 
 
-def print_differences(found: Mapping[str, Any]) -> None:
+def print_differences(differences: Mapping[str, Any]) -> None:
     """Print the result of `compare_states`: one line per share-partition, then its changed ranges."""
-    changed = found["changed"]
+    changed = differences["changed"]
     if not changed:
-        print_line(f"no difference in {pluralize(found['share_partitions'], 'share-partition')}")
-        _print_without_beginning(found["without_beginning"])
+        print_line(f"no difference in {pluralize(differences['share_partitions'], 'share-partition')}")
+        _print_without_beginning(differences["without_beginning"])
         return
     rows = []
     for row in changed:
         scalars, totals = row["scalars"], Counter[str]()
         for one in row["ranges"]:
             totals[one["change"]] += one["record_count"]
-        epochs = [f"{name.removesuffix('_epoch')} {_step(scalars[name])}" for name in _EPOCHS if name in scalars]
+        epochs = [
+            f"{name.removesuffix('_epoch')} {_step(scalars[name])}" for name in _EPOCHS if name in scalars
+        ]
         key = [row["group_id"], row["topic"] or row["topic_id"], row["partition"], row["change"]]
         steps = [_step(scalars[name]) if name in scalars else None for name in ("start_offset", "end_offset")]
         deliveries = row.get("deliveries")
         # The counts say what the windows cannot: what became of records that SPSO has passed since.
         kinds = [kind for kind in _KINDS if deliveries is None or kind not in (FINISHED, GIVEN_UP, PASSED)]
         told = [f"{count:,} {kind}" for kind in kinds if (count := totals[kind])]
-        records = ", ".join(([outcomes_text(deliveries)] if deliveries and any(deliveries.values()) else []) + told)
+        records = ", ".join(
+            ([outcomes_text(deliveries)] if deliveries and any(deliveries.values()) else []) + told
+        )
         rows.append([*key, *steps, ", ".join(epochs), records])
     columns = ["GROUP", "TOPIC", "PARTITION", "CHANGE", "SPSO", "SPEO", "EPOCHS", "RECORDS"]
     print_table(columns, rows, numeric=("PARTITION",))
     print_line()
     for row in changed:
         _print_ranges(row)
-    verb = "differs" if found["differing"] == 1 else "differ"
-    print_line(f"{found['differing']:,} of {pluralize(found['share_partitions'], 'share-partition')} {verb}")
-    _print_without_beginning(found["without_beginning"])
+    verb = "differs" if differences["differing"] == 1 else "differ"
+    print_line(
+        f"{differences['differing']:,} of {pluralize(differences['share_partitions'], 'share-partition')} {verb}"
+    )
+    _print_without_beginning(differences["without_beginning"])
 
 
 def _print_without_beginning(keys: Sequence[Mapping[str, Any]]) -> None:
     """Print of which share-partitions it is not known what was in flight."""
     if keys:
-        names = listed([f"{key['group_id']} {key['topic'] or key['topic_id']} {key['partition']}" for key in keys], 3)
+        names = listed(
+            [f"{key['group_id']} {key['topic'] or key['topic_id']} {key['partition']}" for key in keys], 3
+        )
         print_line(escape_unprintable(f"not known what was in flight of {names}: {NO_BEGINNING}"))
 
 

@@ -71,13 +71,13 @@ def explain_offset(
 
     Args:
         plan: the log partitions.
-        inputs: the inputs of the command: if the plan has no group side, their logs of `__consumer_offsets` give the
-            members.
+        inputs: the inputs of the command: if the plan has no group side, their logs of `__consumer_offsets`
+            give the members.
         group, topic, partition: the share-partition; the topic by name, if that is known, or by id.
         offset: the offset in the topic-partition.
     Returns:
-        Plain data: the share-partition; `records` in log order (contents, the offset's state before and after,
-        deliveries so far, members that had the partition); the offset's state now; `sentence`;
+        Plain data: the share-partition; `records` in log order (contents, the offset's state before and
+        after, deliveries so far, members that had the partition); the offset's state now; `sentence`;
         and, if the plan has dead-letter topics, `dead_letters` of the offset.
     Raises:
         InputError: if there is no record of the share-partition.
@@ -96,7 +96,8 @@ def explain_offset(
             one
             for log in logs
             for one in read_whole(
-                log, lambda part: explain(part, plan.window_of(part), selection, offset, plan.fold_options(part))
+                log,
+                lambda part: explain(part, plan.window_of(part), selection, offset, plan.fold_options(part)),
             )
         ]
     if not found:
@@ -126,7 +127,10 @@ def _delivery_limit(plan: FoldPlan, explanation: Explanation) -> DeliveryLimit:
 
 
 def _delivery_limits(plan: FoldPlan, group: str) -> list[dict[str, Any]]:
-    """The delivery limits that the group had: since when (None for the first one), and the limit; empty if unknown."""
+    """The delivery limits that the group had: since when (None for the first one), and the limit.
+
+    Empty if unknown.
+    """
     changes = plan.cluster.delivery_limits.get(group, ()) if plan.cluster else ()
     of_cluster = plan.options.limits.delivery_count
     limits = list[dict[str, Any]]()
@@ -135,7 +139,9 @@ def _delivery_limits(plan: FoldPlan, group: str) -> list[dict[str, Any]]:
     for time, own in changes:
         limit = own or of_cluster
         if not limits or limits[-1]["limit"] != limit:
-            limits.append({"since": to_datetime(time) if limits and time is not None else None, "limit": limit})
+            limits.append(
+                {"since": to_datetime(time) if limits and time is not None else None, "limit": limit}
+            )
     return limits
 
 
@@ -150,7 +156,10 @@ def _limits_sentence(limits: Sequence[Mapping[str, Any]]) -> str:
 
 def _topic_end(plan: FoldPlan, explanation: Explanation) -> int | None:
     """The end offset of the topic-partition; None if it is not known."""
-    ids, partitions = pa.array([explanation.topic_id], pa.string()), pa.array([explanation.partition], pa.int32())
+    ids, partitions = (
+        pa.array([explanation.topic_id], pa.string()),
+        pa.array([explanation.partition], pa.int32()),
+    )
     return plan.options.topics.end_of(ids, partitions)[0].as_py()
 
 
@@ -230,7 +239,9 @@ def _record_json(touch: Touch, deliveries: int, assignments: AssignmentHistory) 
         "delivery_count": touch.after.delivery_count,
         "deliveries": deliveries,
         **{name: getattr(touch, name) for name in ("start_offset", "end_offset", *_EPOCHS)},
-        "delivery_complete_count": None if touch.delivery_complete_count == -1 else touch.delivery_complete_count,
+        "delivery_complete_count": None
+        if touch.delivery_complete_count == -1
+        else touch.delivery_complete_count,
         "members": None if members is None else list(members),
     }
 
@@ -281,11 +292,17 @@ def _summary(explanation: Explanation, limit: DeliveryLimit, topic_end: int | No
     if place == Place.DELETED:
         return f"no state is kept for it; the state of the share-partition was deleted at {when}"
     if explanation.is_suspect and not explanation.has_base and place in _NOT_DELIVERED:
-        return f"it is not known whether it was delivered; it is {_PLACES[place]} in the records that are there"
+        return (
+            f"it is not known whether it was delivered; it is {_PLACES[place]} in the records that are there"
+        )
     if place == Place.UNINITIALISED:
         return "no delivery is recorded: the share-partition has no start offset yet; it may be acquired right now"
     finished = explanation.offset_state.is_finished
-    if explanation.effective_start is not None and explanation.offset < explanation.effective_start and not finished:
+    if (
+        explanation.effective_start is not None
+        and explanation.offset < explanation.effective_start
+        and not finished
+    ):
         return f"not delivered any more: the log starts after it, a leader starts at {explanation.effective_start}"
     earlier = _before_reset(explanation.touches, limit)
     none = f"{earlier}; no delivery is recorded since" if earlier else "no delivery is recorded"
@@ -378,7 +395,9 @@ def _summary_in_flight(explanation: Explanation, when: str, limit: DeliveryLimit
     if offset_state.state == ACQUIRED:
         return f"acquired in delivery {count} of {limit.count} since {when}{assumed}"
     if count < limit.count:
-        return f"waiting for delivery {count + 1} of {limit.count} or acquired right now, since {when}{assumed}"
+        return (
+            f"waiting for delivery {count + 1} of {limit.count} or acquired right now, since {when}{assumed}"
+        )
     return f"available since {when} though its {count} deliveries reach the limit of {limit.count}{assumed}"
 
 
@@ -388,7 +407,11 @@ def _final_state(offset_state: OffsetState, limit: DeliveryLimit) -> str:
         return f"acknowledged in delivery {count}"
     causes = "it was rejected, or there was no record to deliver"
     if limit.is_assumed:
-        known = f"the log shows {limit.count} deliveries" if limit.is_observed else f"Kafka's default is {limit.count}"
+        known = (
+            f"the log shows {limit.count} deliveries"
+            if limit.is_observed
+            else f"Kafka's default is {limit.count}"
+        )
         unknown = f"or {count} is the group's delivery limit, which is unknown; {known}"
         return f"archived in delivery {count} ({causes}, {unknown})"
     if count >= limit.count:
@@ -396,17 +419,17 @@ def _final_state(offset_state: OffsetState, limit: DeliveryLimit) -> str:
     return f"archived in delivery {count} of {limit.count} ({causes})"
 
 
-def print_explanation(found: Mapping[str, Any]) -> None:
+def print_explanation(explanation: Mapping[str, Any]) -> None:
     """Print the result of `explain_offset`: one line per record, and the sentence."""
-    topic = found["topic"] or found["topic_id"]
-    key = f"group {found['group_id']}, topic {topic}, partition {found['partition']}"
-    print_line(f"{key}, offset {found['offset']} ({found['log']})")
-    for other in found["others"]:
+    topic = explanation["topic"] or explanation["topic_id"]
+    key = f"group {explanation['group_id']}, topic {topic}, partition {explanation['partition']}"
+    print_line(f"{key}, offset {explanation['offset']} ({explanation['log']})")
+    for other in explanation["others"]:
         print_line(f"  (not shown: topic id {other['topic_id']} in {other['log']})")
     print_line()
-    has_members = any(record["members"] is not None for record in found["records"])
+    has_members = any(record["members"] is not None for record in explanation["records"])
     rows = []
-    for record in found["records"]:
+    for record in explanation["records"]:
         members = UNKNOWN if record["members"] is None else ", ".join(record["members"]) or "nobody"
         rows.append([
             record["offset"],
@@ -418,10 +441,10 @@ def print_explanation(found: Mapping[str, Any]) -> None:
     numeric = ("RECORD", "DELIVERIES", "SPSO", "SPEO")
     print_table([*columns, *(["ASSIGNED TO"] if has_members else [])], rows, numeric=numeric)
     print_line()
-    print_line(found["sentence"])
-    for letter in found.get("dead_letters", ()):
+    print_line(explanation["sentence"])
+    for letter in explanation.get("dead_letters", ()):
         place = f"{letter['dead_letter_topic']}-{letter['dead_letter_partition']} offset {letter['dead_letter_offset']}"
         text = f"Dead letter: {place}, {format_time(letter['timestamp'])}: {letter['reason'] or 'no reason'}"
         print_line(text)
-    if found.get("dead_letters") == []:
+    if explanation.get("dead_letters") == []:
         print_line("The dead-letter topics that were read hold no dead letter for this offset.")

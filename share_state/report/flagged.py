@@ -52,8 +52,8 @@ class FlaggedSharePartition:
         now: as the latest audit saw it; the columns of `_survey`.
         state: its row of share_partition_state without state_batches; None if it has none.
         ranges: in flight, from the start offset on, at most 2000; now["ranges"] is how many there are.
-        findings: its findings by rule, the most severe first, at most 12: rule, severity, count, new, open; offset and
-            message of the worst.
+        findings: its findings by rule, the most severe first, at most 12: rule, severity, count, new, open;
+            offset and message of the worst.
         history: its last 200 audits, the oldest first: run_id, time, start_offset, lag, verdict.
     """
 
@@ -65,7 +65,7 @@ class FlaggedSharePartition:
 
     @property
     def status(self) -> str:
-        """Its verdict, with "+error" if it also has an error; or error, suspect or warning, if that is the reason."""
+        """Its verdict, with "+error" if it also has an error; or error, suspect or warning."""
         return self.now["status"]
 
     @property
@@ -76,11 +76,15 @@ class FlaggedSharePartition:
         for one in self.findings:
             if one["open"]:
                 has_number = one["open"] == 1 or one["message"][:1].isdigit()
-                return one["message"] if has_number else f"{one['open']:,} findings, the worst: {one['message']}"
+                return (
+                    one["message"] if has_number else f"{one['open']:,} findings, the worst: {one['message']}"
+                )
         return "records since its latest snapshot are missing or unreadable"
 
 
-def read_flagged(tables: CommittedTables, worst: pa.Table, summary: pa.Table) -> tuple[FlaggedSharePartition, ...]:
+def read_flagged(
+    tables: CommittedTables, worst: pa.Table, summary: pa.Table
+) -> tuple[FlaggedSharePartition, ...]:
     """Read what the tables hold about the share-partitions of `_survey`, in this order."""
     if not worst.num_rows:
         return ()
@@ -138,8 +142,8 @@ class FlaggedGroup:
     Attributes:
         group_id: the group.
         places: indexes of its share-partitions in `AuditReport.flagged`.
-        history: its last 30 audits, the oldest first: time; behind: records behind, or waiting if the lag is not known;
-            troubled: share-partitions with a verdict other than OK.
+        history: its last 30 audits, the oldest first: time; behind: records behind, or waiting if the lag is
+            not known; troubled: share-partitions with a verdict other than OK.
     """
 
     group_id: str
@@ -147,7 +151,9 @@ class FlaggedGroup:
     history: tuple[dict[str, Any], ...]
 
 
-def read_flagged_groups(tables: CommittedTables, flagged: Sequence[FlaggedSharePartition]) -> tuple[FlaggedGroup, ...]:
+def read_flagged_groups(
+    tables: CommittedTables, flagged: Sequence[FlaggedSharePartition]
+) -> tuple[FlaggedGroup, ...]:
     """The groups of flagged share-partitions, in the order of their worst one."""
     places: dict[str, list[int]] = {}
     for place, one in enumerate(flagged):
@@ -165,4 +171,6 @@ def read_flagged_groups(tables: CommittedTables, flagged: Sequence[FlaggedShareP
     audits: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
     for row in summed.sort_by("time").to_pylist() if summed is not None else ():
         audits[row["group_id"]].append(row)
-    return tuple(FlaggedGroup(name, tuple(places[name]), tuple(audits[name][-_MAX_TREND:])) for name in places)
+    return tuple(
+        FlaggedGroup(name, tuple(places[name]), tuple(audits[name][-_MAX_TREND:])) for name in places
+    )

@@ -8,9 +8,13 @@ from share_state.errors import pluralize
 from share_state.report.console import print_line
 from share_state.sources.topics import TOPICS_HINT
 
-NO_START = "they have no start offset yet: their group is initializing them, or its first member has not fetched"
+NO_START = (
+    "they have no start offset yet: their group is initializing them, or its first member has not fetched"
+)
 NO_END = f"the ends of their topics are not known: {TOPICS_HINT}"
-NO_COUNT = "their log does not record how many of the records after the start offset are finished (Kafka before 4.2)"
+NO_COUNT = (
+    "their log does not record how many of the records after the start offset are finished (Kafka before 4.2)"
+)
 STALE = (
     "the ends of their topics are before their own offsets: what is known of the topics is older than the log, or they "
     f"were created again; {TOPICS_HINT}"

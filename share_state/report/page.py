@@ -43,7 +43,9 @@ Rows = Sequence[Mapping[str, Any]]
 MAX_SINGLE_BARS = 200
 """With more ranges a lane shows the share of the offsets that they cover: single bars would be too thin."""
 
-_WIDTH, _LEFT, _RIGHT = 5.6, 1.05, 0.3
+_WIDTH = 5.6
+_LEFT = 1.05
+_RIGHT = 0.3
 _CELLS, _LANE_HEIGHT = 160, 0.5
 _MAX_LABELS, _LABEL_DISTANCE = 12, 0.06
 _TIME_LABEL_WIDTH = 1.0
@@ -52,7 +54,10 @@ _UNFINISHED = ("AVAILABLE", "ACQUIRED", "ARCHIVING")
 _MARKERS = {"OK": "o", "NO_MEMBERS": "^", "GIVING_UP": "P", "STALL": "s", "STOP": "X", "REWIND": "v"}
 
 _FIRST_RANGES, _RANGES_NEAR_START = 8, 40
-_MAX_CUTOFFS, _MAX_RUNS, _MAX_POISON, _MAX_GROUPS = 60, 30, 20, 30
+_MAX_CUTOFFS = 60
+_MAX_RUNS = 30
+_MAX_POISON = 20
+_MAX_GROUPS = 30
 
 _LETTERS, _LOST = "dead_letters", "lost_dead_letters"
 _MOST_ROWS, _BINS = 20, 40
@@ -92,7 +97,9 @@ def render_page(report: AuditReport) -> str:
         cutoffs=report.cutoffs[:_MAX_CUTOFFS],
         poison=report.poison.worst[:_MAX_POISON],
         deliveries=[one for one in report.deliveries if one.total][:_MAX_GROUPS],
-        totals=outcomes_text({name: sum(getattr(one, name) for one in report.deliveries) for name in OUTCOMES}),
+        totals=outcomes_text(
+            {name: sum(getattr(one, name) for one in report.deliveries) for name in OUTCOMES}
+        ),
         dead_letters=_summarize_dead_letters(report.tables),
         runs=report.runs[:_MAX_RUNS],
         span=console.format_duration,
@@ -170,7 +177,9 @@ def window_svg(ranges: Rows, limit: int, name: str) -> Markup:
     return inline_svg(figure, name, f"In flight from offset {origin:,} to {end - 1:,}: {counts}.")
 
 
-def _figure(rows: int, height: float, *, bottom: float, top: float, left: float = _LEFT) -> tuple[Figure, list[Axes]]:
+def _figure(
+    rows: int, height: float, *, bottom: float, top: float, left: float = _LEFT
+) -> tuple[Figure, list[Axes]]:
     """Axes one below the other with fixed margins in inches, which saves measuring the labels."""
     whole = height + bottom + top
     figure = Figure(figsize=(_WIDTH, whole), facecolor="none")
@@ -185,33 +194,37 @@ def _draw_lane(
     axes: Axes, row: int, lane: str, ranges: Rows, window: tuple[int, int], limit: int, *, is_dense: bool
 ) -> None:
     origin, length = window[0], window[1] - window[0]
-    left = np.array([one["first_offset"] - origin for one in ranges], np.float64)
+    lefts = np.array([one["first_offset"] - origin for one in ranges], np.float64)
     right = np.array([one["last_offset"] + 1 - origin for one in ranges], np.float64)
-    share = np.ones_like(left)
+    share = np.ones_like(lefts)
     if is_dense:
-        left, right, share = _covered_shares(left, right, length)
-    bottom = np.full_like(left, row + _LANE_HEIGHT / 2)
+        lefts, right, share = _covered_shares(lefts, right, length)
+    bottom = np.full_like(lefts, row + _LANE_HEIGHT / 2)
     colour, hatch = STATE_STYLES.get(lane, OTHER_STYLE)
     line = "dotted" if lane == GAP else "solid"
     width = 0 if is_dense and lane != GAP else 0.5
     style = {"hatch": hatch, "edgecolor": INK, "linewidth": width, "linestyle": line}
     if is_dense or lane == GAP:
         axes.add_patch(
-            PathPatch(rectangles(left, right, bottom, bottom - _LANE_HEIGHT * share), facecolor=colour, **style)
+            PathPatch(
+                rectangles(lefts, right, bottom, bottom - _LANE_HEIGHT * share), facecolor=colour, **style
+            )
         )
         return
     counts = np.array([one["delivery_count"] for one in ranges])
     shades = np.clip(counts, 0, len(OTHER_SHADES) - 1)
     for shade in np.unique(shades).tolist():
         of = shades == shade
-        bars = rectangles(left[of], right[of], bottom[of], bottom[of] - _LANE_HEIGHT)
+        bars = rectangles(lefts[of], right[of], bottom[of], bottom[of] - _LANE_HEIGHT)
         axes.add_patch(PathPatch(bars, facecolor=SHADES.get(lane, OTHER_SHADES)[shade], **style))
     marked_from = max(1, limit - 1) if lane in _UNFINISHED else np.inf
     labels = [f"×{count}{'!' if count >= marked_from else ''}" for count in counts.tolist()]
-    _draw_labels(axes, row, labels, (left, right), length)
+    _draw_labels(axes, row, labels, (lefts, right), length)
 
 
-def _draw_labels(axes: Axes, row: int, labels: list[str], at: tuple[np.ndarray, np.ndarray], length: int) -> None:
+def _draw_labels(
+    axes: Axes, row: int, labels: list[str], at: tuple[np.ndarray, np.ndarray], length: int
+) -> None:
     """Write delivery counts above the bars that are wide enough or marked, as long as they do not touch."""
     count, free = 0, -np.inf
     for label, left, right in zip(labels, *at, strict=True):
@@ -223,7 +236,9 @@ def _draw_labels(axes: Axes, row: int, labels: list[str], at: tuple[np.ndarray, 
             count, free = count + 1, middle + _LABEL_DISTANCE * length
 
 
-def _covered_shares(left: np.ndarray, right: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _covered_shares(
+    left: np.ndarray, right: np.ndarray, length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The left and right edges of the cells that ranges cover, and the share of each that they cover."""
     edges = np.linspace(0, length, _CELLS + 1)
     covered = np.concatenate(([0], np.cumsum(right - left)))
@@ -248,8 +263,12 @@ def history_svg(audits: Rows, name: str) -> Markup | None:
     if len({audit["time"] for audit in known}) < 2:
         return None
     with_lag = [audit for audit in known if audit["lag"] is not None]
-    lines = [("start offset", "start_offset", known)] + ([("lag (records)", "lag", with_lag)] if with_lag else [])
-    begin, first, last = known[0]["time"], known[0]["start_offset"], known[-1]["start_offset"]
+    lines = [("start offset", "start_offset", known)] + (
+        [("lag (records)", "lag", with_lag)] if with_lag else []
+    )
+    begin = known[0]["time"]
+    first = known[0]["start_offset"]
+    last = known[-1]["start_offset"]
     longest = max(len(f"{audit[column]:,}") for _, column, rows in lines for audit in rows)
     left = max(_LEFT, 0.35 + 0.085 * longest)
     figure, grid = _figure(len(lines), 0.85 * len(lines), bottom=0.5, top=0.3, left=left)
@@ -258,7 +277,9 @@ def history_svg(audits: Rows, name: str) -> Markup | None:
     _set_time_ticks(grid[-1], [audit["time"] for audit in known], _WIDTH - left - _RIGHT)
     handles = [line for line in grid[0].get_lines() if not str(line.get_label()).startswith("_")]
     figure.legend(handles=handles, loc="upper right", ncols=5, frameon=False, fontsize=8)
-    return inline_svg(figure, name, f"Over {len(known)} audits the start offset went from {first:,} to {last:,}.")
+    return inline_svg(
+        figure, name, f"Over {len(known)} audits the start offset went from {first:,} to {last:,}."
+    )
 
 
 def _draw_line(axes: Axes, title: str, column: str, rows: Rows, begin: datetime) -> None:
@@ -269,8 +290,20 @@ def _draw_line(axes: Axes, title: str, column: str, rows: Rows, begin: datetime)
     verdicts = np.array([row["verdict"] for row in rows])
     for verdict in dict.fromkeys(verdicts.tolist()):
         has_verdict = verdicts == verdict
-        marker, (colour, size) = _MARKERS.get(verdict, "D"), ("#009e73", 3) if verdict == "OK" else ("#d55e00", 6)
-        axes.plot(across[has_verdict], up[has_verdict], marker, color=colour, ms=size, mec=INK, mew=0.4, label=verdict)
+        marker, (colour, size) = (
+            _MARKERS.get(verdict, "D"),
+            ("#009e73", 3) if verdict == "OK" else ("#d55e00", 6),
+        )
+        axes.plot(
+            across[has_verdict],
+            up[has_verdict],
+            marker,
+            color=colour,
+            ms=size,
+            mec=INK,
+            mew=0.4,
+            label=verdict,
+        )
     axes.set_ylabel(title, fontsize=8)
     axes.margins(y=0.18)
     integer_ticks(axes.yaxis, origin, most=3)
@@ -285,7 +318,9 @@ def _set_time_ticks(axes: Axes, times: Sequence[datetime], width: float) -> None
             shown.append(time)
     if shown[-1] != times[-1]:
         shown[max(1, len(shown) - 1) :] = [times[-1]]
-    axes.set_xticks([(time - times[0]).total_seconds() for time in shown], [f"{time:%d %b %H:%M}" for time in shown])
+    axes.set_xticks(
+        [(time - times[0]).total_seconds() for time in shown], [f"{time:%d %b %H:%M}" for time in shown]
+    )
     axes.set_xlabel("time of the log (UTC); one mark per audit")
 
 
@@ -293,7 +328,8 @@ def _summarize_dead_letters(tables: CommittedTables) -> dict[str, Any] | None:
     """Summarize dead letters for the page; None if the audit had no dead-letter topics, or there are none.
 
     Returns:
-        rows: by group_id and reason: letters, duplicates and lost; those with the most lost first, up to a limit.
+        rows: by group_id and reason: letters, duplicates and lost; those with the most lost first, up to a
+            limit.
         left_out: how many more rows there are.
         letters, lost: in total.
         chart: both over time; None if all have the same time.
@@ -319,14 +355,19 @@ def _summarize_dead_letters(tables: CommittedTables) -> dict[str, Any] | None:
         "left_out": max(0, len(rows) - _MOST_ROWS),
         "letters": len(letters),
         "lost": pc.sum(lost["record_count"]).as_py() or 0,
-        "chart": _dead_letters_svg({"written": (letters["timestamp"], None), "lost": (times, lost["record_count"])}),
+        "chart": _dead_letters_svg(
+            {"written": (letters["timestamp"], None), "lost": (times, lost["record_count"])}
+        ),
     }
 
 
 @styled
 def _dead_letters_svg(series: Mapping[str, tuple[pa.ChunkedArray, pa.ChunkedArray | None]]) -> Markup | None:
     """Records by time; a series has timestamps, and how many records each stands for (None for one each)."""
-    seconds = {name: times.cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6 for name, (times, _) in series.items()}
+    seconds = {
+        name: times.cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6
+        for name, (times, _) in series.items()
+    }
     known = np.concatenate(list(seconds.values()))
     known = known[~np.isnan(known)]
     if not len(known) or known.min() == known.max():

@@ -1,7 +1,8 @@
-"""The metrics of an audit, as a file for the textfile collector of node exporter; and of a stream, served live.
+"""The metrics of an audit, as a file for node exporter; and of a stream, served live.
 
-Groups and the cluster are counted in full; series of single share-partitions are limited to the worst. Names follow
-kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is `share_state_group_topic_partition_lag` here).
+Groups and the cluster are counted in full; series of single share-partitions are limited to the worst. Names
+follow kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is
+`share_state_group_topic_partition_lag` here).
 """
 
 import socket
@@ -87,7 +88,9 @@ class Metrics(Collector):
     """Makes one metric family at a time, to hold in memory little more than the text of a large cluster's metrics."""
 
     def __init__(self, report: AuditReport, most: int) -> None:
-        self._report, self._tables, self._most = report, report.tables, most
+        self._report = report
+        self._tables = report.tables
+        self._most = most
         self._cluster = {"cluster": report.cluster} if report.cluster else {}
         self._latest = latest_audit_filter(report.tables)
         self._worst: pa.Table | None = None
@@ -101,18 +104,27 @@ class Metrics(Collector):
         yield from self._dead_letters()
 
     def _groups(self) -> Iterator[Metric]:
-        sums = {"share_partitions": "sum", "lag": "sum", "poison_records": "sum", "oldest_unfinished_seconds": "max"}
+        sums = {
+            "share_partitions": "sum",
+            "lag": "sum",
+            "poison_records": "sum",
+            "oldest_unfinished_seconds": "max",
+        }
         topics = group_pieces(self._survey(), ["group_id", "name", "verdict"], sums)
         if topics is None:
             return
         verdicts = group_rows(topics, ["group_id", "verdict"], {"share_partitions": "sum"}).to_pylist()
         found = {(row["group_id"], row["verdict"]): row["share_partitions"] for row in verdicts}
-        text = "Live share-partitions of the group by verdict of the audit; OK includes acknowledged verdicts."
+        text = (
+            "Live share-partitions of the group by verdict of the audit; OK includes acknowledged verdicts."
+        )
         pairs = product(dict.fromkeys(group for group, _ in found), self._report.verdicts)
         counts = (({"group_id": group, "verdict": one}, found.get((group, one), 0)) for group, one in pairs)
         yield self._family("group_share_partitions", text, counts)
         lags = group_rows(topics, ["group_id", "name"], {"lag": "sum"})
-        yield self._column("group_topic_lag", "Records behind, of partitions whose lag is known.", lags, "lag")
+        yield self._column(
+            "group_topic_lag", "Records behind, of partitions whose lag is known.", lags, "lag"
+        )
         poison = group_rows(topics, ["group_id"], {"poison_records": "sum"})
         help_text = _SHARE_PARTITION_METRICS["poison_records"]
         yield self._column("group_poison_records", help_text, poison, "poison_records")
@@ -152,7 +164,15 @@ class Metrics(Collector):
 
     def _survey(self) -> Iterator[pa.Table]:
         """All live share-partitions in pieces: group_id, name, verdict, lag, ...; collects the worst."""
-        columns = (*KEY, "verdict", "poison_records", "waiting_records", "lag", "time", "oldest_unfinished_time")
+        columns = (
+            *KEY,
+            "verdict",
+            "poison_records",
+            "waiting_records",
+            "lag",
+            "time",
+            "oldest_unfinished_time",
+        )
         by = [*ascending("rank"), *descending("poison_records", "waiting_records", "lag"), *ascending(*KEY)]
         worst = list[pa.Table]()
         for piece in in_large_pieces(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
@@ -161,7 +181,9 @@ class Metrics(Collector):
             worst = [ranked.sort_by(by).slice(0, self._most).combine_chunks()]
             self._worst = worst[0]
             rows = rows.append_column("name", pc.coalesce(rows["topic"], rows["topic_key"]))
-            rows = rows.append_column("oldest_unfinished_seconds", _seconds_since(rows, "oldest_unfinished_time"))
+            rows = rows.append_column(
+                "oldest_unfinished_seconds", _seconds_since(rows, "oldest_unfinished_time")
+            )
             yield rows.append_column("share_partitions", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
 
     def _with_open_verdicts(self, rows: pa.Table) -> pa.Table:
@@ -188,7 +210,9 @@ class Metrics(Collector):
         for name, help_text in _SHARE_PARTITION_METRICS.items():
             yield self._column(f"group_topic_partition_{name}", help_text, rows, name)
         yield self._in_flight("group_topic_partition", rows)
-        is_verdict = {one: pc.cast(pc.equal(rows["verdict"], one), pa.int8()) for one in self._report.verdicts}
+        is_verdict = {
+            one: pc.cast(pc.equal(rows["verdict"], one), pa.int8()) for one in self._report.verdicts
+        }
         text = "1 for the verdict of the share-partition, 0 for the others."
         yield self._by_label("group_topic_partition_verdict", text, rows, "verdict", is_verdict)
         ends = group_rows(rows, ["name", "partition"], {"topic_end_offset": "max"})
@@ -199,7 +223,9 @@ class Metrics(Collector):
         rows = self._report.cutoffs
         labels = [{"topic_name": row["topic"], "partition_id": str(row["partition"])} for row in rows]
         for name, help_text in _LOG_PARTITION_METRICS.items():
-            yield self._family(f"log_partition_{name}", help_text, _present(labels, [row[name] for row in rows]))
+            yield self._family(
+                f"log_partition_{name}", help_text, _present(labels, [row[name] for row in rows])
+            )
 
     def _dead_letters(self) -> Iterator[GaugeMetricFamily]:
         """Metrics of dead letters, if the audit had dead-letter topics."""
@@ -211,7 +237,8 @@ class Metrics(Collector):
             if self._tables.holds(table):
                 rows = self._tables.read(table, columns=[*by, value[0]]).group_by(by).aggregate([value])
                 samples = [
-                    ({label: row[label] or "" for label in by}, row["_".join(value)]) for row in rows.to_pylist()
+                    ({label: row[label] or "" for label in by}, row["_".join(value)])
+                    for row in rows.to_pylist()
                 ]
                 yield self._family(name, help_text, samples)
 
@@ -219,11 +246,17 @@ class Metrics(Collector):
         report, run = self._report, self._report.run
         newest = report.log_time.timestamp() if report.log_time is not None else None
         for name, help_text in (("count", "Findings"), ("open", "Open findings")):
-            counts = (({"severity": one.severity, "rule": one.rule}, getattr(one, name)) for one in report.findings)
+            counts = (
+                ({"severity": one.severity, "rule": one.rule}, getattr(one, name)) for one in report.findings
+            )
             text = f"{help_text} by severity and rule; rules without findings are absent."
             yield self._family("findings" if name == "count" else "open_findings", text, counts)
         for name, help_text, value in (
-            ("last_success_timestamp_seconds", "When the latest audit committed.", run["finished"].timestamp()),
+            (
+                "last_success_timestamp_seconds",
+                "When the latest audit committed.",
+                run["finished"].timestamp(),
+            ),
             ("run_duration_seconds", "How long it took.", (run["finished"] - run["started"]).total_seconds()),
             ("log_timestamp_seconds", "Timestamp of the newest record of its input.", newest),
             (
@@ -259,10 +292,14 @@ class Metrics(Collector):
         )
         return self._family(name, help_text, samples)
 
-    def _family(self, name: str, help_text: str, samples: Iterable[tuple[Labels, float]]) -> GaugeMetricFamily:
+    def _family(
+        self, name: str, help_text: str, samples: Iterable[tuple[Labels, float]]
+    ) -> GaugeMetricFamily:
         family = GaugeMetricFamily(f"share_state_{name}", help_text)
         # add_metric would need the labels as lists of values in one order.
-        family.samples = [Sample(family.name, {**self._cluster, **labels}, value) for labels, value in samples]
+        family.samples = [
+            Sample(family.name, {**self._cluster, **labels}, value) for labels, value in samples
+        ]
         return family
 
 
@@ -284,8 +321,13 @@ def _present(labels: Sequence[Labels], values: Sequence[float | None]) -> Iterat
 
 
 def _topic_names(rows: pa.Table) -> pa.ChunkedArray:
-    """Topic names; the id if the name is unknown or has belonged to two topics, so that no series occurs twice."""
-    named = rows.select(["group_id", "partition"]).append_column("name", pc.coalesce(rows["topic"], rows["topic_key"]))
+    """Topic names.
+
+    The id if the name is unknown or has belonged to two topics, so that no series occurs twice.
+    """
+    named = rows.select(["group_id", "partition"]).append_column(
+        "name", pc.coalesce(rows["topic"], rows["topic_key"])
+    )
     key = ["group_id", "name", "partition"]
     counts = named.group_by(key).aggregate([([], "count_all")])
     numbered = number_rows(named)
@@ -315,9 +357,13 @@ class StreamMetrics(Collector):
             limits: the limits of the cluster.
             most: share-partitions that have series, the worst first.
         """
-        self._tables, self._progress, self._warehouse = tables, progress, warehouse
+        self._tables = tables
+        self._progress = progress
+        self._warehouse = warehouse
         self._limits, self._most = limits, most
-        self._lock, self._batch, self._of_tables = Lock(), -1, list[Metric]()
+        self._lock = Lock()
+        self._batch = -1
+        self._of_tables = list[Metric]()
 
     def describe(self) -> list[Metric]:
         """Nothing: the tables are read only when Prometheus scrapes."""
@@ -334,14 +380,20 @@ class StreamMetrics(Collector):
                 except (WarehouseError, OSError):
                     pass
             yield from self._of_tables
-        yield CounterMetricFamily("share_state_stream_records", "Records that the stream has folded.", run.records)
+        yield CounterMetricFamily(
+            "share_state_stream_records", "Records that the stream has folded.", run.records
+        )
         yield _stream_gauge("micro_batch", "Number of the latest micro-batch with changes.", run.batch)
         yield _stream_gauge(
             "last_commit_timestamp_seconds", "When it was committed; absent before.", self._tables.committed
         )
         if (latest := self._progress()) is not None:
-            yield _stream_gauge("micro_batch_seconds", "How long the latest micro-batch took.", latest.seconds)
-            yield _stream_gauge("behind_records", "Records of the source that are not read yet.", latest.behind)
+            yield _stream_gauge(
+                "micro_batch_seconds", "How long the latest micro-batch took.", latest.seconds
+            )
+            yield _stream_gauge(
+                "behind_records", "Records of the source that are not read yet.", latest.behind
+            )
         newest = None if run.log_time is None else time.time() - run.log_time / 1000
         yield _stream_gauge("newest_record_age_seconds", "Age of the newest record that was read.", newest)
 

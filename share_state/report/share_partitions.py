@@ -1,7 +1,8 @@
 """Share-partitions across the tables of a warehouse: rows matched by key and grouped, and what the latest audit saw.
 
-The name of a topic may become known late, so rows of different tables or audits belong to one share-partition if they
-agree in IDENTITY_COLUMNS. Tables are read in pieces: memory grows with the share-partitions, not with the rows.
+The name of a topic may become known late, so rows of different tables or audits belong to one share-partition
+if they agree in IDENTITY_COLUMNS. Tables are read in pieces: memory grows with the share-partitions, not with
+the rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from share_state.fold.history import HISTORY_TABLE, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY
 from share_state.kafka.delivery_states import DeliveryState, is_poison
+from share_state.rules.breaches import OVER_LIMIT
 from share_state.schema.declarations import table_schema
 
 IDENTITY_COLUMNS = ("dialect", "group_id", "topic_key", "partition")
@@ -37,9 +39,6 @@ NO_BEGINNING = "the log's beginning is not in the input"
 
 RULES_WITHOUT_STATE = ("ASSIGNED_UNINITIALIZED", "MISSING_INIT", "MISSING_SHARE_STATE", "STUCK_INITIALIZING")
 """Rules about share-partitions that have no state."""
-
-OVER_LIMIT = "DELIVERY_COUNT_OVER_LIMIT"
-"""The rule that a log breaks which shows more deliveries than the known limit of a group allows."""
 
 _PENDING_ROWS = 1_000_000
 JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
@@ -89,7 +88,9 @@ def plain_run(run: Mapping[str, Any]) -> dict[str, Any]:
 
 def null_unknown(rows: pa.Table) -> pa.Table:
     """The rows with null in place of -1, which the tables hold for an unknown start offset or count."""
-    for name in {"start_offset", "effective_start_offset", "delivery_complete_count"} & set(rows.column_names):
+    for name in {"start_offset", "effective_start_offset", "delivery_complete_count"} & set(
+        rows.column_names
+    ):
         known = pc.if_else(pc.equal(rows[name], -1), pa.scalar(None, rows[name].type), rows[name])
         rows = rows.set_column(rows.schema.get_field_index(name), name, known)
     return rows
@@ -109,7 +110,9 @@ def left_join(rows: pa.Table, other: pa.Table | None, columns: dict[str, pa.Data
         for name, kind in columns.items():
             rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
         return rows
-    return rows.join(other.select([*IDENTITY_COLUMNS, *columns]), keys=list(IDENTITY_COLUMNS), join_type="left outer")
+    return rows.join(
+        other.select([*IDENTITY_COLUMNS, *columns]), keys=list(IDENTITY_COLUMNS), join_type="left outer"
+    )
 
 
 def prefilter(selected: pa.Table) -> pc.Expression:
@@ -144,7 +147,9 @@ def rows_by_place(rows: pa.Table, columns: Sequence[str]) -> dict[int, list[dict
     return by_place
 
 
-def group_pieces(pieces: Iterable[pa.Table], by: Sequence[str], aggregates: Mapping[str, str]) -> pa.Table | None:
+def group_pieces(
+    pieces: Iterable[pa.Table], by: Sequence[str], aggregates: Mapping[str, str]
+) -> pa.Table | None:
     """Group rows that come in pieces; holds the groups and a few pieces in memory.
 
     Args:
@@ -202,8 +207,10 @@ def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, sele
         latest: from `latest_audit_filter`.
         selected: IDENTITY_COLUMNS, one row per share-partition.
     Returns:
-        Columns of schemas/tables/share_partition_history.yaml, then available, acquired, acknowledged, archiving and
-        archived: records in flight (gaps are available); ranges: how many; topic_key; place: the row in `selected`.
+        Columns of schemas/tables/share_partition_history.yaml, then available, acquired, acknowledged,
+        archiving and
+        archived: records in flight (gaps are available); ranges: how many; topic_key; place: the row in
+            `selected`.
         Columns of in-flight records are null if the start offset is not initialized. In any order.
     Raises:
         WarehouseError: if a table is gone.
@@ -211,8 +218,12 @@ def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, sele
     numbered = number_rows(selected)
     of_selected = prefilter(numbered)
     found = tables.read(HISTORY_TABLE, latest & of_selected, table_schema(HISTORY_TABLE).names)
-    rows = select_share_partitions(with_unreported_verdicts(tables, found).drop_columns("topic_key"), numbered)
-    in_flight = group_pieces(records_by_state(tables, of_selected), IDENTITY_COLUMNS, dict.fromkeys(IN_FLIGHT, "sum"))
+    rows = select_share_partitions(
+        with_unreported_verdicts(tables, found).drop_columns("topic_key"), numbered
+    )
+    in_flight = group_pieces(
+        records_by_state(tables, of_selected), IDENTITY_COLUMNS, dict.fromkeys(IN_FLIGHT, "sum")
+    )
     rows = left_join(rows, in_flight, IN_FLIGHT)
     is_uninitialized = pc.less(rows["start_offset"], 0)
     for name in IN_FLIGHT:
@@ -222,22 +233,31 @@ def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, sele
 
 
 def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
-    """A filter for the rows of HISTORY_TABLE that the latest audit wrote; an audit of unchanged input writes none.
+    """A filter for the rows of HISTORY_TABLE that the latest audit wrote.
+
+    An audit of unchanged input writes none.
 
     Raises:
         WarehouseError: if the latest run is not an audit.
     """
     if not tables.holds(HISTORY_TABLE):
-        raise WarehouseError("the latest run wrote no history; run `share-state audit` on this warehouse first")
+        raise WarehouseError(
+            "the latest run wrote no history; run `share-state audit` on this warehouse first"
+        )
     latest = tables.run["run_id"]
     if next(tables.batches("share_partition_state", ["partition"]), None) is None:
         return pc.field("run_id") == latest
     written = tables.run_ids(HISTORY_TABLE)
-    return pc.field("run_id") == next((run for run in tables.runs["run_id"].to_pylist() if run in written), latest)
+    return pc.field("run_id") == next(
+        (run for run in tables.runs["run_id"].to_pylist() if run in written), latest
+    )
 
 
 def with_unreported_verdicts(tables: CommittedTables, rows: pa.Table) -> pa.Table:
-    """Rows of HISTORY_TABLE with topic_key, in any order; each with the worst verdict since the last reported audit."""
+    """Rows of HISTORY_TABLE with topic_key, in any order.
+
+    Each has the worst verdict since the last reported audit.
+    """
     rows = add_topic_key(rows)
     skipped = [one.run["run_id"] for one in tables.unreported()[0]]
     columns = [name for name in (*KEY, "verdict", "reason") if name in rows.schema.names]
@@ -293,7 +313,9 @@ def is_acknowledged(
         wanted |= {column: getattr(one, name) for column, name in fields.items()}
         conditions = [pc.equal(rows[name], value) for name, value in wanted.items() if value is not None]
         if one.topic is not None:
-            conditions.append(pc.or_kleene(pc.equal(rows["topic"], one.topic), pc.equal(rows["topic_id"], one.topic)))
+            conditions.append(
+                pc.or_kleene(pc.equal(rows["topic"], one.topic), pc.equal(rows["topic_id"], one.topic))
+            )
         matches = pc.fill_null(reduce(pc.and_kleene, conditions), False)
         found = pc.or_(found, matches.combine_chunks())
     return found
@@ -317,8 +339,8 @@ class PoisonRecords:
     Attributes:
         records: how many there are.
         ranges: how many ranges they make.
-        worst: some of these ranges, those delivered most often first, then the longest: key columns, first_offset,
-            last_offset, record_count, state, delivery_count.
+        worst: some of these ranges, those delivered most often first, then the longest: key columns,
+            first_offset, last_offset, record_count, state, delivery_count.
     """
 
     records: int
@@ -363,7 +385,9 @@ def poison_filter(limits: Limits) -> pc.Expression:
 
     Source: KIP-932, group.share.delivery.count.limit.
     """
-    own = {name: group["delivery_count"] for name, group in limits.groups.items() if "delivery_count" in group}
+    own = {
+        name: group["delivery_count"] for name, group in limits.groups.items() if "delivery_count" in group
+    }
     found = _poison(limits.delivery_count)
     if own:
         found &= ~pc.field("group_id").isin(list(own))

@@ -119,7 +119,9 @@ def _read_states(
     states = tables.read("share_partition_state", where, columns).sort_by(_BY_KEY)
     states = states.append_column("lag", compute_lags(*(states[name] for name in _LAG)))
     # Where a leader starts with the default of share.auto.offset.reset, latest, if that is known.
-    hint = pc.if_else(pc.less(states["start_offset"], 0), states["topic_end_offset"], pa.scalar(None, pa.int64()))
+    hint = pc.if_else(
+        pc.less(states["start_offset"], 0), states["topic_end_offset"], pa.scalar(None, pa.int64())
+    )
     return states.append_column("spso_hint", hint)
 
 
@@ -128,10 +130,15 @@ def _read_ranges(tables: CommittedTables, where: pc.Expression | None) -> pa.Tab
 
 
 def _sum_in_flight(tables: CommittedTables, where: pc.Expression | None) -> pa.Table | None:
-    """Records in flight per share-partition: in_flight (a number), states ("3 acquired, 5 gap"); None if none are."""
+    """Records in flight per share-partition: in_flight (a number), states ("3 acquired, 5 gap").
+
+    None if none are.
+    """
     by_state = group_pieces(
         (
-            add_topic_key(piece).append_column("name", pc.if_else(piece["gap"], "gap", pc.utf8_lower(piece["state"])))
+            add_topic_key(piece).append_column(
+                "name", pc.if_else(piece["gap"], "gap", pc.utf8_lower(piece["state"]))
+            )
             for piece in tables.batches("in_flight", [*KEY, "state", "gap", "record_count"], where)
         ),
         [*IDENTITY_COLUMNS, "name"],
@@ -153,7 +160,9 @@ def _sum_in_flight(tables: CommittedTables, where: pc.Expression | None) -> pa.T
 
 def _printed_columns(rows: pa.Table) -> pa.Table:
     is_initialized, unknown = pc.greater_equal(rows["start_offset"], 0), pa.scalar(None, pa.int64())
-    columns = {name: rows[name] for name in rows.column_names} | {"topic": pc.coalesce(rows["topic"], rows["topic_id"])}
+    columns = {name: rows[name] for name in rows.column_names} | {
+        "topic": pc.coalesce(rows["topic"], rows["topic_id"])
+    }
     nothing = pc.if_else(lacks_beginning(rows), pa.scalar(None, pa.int64()), pa.scalar(0, pa.int64()))
     columns["in_flight"] = pc.coalesce(rows["in_flight"], nothing)
     for name in ("leader_epoch", "start_offset", "in_flight"):
@@ -178,11 +187,14 @@ def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
     """The groups of a warehouse, or one of them, as plain data; starts no Spark.
 
     Returns:
-        `warehouse`: as given; `run`: the row of `runs`; `read`: whether the run read the group side at all; `groups`:
-        rows of `share_groups`, and groups of which only state is known, each with its number of `share_partitions`,
-        their `lag` (null if any is unknown), the lag of those of which it is known (`known_lag`, null if there are
-        none), and how many others there are (`unknown_lags`), among them those that the group lists without a state;
-        `members`: rows of `share_group_members`; `share_partitions`: of the given group, with status, start_offset,
+        `warehouse`: as given; `run`: the row of `runs`; `read`: whether the run read the group side at all;
+            `groups`:
+        rows of `share_groups`, and groups of which only state is known, each with its number of
+        `share_partitions`, their `lag` (null if any is unknown), the lag of those of which it is known
+        (`known_lag`, null if there are none), and how many others there are (`unknown_lags`), among them
+        those that the group lists without a state;
+        `members`: rows of `share_group_members`; `share_partitions`: of the given group, with status,
+            start_offset,
         lag, `lag_reason` (why it is null) and the `members` that have them.
     Raises:
         InputError: if the group is unknown.
@@ -203,7 +215,9 @@ def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
         "read": tables.holds("share_groups"),
         "groups": _add_totals(groups, states, listed),
         "members": members.sort_by(ascending("group_id", "member_id")).to_pylist(),
-        "share_partitions": _share_partitions(states, listed, members.to_pylist()) if group is not None else [],
+        "share_partitions": _share_partitions(states, listed, members.to_pylist())
+        if group is not None
+        else [],
     }
 
 
@@ -218,7 +232,10 @@ def _add_totals(groups: pa.Table, states: pa.Table, listed: pa.Table) -> list[di
     rows = {row["group_id"]: row for row in groups.to_pylist()}
     unknown = dict.fromkeys(table_schema("share_groups").names)
     rows |= {group_id: unknown | {"group_id": group_id} for group_id in of_group.keys() - rows.keys()}
-    return [row | _total(of_group.get(group_id), without_state[group_id]) for group_id, row in sorted(rows.items())]
+    return [
+        row | _total(of_group.get(group_id), without_state[group_id])
+        for group_id, row in sorted(rows.items())
+    ]
 
 
 def _total(row: Mapping[str, Any] | None, without_state: int) -> dict[str, Any]:
@@ -242,11 +259,15 @@ def _listed_without_state(states: pa.Table, listed: pa.Table) -> list[tuple[str,
     return [
         key
         for *key_, status in found
-        if key_[2] is not None and status != "deleting" and (key := (key_[0], key_[1], key_[2])) not in with_state
+        if key_[2] is not None
+        and status != "deleting"
+        and (key := (key_[0], key_[1], key_[2])) not in with_state
     ]
 
 
-def _share_partitions(states: pa.Table, listed: pa.Table, members: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _share_partitions(
+    states: pa.Table, listed: pa.Table, members: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """Share-partitions that have state or that their group lists, by topic and partition."""
     holders: dict[tuple[str, int], list[str]] = {}
     for member in members:
@@ -269,29 +290,40 @@ def _share_partitions(states: pa.Table, listed: pa.Table, members: Sequence[Mapp
     return sorted(rows, key=lambda row: (row["topic"] or "", row["topic_id"], row["partition"]))
 
 
-def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) -> None:
-    """Print the result of `describe_groups`: one line per group, or all about one; the members of all if `members`."""
-    if not found["read"]:
+def print_groups(groups_shown: Mapping[str, Any], *, group: str | None, members: bool) -> None:
+    """Print the result of `describe_groups`: one line per group, or all about one.
+
+    The members of all if `members`.
+    """
+    if not groups_shown["read"]:
         print_line("the input has no logs of __consumer_offsets, so members and epochs of groups are unknown")
-    if not found["groups"]:
+    if not groups_shown["groups"]:
         print_line("no share groups")
         return
-    rows = [[*(row[name] for name in (*_GROUP_COLUMNS.values(),)[:-1]), _lag_cell(row)] for row in found["groups"]]
+    rows = [
+        [*(row[name] for name in (*_GROUP_COLUMNS.values(),)[:-1]), _lag_cell(row)]
+        for row in groups_shown["groups"]
+    ]
     print_table([*_GROUP_COLUMNS], rows, numeric=_GROUP_COLUMNS.keys() - {"GROUP", "STATE"})
     if group is not None:
         print_line()
-        _print_share_partitions(found["share_partitions"])
+        _print_share_partitions(groups_shown["share_partitions"])
     if group is not None:
-        _print_configs(found["groups"][0].get("configs") or ())
+        _print_configs(groups_shown["groups"][0].get("configs") or ())
     if members or group is not None:
         print_line()
-        _print_members(found["members"], otherwise="no members" if found["read"] else "members are not known")
+        _print_members(
+            groups_shown["members"],
+            otherwise="no members" if groups_shown["read"] else "members are not known",
+        )
     if group is not None:
-        print_lag_reasons(row["lag_reason"] for row in found["share_partitions"])
-    elif unknown := [row for row in found["groups"] if row["unknown_lags"]]:
+        print_lag_reasons(row["lag_reason"] for row in groups_shown["share_partitions"])
+    elif unknown := [row for row in groups_shown["groups"] if row["unknown_lags"]]:
         print_line()
         count = pluralize(sum(row["unknown_lags"] for row in unknown), "share-partition")
-        command = shlex.join(["share-state", "groups", found["warehouse"], "--group", unknown[0]["group_id"]])
+        command = shlex.join(
+            ["share-state", "groups", groups_shown["warehouse"], "--group", unknown[0]["group_id"]]
+        )
         print_line(f"the lag of {count} is not known; why, for a group: `{command}`")
 
 
@@ -328,6 +360,14 @@ def _print_members(rows: Sequence[Mapping[str, Any]], *, otherwise: str) -> None
             ",".join(f"{one['topic'] or one['topic_id']}:{one['partition']}" for one in row[name]) or None
             for name in ("assigned", "target")
         )
-        member = [row["group_id"], row["member_id"], row["client_id"], row["client_host"], row["member_epoch"]]
-        cells.append([*member, len(row["assigned"]), assigned, "same" if target == assigned else target or "nothing"])
+        member = [
+            row["group_id"],
+            row["member_id"],
+            row["client_id"],
+            row["client_host"],
+            row["member_epoch"],
+        ]
+        cells.append(
+            [*member, len(row["assigned"]), assigned, "same" if target == assigned else target or "nothing"]
+        )
     print_table(columns, cells, numeric=("EPOCH", "PARTITIONS"), otherwise=otherwise)

@@ -29,7 +29,10 @@ def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
 
 
 @rule(
-    "LOG_UNREADABLE", Scope.RECORD_BATCHES, ERROR, "Kafka LogSegment.recover, LogSegment.open (preallocated segments)"
+    "LOG_UNREADABLE",
+    Scope.RECORD_BATCHES,
+    ERROR,
+    "Kafka LogSegment.recover, LogSegment.open (preallocated segments)",
 )
 def log_unreadable(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """A segment begins with a batch, as do the bytes after the last batch that the previous audit read.
@@ -58,7 +61,9 @@ def magic_unsupported(folded: FoldedLog | FoldedControlLog) -> Breaches:
     Brokers with share groups write no other format.
     """
     broken = _with_status(folded, BatchStatus.MAGIC_UNSUPPORTED)
-    magic = folded.observations.batches["magic"][folded.observations.batches["status"] == BatchStatus.MAGIC_UNSUPPORTED]
+    magic = folded.observations.batches["magic"][
+        folded.observations.batches["status"] == BatchStatus.MAGIC_UNSUPPORTED
+    ]
     return replace(broken, evidence={**broken.evidence, "magic": magic.copy()})
 
 
@@ -93,13 +98,15 @@ _GAP_SOURCE = "Kafka UnifiedLog.append, monotonic offsets; cleanup.policy=delete
 def offset_gap(folded: FoldedLog) -> Breaches:
     """No offset is missing between the log start and the log end.
 
-    A gap without a damaged batch is a segment that was not copied, or removed records. Inside a batch, log compaction
-    removed them.
+    A gap without a damaged batch is a segment that was not copied, or removed records. Inside a batch, log
+    compaction removed them.
     """
     seen = folded.observations
     if not seen.gaps and not seen.compacted:
         return NOTHING
-    between = np.array([(start, end) for start, end, explained in seen.gaps if not explained], np.int64).reshape(-1, 2)
+    between = np.array(
+        [(start, end) for start, end, explained in seen.gaps if not explained], np.int64
+    ).reshape(-1, 2)
     start, end = np.concatenate((between, *seen.compacted)).T
     fixes = ["; copy all segments of the folder", " in a batch that was compacted; set cleanup.policy=delete"]
     fix = pa.array(fixes).take(pa.array(np.arange(len(start)) >= len(between)).cast(pa.int8()))
@@ -115,14 +122,20 @@ def offset_gap(folded: FoldedLog) -> Breaches:
 def offset_gap_between_segments(folded: FoldedControlLog) -> Breaches:
     """No offset is missing between the log start and the log end.
 
-    An info for control records: the cleaner of a compacted topic leaves such gaps, and so does a segment that was not
-    copied.
+    An info for control records: the cleaner of a compacted topic leaves such gaps, and so does a segment that
+    was not copied.
     """
     gaps = folded.observations.gaps
     if not gaps:
         return NOTHING
     start, end, _ = np.array(gaps, np.int64).T
-    text = ("offsets ", start, " to ", end - 1, " are missing between two segments; copy all segments of the folder")
+    text = (
+        "offsets ",
+        start,
+        " to ",
+        end - 1,
+        " are missing between two segments; copy all segments of the folder",
+    )
     evidence = {"first_missing": start, "last_missing": end - 1, "missing": end - start}
     return Breaches(start, text, evidence=evidence, severity=np.full(len(start), INFO, object))
 
@@ -131,8 +144,9 @@ def offset_gap_between_segments(folded: FoldedControlLog) -> Breaches:
 def foreign_batch(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Each batch has a leader epoch and a file name that its log can have at this offset.
 
-    Leader epochs never decrease, and are those of the leader-epoch-checkpoint beside the segments. No batch precedes
-    the base offset in the name of its file. Otherwise batches of another replica or of another log are among them.
+    Leader epochs never decrease, and are those of the leader-epoch-checkpoint beside the segments. No batch
+    precedes the base offset in the name of its file. Otherwise batches of another replica or of another log
+    are among them.
     """
     first, count = folded.observations.counts.foreign
     if not count:
@@ -162,13 +176,17 @@ def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus) -> B
         return NOTHING
     rows = folded.observations.batches[numbers]
     files = pa.array([_file_of(folded.log, segment) for segment in rows["segment"]])
-    why = pa.array([folded.observations.reasons[row] and f" ({folded.observations.reasons[row]})" for row in numbers])
+    why = pa.array(
+        [folded.observations.reasons[row] and f" ({folded.observations.reasons[row]})" for row in numbers]
+    )
     position = rows["file_position"].copy()
     return Breaches(
         rows["base_offset"].copy(),
         (files, ", position ", position, f": {BATCH_FAULTS[status][1]}", why),
         evidence={"file": files, "position": position, "bytes": rows["size"].copy()},
-        settled=_is_final(folded, rows) if status == BatchStatus.TRUNCATED else numbers < folded.observations.followed,
+        settled=_is_final(folded, rows)
+        if status == BatchStatus.TRUNCATED
+        else numbers < folded.observations.followed,
     )
 
 
@@ -187,14 +205,17 @@ def _since_last_audit(folded: FoldedLog, status: ResumeStatus, text: str, *, set
     if folded.observations.resume_status != status:
         return NOTHING
     before = folded.observations.read_before
-    return Breaches(np.array([folded.first_offset if settled else before]), (text,), settled=np.array([settled]))
+    return Breaches(
+        np.array([folded.first_offset if settled else before]), (text,), settled=np.array([settled])
+    )
 
 
 @rule("LOG_BEHIND", Scope.STATE_LOG, INFO, "Kafka replication, high watermark")
 def log_behind(folded: FoldedLog) -> Breaches:
     """A log partition ends at or after the offset where the previous audit stopped.
 
-    The copy of a replica that lags ends before it, as does an older export; the state from the previous audit is kept.
+    The copy of a replica that lags ends before it, as does an older export; the state from the previous audit
+    is kept.
     """
     text = (
         "ends before the offset where the previous audit stopped: a replica that lags, or an older export;"
@@ -229,5 +250,7 @@ def resume_state_changed(folded: FoldedLog) -> Breaches:
 
     The state of a log partition that another program changed is not believed; the log is read from its start.
     """
-    text = "another program changed what the previous audit left to resume from; the log was read from its start"
+    text = (
+        "another program changed what the previous audit left to resume from; the log was read from its start"
+    )
     return _since_last_audit(folded, ResumeStatus.CHANGED, text, settled=True)

@@ -12,7 +12,10 @@ from share_state.fold.log_stats import Folded
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.kafka.delivery_states import state_name
 
-ERROR, WARNING, INFO, OFF = "error", "warning", "info", "off"
+ERROR = "error"
+WARNING = "warning"
+INFO = "info"
+OFF = "off"
 
 
 SEVERITIES = (ERROR, WARNING, INFO)
@@ -22,6 +25,9 @@ def at_or_above(severity: str) -> tuple[str, ...]:
     """The given severity and those above it; none for OFF."""
     return () if severity == OFF else SEVERITIES[: SEVERITIES.index(severity) + 1]
 
+
+OVER_LIMIT = "DELIVERY_COUNT_OVER_LIMIT"
+"""The rule that a log breaks which shows more deliveries than the known limit of a group allows."""
 
 NO_KEY = -1
 
@@ -35,8 +41,8 @@ WAITED = "{waited}"
 
 
 PLACE = "{place}"
-"""Placeholder in messages, before the offset of a record: becomes "offset", or "record" if the input has no offsets and
-records are numbered instead."""
+"""Placeholder in messages, before the offset of a record: becomes "offset", or "record" if the input has no
+offsets and records are numbered instead."""
 
 
 Column = str | np.ndarray | pa.Array | pa.ChunkedArray
@@ -55,10 +61,11 @@ class Breaches:
         severity: severity of each finding; None for the rule's own severity.
         settled: bool, whether no later audit reads the records of the finding again; default: false.
         identity: columns of `findings` that identify the subject of a finding about groups; replaces `key`.
-        written: int64, ms: timestamp of the record if the finding counts only if 4.4 or later wrote the record; -1 if
-            it always counts. None if all findings count.
+        written: int64, ms: timestamp of the record if the finding counts only if 4.4 or later wrote the
+            record; -1 if it always counts. None if all findings count.
         since: int64, ms: when the duration began that WAITED stands for in the message and that the evidence
-            "milliseconds" has; -1 for none. It ends at the newest record of the export, which a task does not know.
+            "milliseconds" has; -1 for none. It ends at the newest record of the export, which a task does not
+            know.
         due: int64, ms: the finding counts only if the export goes on until then; -1 if it always counts.
         until: int64, ms: the finding counts only if the export ends before then; -1 if it always counts.
     """
@@ -133,8 +140,8 @@ class GroupBreach:
         topic: name of the topic; None if unknown.
         partition: partition of the topic.
         state_partition: partition of `__share_group_state`, if the breach is about state.
-        offset: offset in `__share_group_state` if there is a state partition, else in `__consumer_offsets`; None or -1
-            for none.
+        offset: offset in `__share_group_state` if there is a state partition, else in `__consumer_offsets`;
+            None or -1 for none.
         evidence: the values behind it.
         severity: None for the rule's own severity.
         dialect: share_group_state for share groups, None for groups without share-partitions.
@@ -159,8 +166,8 @@ class Message:
     Attributes:
         pieces: pieces of a sentence, one value per record.
         evidence: name -> one value per record.
-        needs_4_4: whether a finding counts only if 4.4 or later wrote the record; such a rule is also evaluated while
-            the writer is unknown.
+        needs_4_4: whether a finding counts only if 4.4 or later wrote the record; such a rule is also
+            evaluated while the writer is unknown.
     """
 
     pieces: tuple[Column, ...]

@@ -23,26 +23,38 @@ from share_state.rules.compiled import continues
 from share_state.rules.registry import Scope, record_rule, rule
 
 
-@rule("ORPHAN_UPDATE", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorShard.initializeState, generateShareStateRecord")
+@rule(
+    "ORPHAN_UPDATE",
+    Scope.STATE_LOG,
+    ERROR,
+    "Kafka ShareCoordinatorShard.initializeState, generateShareStateRecord",
+)
 def orphan_update(folded: FoldedLog) -> Breaches:
     """The first record of a share-partition is a snapshot.
 
-    A warning if records before the input may be missing: it begins after offset 0, and no broker recorded that this is
-    the log start.
+    A warning if records before the input may be missing: it begins after offset 0, and no broker recorded
+    that this is the log start.
     """
     rows = np.flatnonzero(_is_orphan(folded))
     chains = folded.chains.chains[rows]
     partial = (folded.folded_from > 0 or not folded.log.has_offsets) and not folded.log.start_is_recorded
-    first, severity = chains["orphan_offset"].copy(), np.full(len(rows), WARNING if partial else ERROR, object)
+    first, severity = (
+        chains["orphan_offset"].copy(),
+        np.full(len(rows), WARNING if partial else ERROR, object),
+    )
     since = f" (the log begins at {PLACE} {folded.folded_from})" if folded.folded_from > 0 else ""
     text = (f"the state begins with an update at {PLACE} ", first, " that no snapshot precedes", since)
-    return at_share_partitions(folded, rows, *text, offset=first, severity=severity, updates=chains["updates"].copy())
+    return at_share_partitions(
+        folded, rows, *text, offset=first, severity=severity, updates=chains["updates"].copy()
+    )
 
 
 def _is_orphan(folded: FoldedLog) -> np.ndarray:
     """bool, one per live share-partition: whether it begins with an update and no record is missing before it."""
     orphans = folded.chains.chains["orphan_offset"]
-    return (orphans != NO_OFFSET) & ((folded.first_lost_offset == NO_OFFSET) | (orphans < folded.first_lost_offset))
+    return (orphans != NO_OFFSET) & (
+        (folded.first_lost_offset == NO_OFFSET) | (orphans < folded.first_lost_offset)
+    )
 
 
 @rule("BASE_LOST", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorService.performRecordPruning")
@@ -70,7 +82,9 @@ def state_suspect(folded: FoldedLog) -> Breaches:
     since = since[rows]
     why = " on are missing or unreadable since its latest snapshot"
     text = (f"the state may be wrong: records from {PLACE} ", since, why)
-    return at_share_partitions(folded, rows, *text, offset=since, snapshot_offset=chains["snapshot_offset"].copy())
+    return at_share_partitions(
+        folded, rows, *text, offset=since, snapshot_offset=chains["snapshot_offset"].copy()
+    )
 
 
 # Rules that compare a record with the state before it.
@@ -107,7 +121,9 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     differs["its ranges"] = contexts["contradicted_offset"] >= 0
     what = [", ".join(name for name, column in differs.items() if column[row]) for row in range(len(records))]
     text, first = "the cold snapshot differs from the state before it in ", _first_contradiction(contexts)
-    return message(text, pa.array(what, pa.string()), first, contradicted_offset=contexts["contradicted_offset"])
+    return message(
+        text, pa.array(what, pa.string()), first, contradicted_offset=contexts["contradicted_offset"]
+    )
 
 
 @record_rule("SNAPSHOT_MISMATCH", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord")
@@ -134,7 +150,9 @@ def _first_contradiction(contexts: np.ndarray) -> pa.Array:
     """The first offset where a snapshot contradicts the state before it, in words; "" if there is none."""
     folded, snapshot = in_words(contexts["contradicted_from"]), in_words(contexts["contradicted_to"])
     texts = []
-    for at, before, in_snapshot in zip(contexts["contradicted_offset"].tolist(), folded, snapshot, strict=True):
+    for at, before, in_snapshot in zip(
+        contexts["contradicted_offset"].tolist(), folded, snapshot, strict=True
+    ):
         if at < 0:
             texts.append("")
         elif before.as_py() == in_snapshot.as_py():
@@ -155,8 +173,12 @@ def terminal_state_left(context):
 
 @terminal_state_left.message
 def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
-    offsets, old, new = contexts["left_offset"], in_words(contexts["left_from"]), in_words(contexts["left_to"])
-    return message("offset ", offsets, " was ", old, " and becomes ", new, left_offset=offsets, before=old, found=new)
+    offsets = contexts["left_offset"]
+    old = in_words(contexts["left_from"])
+    new = in_words(contexts["left_to"])
+    return message(
+        "offset ", offsets, " was ", old, " and becomes ", new, left_offset=offsets, before=old, found=new
+    )
 
 
 @record_rule("STATE_AFTER_DELETE", WARNING, "Kafka ShareCoordinatorShard.deleteState, initializeState")
@@ -166,14 +188,18 @@ def state_after_delete(record, context):
     A broker loads any other record as the state.
     """
     initializes = record.kind == Kind.SNAPSHOT and record.batch_count == 0 and record.leader_epoch == 0
-    return context.was_deleted and not context.is_suspect and record.kind != Kind.TOMBSTONE and not initializes
+    return (
+        context.was_deleted and not context.is_suspect and record.kind != Kind.TOMBSTONE and not initializes
+    )
 
 
 @state_after_delete.message
 def _(records: np.ndarray, _contexts: np.ndarray, _: ContextChunk) -> Message:
     what = np.where(records["kind"] == Kind.UPDATE, "an update", "a snapshot with state")
     return message(
-        "the share-partition was deleted, and ", pa.array(what, pa.string()), " follows that does not initialize it"
+        "the share-partition was deleted, and ",
+        pa.array(what, pa.string()),
+        " follows that does not initialize it",
     )
 
 

@@ -12,7 +12,8 @@ from share_state.sources.group_configs import used_value
 
 _SHARE_VERSION, _METADATA_VERSION = "share.version", "metadata.version"
 _NEEDS_SHARE_VERSION = 28
-"""Level of metadata.version (4.2-IV0) from which on brokers serve share groups only if share.version is enabled."""
+"""Level of metadata.version (4.2-IV0) from which on brokers serve share groups only if share.version is
+enabled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,17 @@ def cluster_facts_disagree(cluster: AuditedCluster) -> Iterator[GroupBreach]:
     The first of them that knows a fact is used. Ends of topics are not compared, because they grow.
     """
     for one in cluster.conflicts:
-        yield GroupBreach(one.message, one.group_id, one.topic_id, one.topic, evidence=one.values, dialect=None)
+        yield GroupBreach(
+            one.message, one.group_id, one.topic_id, one.topic, evidence=one.values, dialect=None
+        )
 
 
-@rule("SHARE_GROUPS_DISABLED", Scope.CLUSTER_FACTS, WARNING, "KIP-932, share.version; Kafka ShareVersion, KafkaApis")
+@rule(
+    "SHARE_GROUPS_DISABLED",
+    Scope.CLUSTER_FACTS,
+    WARNING,
+    "KIP-932, share.version; Kafka ShareVersion, KafkaApis",
+)
 def share_groups_disabled(cluster: AuditedCluster) -> Iterator[GroupBreach]:
     """The feature `share.version` is enabled in a cluster with share-group state, from Kafka 4.2 on.
 
@@ -72,12 +80,17 @@ def share_groups_disabled(cluster: AuditedCluster) -> Iterator[GroupBreach]:
         yield GroupBreach(text, evidence={_SHARE_VERSION: "0"})
 
 
-@rule("STATE_TOPIC_CONFIG", Scope.CLUSTER_FACTS, ERROR, "Kafka ShareCoordinatorService.shareGroupStateTopicConfigs")
+@rule(
+    "STATE_TOPIC_CONFIG",
+    Scope.CLUSTER_FACTS,
+    ERROR,
+    "Kafka ShareCoordinatorService.shareGroupStateTopicConfigs",
+)
 def state_topic_config(cluster: AuditedCluster) -> Iterator[GroupBreach]:
     """The state topic has cleanup.policy=delete, and no limit of time or size, as the broker creates it.
 
-    Only the share coordinator knows which records are redundant; by any other deletion share-partitions lose their
-    state.
+    Only the share coordinator knows which records are redundant; by any other deletion share-partitions lose
+    their state.
     """
     settings = cluster.settings
     configs = settings.topic_configs.get(STATE_TOPIC, {}) if settings else {}
@@ -92,8 +105,8 @@ def state_topic_config(cluster: AuditedCluster) -> Iterator[GroupBreach]:
 def state_topic_under_min_isr(cluster: AuditedCluster) -> Iterator[GroupBreach]:
     """Each partition of the state topic has as many in-sync replicas as `min.insync.replicas` asks for.
 
-    Otherwise no state is written: acknowledgements fail, and nothing of its share-partitions is delivered. Partitions
-    without a leader are not judged, because brokers that were stopped for a copy leave them so.
+    Otherwise no state is written: acknowledgements fail, and nothing of its share-partitions is delivered.
+    Partitions without a leader are not judged, because brokers that were stopped for a copy leave them so.
     """
     settings = cluster.settings
     configs = settings.topic_configs.get(STATE_TOPIC, {}) if settings else {}

@@ -28,19 +28,31 @@ class ComposedRules:
 
 def composed_rules() -> ComposedRules:
     """Compose the registered rules; compiled once per set of rules."""
-    checks = [(code, scope, check) for code, declared in REGISTERED.items() for scope, check in declared.checks.items()]
-    return _compose(tuple((code, scope, check) for code, scope, check in checks if isinstance(check, Predicate)))
+    checks = [
+        (code, scope, check)
+        for code, declared in REGISTERED.items()
+        for scope, check in declared.checks.items()
+    ]
+    return _compose(
+        tuple((code, scope, check) for code, scope, check in checks if isinstance(check, Predicate))
+    )
 
 
 @lru_cache(maxsize=4)
 def _compose(rules: tuple[tuple[str, Scope, Predicate], ...]) -> ComposedRules:
     """Compile the conditions of rules into the functions that BROKEN_RULES and BROKEN_BY_BATCH describe.
 
-    Generates source code, because numba cannot cache a function that loops over functions or closes over them.
+    Generates source code, because numba cannot cache a function that loops over functions or closes over
+    them.
     """
     if len(rules) > _MAX_RULES:
-        raise DeclarationError(f"{len(rules)} rules over records and state batches; at most {_MAX_RULES} are possible")
-    per_record, per_batch, per_pair, names = [], [], [], {}
+        raise DeclarationError(
+            f"{len(rules)} rules over records and state batches; at most {_MAX_RULES} are possible"
+        )
+    per_record = []
+    per_batch = []
+    per_pair = []
+    names = {}
     digest = hashlib.blake2b(digest_size=8)
     for number, (code, scope, predicate) in enumerate(rules):
         if predicate.describe is None:
@@ -50,12 +62,15 @@ def _compose(rules: tuple[tuple[str, Scope, Predicate], ...]) -> ComposedRules:
         lines = per_record if scope == Scope.RECORD else per_pair if "previous" in parameters else per_batch
         lines.append(f"if {code}({', '.join(parameters)}):\n        broken |= {1 << number}")
         code_object = predicate.condition.__code__
-        digest.update(repr((lines[-1], code_object.co_code, code_object.co_names, str(code_object.co_consts))).encode())
+        digest.update(
+            repr((lines[-1], code_object.co_code, code_object.co_names, str(code_object.co_consts))).encode()
+        )
     source = _SOURCE.format(*("\n    ".join(lines) for lines in (per_batch, per_pair, per_record)))
     # For numba's cache the functions are in a file of this folder, named after the set of rules.
     file = Path(__file__).with_name(f"composed-{digest.hexdigest()}.py")
     names |= {"__name__": __name__, "inlined": inlined}
-    # numba reads the source of what it compiles; nothing but `linecache` has it, and "no time" keeps it there.
+    # numba reads the source of what it compiles; nothing but `linecache` has it, and "no time" keeps it
+    # there.
     linecache.cache[str(file)] = (len(source), None, source.splitlines(keepends=True), str(file))
     exec(compile(source, str(file), "exec"), names)
     by_batch = first_class(names["broken_by_batch"].py_func, BROKEN_BY_BATCH)
@@ -91,4 +106,9 @@ def broken_rules(record, context, batches, limits):
 @inlined
 def continues(record, context):
     """Whether a record is a snapshot or update that continues the state before it, with no record missing between."""
-    return record.kind != Kind.TOMBSTONE and context.exists_before and not context.is_initial and not context.is_suspect
+    return (
+        record.kind != Kind.TOMBSTONE
+        and context.exists_before
+        and not context.is_initial
+        and not context.is_suspect
+    )

@@ -11,7 +11,15 @@ from share_state.fold.durations import duration_text
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.control_records import UNREADABLE_CONTROL_FAULTS, ControlFault
-from share_state.rules.breaches import ERROR, INFO, WARNING, Breaches, GroupBreach, at_share_partitions
+from share_state.rules.breaches import (
+    ERROR,
+    INFO,
+    OVER_LIMIT,
+    WARNING,
+    Breaches,
+    GroupBreach,
+    at_share_partitions,
+)
 from share_state.rules.delta_links import at_records
 from share_state.rules.registry import Scope, rule
 from share_state.sources.share_snapshots import ShareSnapshotEntry
@@ -42,10 +50,14 @@ def base_lost(folded: FoldedControlLog) -> list[GroupBreach]:
     orphans, links = chains["orphan_offset"], folded.links
     first = links[(links["offset"] == orphans[links["group"]]) & (links["back_offset"] < start)]
     names = folded.groups.take(pa.array(first["group"])).to_pylist()
-    lost = dict(zip(names, zip(first["offset"].tolist(), first["back_offset"].tolist(), strict=True), strict=True))
+    lost = dict(
+        zip(names, zip(first["offset"].tolist(), first["back_offset"].tolist(), strict=True), strict=True)
+    )
     checkpoints = {entry.group: entry.checkpoint_offset for entry in folded.options.index or ()}
     if folded.options.last_audit is not None:
-        checkpoints |= {row["group_id"]: row["snapshot_offset"] for row in folded.options.last_audit.to_pylist()}
+        checkpoints |= {
+            row["group_id"]: row["snapshot_offset"] for row in folded.options.last_audit.to_pylist()
+        }
     present = set(folded.groups.filter(pa.array(chains["exists"])).to_pylist())
     breaches = [
         _base_lost(folded, group, f"its checkpoint is before the log start {start}", offset, back_offset=back)
@@ -119,10 +131,14 @@ def state_suspect(folded: FoldedControlLog) -> Breaches:
     rows = np.flatnonzero(folded.suspect[folded.numbers])
     chains = folded.chains.chains[rows]
     stopped, doubt = chains["stopped_offset"], chains["suspect_offset"]
-    since = np.where(stopped != NO_OFFSET, stopped, np.where(doubt != NO_OFFSET, doubt, folded.last_lost_offset))
+    since = np.where(
+        stopped != NO_OFFSET, stopped, np.where(doubt != NO_OFFSET, doubt, folded.last_lost_offset)
+    )
     until = f" on; the mode {folded.options.mode} folded up to offset "
     text = ("the state may be wrong from offset ", since, until, chains["last_offset"].copy())
-    return at_share_partitions(folded, rows, *text, offset=since, checkpoint_offset=chains["snapshot_offset"].copy())
+    return at_share_partitions(
+        folded, rows, *text, offset=since, checkpoint_offset=chains["snapshot_offset"].copy()
+    )
 
 
 @rule("STALE_INDEX", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, share snapshot file")
@@ -134,7 +150,9 @@ def stale_index(folded: FoldedControlLog) -> list[GroupBreach]:
     if folded.options.index is None:
         return []
     actual_entries = {entry.group: entry for entry in folded.index_entries if not entry.is_contradicted}
-    disputed = {replace(entry, is_contradicted=False) for entry in folded.index_entries if entry.is_contradicted}
+    disputed = {
+        replace(entry, is_contradicted=False) for entry in folded.index_entries if entry.is_contradicted
+    }
     breaches = []
     for entry in dict.fromkeys(folded.options.index):
         actual = actual_entries.get(entry.group)
@@ -168,11 +186,15 @@ def cutoff_pinned(folded: FoldedControlLog) -> list[GroupBreach]:
     Reports the group that holds the cutoff back, even if it has no checkpoint.
     """
     (row,) = folded.cutoff.to_pylist()
-    earliest, pinned, group = folded.earliest, row["pinned_records"], row["limited_by_group"]
+    earliest = folded.earliest
+    pinned = row["pinned_records"]
+    group = row["limited_by_group"]
     if group is None or (earliest.offset is not None and pinned < max(folded.limits.pinned_records, 1)):
         return []
     since = row["limited_since"]
-    text = f"its checkpoint at offset {earliest.offset} alone keeps {pinned} control records from being cleaned"
+    text = (
+        f"its checkpoint at offset {earliest.offset} alone keeps {pinned} control records from being cleaned"
+    )
     if earliest.offset is None:
         text = "it has no checkpoint, so nothing can be cleaned"
         text += f"; without it {pinned} control records could be" if pinned else ""
@@ -194,7 +216,9 @@ def _with_fault(folded: FoldedControlLog, fault: int) -> np.ndarray:
 @rule("KEY_MALFORMED", Scope.CONTROL_LOG, ERROR, "Kafka ControlRecordType.parse")
 def key_malformed(folded: FoldedControlLog) -> Breaches:
     """Every control record has a version and a type."""
-    return at_records(_with_fault(folded, ControlFault.KEY_MALFORMED), "the key of a control record cannot be read")
+    return at_records(
+        _with_fault(folded, ControlFault.KEY_MALFORMED), "the key of a control record cannot be read"
+    )
 
 
 @rule("VALUE_MALFORMED", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareCheckpoint, ShareDelta")
@@ -231,7 +255,8 @@ def persisted_acquired(folded: FoldedControlLog) -> Breaches:
     It counts as available, with one delivery fewer.
     """
     return at_records(
-        _with_fault(folded, ControlFault.PERSISTED_ACQUIRED), "a tuple is acquired; it was folded as available"
+        _with_fault(folded, ControlFault.PERSISTED_ACQUIRED),
+        "a tuple is acquired; it was folded as available",
     )
 
 
@@ -242,21 +267,25 @@ def unknown_delivery_state(folded: FoldedControlLog) -> Breaches:
     A tuple in any other state is folded, and is not terminal.
     """
     return at_records(
-        _with_fault(folded, ControlFault.UNKNOWN_STATE), "a tuple is in a state that the draft does not define"
+        _with_fault(folded, ControlFault.UNKNOWN_STATE),
+        "a tuple is in a state that the draft does not define",
     )
 
 
 @rule("DELIVERY_COUNT_INVALID", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareDelta States")
 def delivery_count_invalid(folded: FoldedControlLog) -> Breaches:
     """No delivery count is negative."""
-    return at_records(_with_fault(folded, ControlFault.NEGATIVE_COUNT), "a tuple has a negative delivery count")
+    return at_records(
+        _with_fault(folded, ControlFault.NEGATIVE_COUNT), "a tuple has a negative delivery count"
+    )
 
 
-@rule("DELIVERY_COUNT_OVER_LIMIT", Scope.CONTROL_LOG, WARNING, "Kafka group.share.delivery.count.limit")
+@rule(OVER_LIMIT, Scope.CONTROL_LOG, WARNING, "Kafka group.share.delivery.count.limit")
 def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     """No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).
 
-    Judges the records since the latest checkpoints; reports each group once, at the record with the greatest count.
+    Judges the records since the latest checkpoints; reports each group once, at the record with the greatest
+    count.
     """
     rows, tuples = folded.records.rows, folded.records.tuples
     # The extra entry is for number -1: a record of no group, which is not folded.
@@ -273,12 +302,19 @@ def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     return at_records(rows[owner], *text, why, delivery_count=count)
 
 
-@rule("START_OFFSET_INVALID", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareCheckpoint StartOffset, EndOffset")
+@rule(
+    "START_OFFSET_INVALID",
+    Scope.CONTROL_LOG,
+    WARNING,
+    "KIP-932 draft, ShareCheckpoint StartOffset, EndOffset",
+)
 def start_offset_invalid(folded: FoldedControlLog) -> Breaches:
     """A checkpoint's start offset is neither negative nor after its end offset."""
     rows = _with_fault(folded, ControlFault.WINDOW_INVALID)
     start, end = rows["start_offset"].copy(), rows["end_offset"].copy()
-    return at_records(rows, "the checkpoint's window is from ", start, " to ", end, start_offset=start, end_offset=end)
+    return at_records(
+        rows, "the checkpoint's window is from ", start, " to ", end, start_offset=start, end_offset=end
+    )
 
 
 @rule("OVERLAP_IN_DELTA", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareDelta States")
@@ -287,7 +323,9 @@ def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
 
     If they do, the later tuple counts.
     """
-    return at_records(_with_fault(folded, ControlFault.OVERLAP), "tuples of the record overlap; the later one counts")
+    return at_records(
+        _with_fault(folded, ControlFault.OVERLAP), "tuples of the record overlap; the later one counts"
+    )
 
 
 # Irregularities found while folding.

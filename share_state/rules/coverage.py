@@ -25,8 +25,8 @@ _PARTITIONS = "Kafka CreatePartitionsRequest: the partitions of a topic only inc
 def state_partition_missing(coverage: StatePartitionCoverage) -> Breaches:
     """The input holds every partition of the state topic.
 
-    Its share-partitions are not in the tables; if an earlier audit read the partition, they keep the state from then.
-    A path that names one log partition selects it alone.
+    Its share-partitions are not in the tables; if an earlier audit read the partition, they keep the state
+    from then. A path that names one log partition selects it alone.
     """
     missing = np.array(coverage.missing, np.int32)
     schema = table_schema("findings")
@@ -49,25 +49,31 @@ def state_partition_gone(folded: FoldedLog) -> Breaches:
     return Breaches(np.array([folded.observations.read_before]), (text,), settled=np.array([False]))
 
 
-@rule("NO_STATE_RECORDS", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorRecordSerde, ShareCoordinatorShard.replay")
+@rule(
+    "NO_STATE_RECORDS",
+    Scope.STATE_LOG,
+    ERROR,
+    "Kafka ShareCoordinatorRecordSerde, ShareCoordinatorShard.replay",
+)
 def no_state_records(folded: FoldedLog) -> Breaches:
     """Most records of a log are state records: their key names a share-partition, and their value can be read.
 
-    Otherwise the log, or a column of the table, is that of another topic, or in an unknown encoding. An input without
-    any state record is refused.
+    Otherwise the log, or a column of the table, is that of another topic, or in an unknown encoding. An input
+    without any state record is refused.
     """
     counts = folded.observations.counts
     if not counts.holds_other_records:
         return NOTHING
     state_records = counts.records - counts.other_records
-    text = (
-        f"{state_records} of {pluralize(counts.records, 'record')} are state records; is this the log of another topic?"
-    )
+    text = f"{state_records} of {pluralize(counts.records, 'record')} are state records"
+    text += "; is this the log of another topic?"
     evidence = {"records": np.array([counts.records]), "state_records": np.array([state_records])}
     return Breaches(np.array([folded.first_offset]), (text,), evidence=evidence)
 
 
-@rule("SHARE_PARTITION_VANISHED", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorShard.deleteState, tombstones")
+@rule(
+    "SHARE_PARTITION_VANISHED", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorShard.deleteState, tombstones"
+)
 def share_partition_vanished(folded: FoldedLog) -> Breaches:
     """A share-partition with state at the last audit is still in the log, or the log shows its tombstone.
 
@@ -103,7 +109,8 @@ class ExportAge:
 def export_stale(export: ExportAge) -> Iterator[GroupBreach]:
     """The newest record of an audited export is younger than limits.export_age.
 
-    Otherwise the export is not renewed, or no share group has been active since. A live cluster is never stale.
+    Otherwise the export is not renewed, or no share group has been active since. A live cluster is never
+    stale.
     """
     if export.limit and export.audited - export.newest > export.limit * _HOUR_MS:
         limit = duration_text(round(export.limit * _HOUR_MS))

@@ -18,7 +18,8 @@ class AuditedDeadLetters:
 
     Attributes:
         letters, lost: rows of `dead_letters` and `lost_dead_letters`.
-        unusable: group -> why the brokers cannot write its dead letters, as far as the cluster's settings are known.
+        unusable: group -> why the brokers cannot write its dead letters, as far as the cluster's settings are
+            known.
     """
 
     letters: pa.Table
@@ -28,7 +29,9 @@ class AuditedDeadLetters:
 
 def _about(rows: pa.Table, text: str, *more: tuple[str, str]) -> Iterator[GroupBreach]:
     """A breach per share-partition; `text` is formatted with the columns of the aggregation."""
-    for row in rows.group_by(_KEY).aggregate([*more]).sort_by([(name, "ascending") for name in _KEY]).to_pylist():
+    for row in (
+        rows.group_by(_KEY).aggregate([*more]).sort_by([(name, "ascending") for name in _KEY]).to_pylist()
+    ):
         evidence = {name: value for name, value in row.items() if name not in _KEY}
         yield GroupBreach(text.format(**row), *(row[name] for name in _KEY), evidence=evidence)
 
@@ -39,7 +42,12 @@ def _about_letters(letters: pa.Table, which: str) -> list[GroupBreach]:
     return list(_about(letters, text, ("offset", "count"), ("offset", "min"), ("offset", "max")))
 
 
-@rule("DEAD_LETTER_LOST", Scope.DEAD_LETTERS, ERROR, "KIP-1191; Kafka SharePartition, DefaultShareGroupDLQManager")
+@rule(
+    "DEAD_LETTER_LOST",
+    Scope.DEAD_LETTERS,
+    ERROR,
+    "KIP-1191; Kafka SharePartition, DefaultShareGroupDLQManager",
+)
 def dead_letter_lost(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """Each offset that leaves ARCHIVING has a dead letter.
 
@@ -73,14 +81,19 @@ def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
 
     Judged only if the state log would show it.
     """
-    return _about_letters(audited.letters.filter(pc.field("archived") == pa.scalar(False)), "were never archived")
+    return _about_letters(
+        audited.letters.filter(pc.field("archived") == pa.scalar(False)), "were never archived"
+    )
 
 
 @rule("DLQ_UNUSABLE", Scope.DEAD_LETTERS, WARNING, "KIP-1191; Kafka ShareGroupDLQStateManager")
 def dlq_unusable(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """The dead-letter topic of a share group exists or can be created, accepts dead letters and has leaders.
 
-    Otherwise rejected records are archived without a dead letter. Judged for live clusters, and where the input has the
-    metadata log.
+    Otherwise rejected records are archived without a dead letter. Judged for live clusters, and where the
+    input has the metadata log.
     """
-    return [GroupBreach(f"its dead letters cannot be written: {why}", group) for group, why in audited.unusable.items()]
+    return [
+        GroupBreach(f"its dead letters cannot be written: {why}", group)
+        for group, why in audited.unusable.items()
+    ]

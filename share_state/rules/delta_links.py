@@ -15,16 +15,20 @@ from share_state.rules.breaches import ERROR, WARNING, Breaches, Column, listed
 from share_state.rules.registry import Scope, rule
 
 
-def at_records(rows: np.ndarray, *pieces: Column, severity: np.ndarray | None = None, **evidence: Column) -> Breaches:
+def at_records(
+    rows: np.ndarray, *pieces: Column, severity: np.ndarray | None = None, **evidence: Column
+) -> Breaches:
     """One breach per control record, given as rows of CONTROL_RECORD or LINK; other arguments as in Breaches."""
     key = rows["group"].astype(np.int64)
     return Breaches(rows["offset"].copy(), pieces, key=key, evidence=evidence, severity=severity)
 
 
-# Links. Only deltas after the latest checkpoint of their group are judged: the predecessors of older deltas may be
-# deleted, and no state depends on them.
+# Links. Only deltas after the latest checkpoint of their group are judged: the predecessors of older deltas
+# may be deleted, and no state depends on them.
 
-_SAME, _STALE, _FUTURE = 0, 1, 2
+_SAME = 0
+_STALE = 1
+_FUTURE = 2
 
 
 def _deltas(folded: FoldedControlLog, epoch: int) -> np.ndarray:
@@ -41,8 +45,8 @@ def _bad_links(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.nda
     """Deltas that do not refer to their predecessor.
 
     Returns:
-        (their rows, offset of each predecessor, LINK row that each refers to instead; its group is -1 if that is not a
-        readable checkpoint or delta).
+        (their rows, offset of each predecessor, LINK row that each refers to instead; its group is -1 if that
+        is not a readable checkpoint or delta).
     """
     rows = _deltas(folded, _SAME)
     rows = rows[np.argsort(rows["group"], kind="stable")]
@@ -63,7 +67,9 @@ def _has_sibling(folded: FoldedControlLog, rows: np.ndarray) -> np.ndarray:
     chain = _deltas(folded, _SAME)
     order = np.lexsort((chain["offset"], chain["back_offset"], chain["group"]))
     chain = chain[order]
-    repeats = (chain["group"][1:] == chain["group"][:-1]) & (chain["back_offset"][1:] == chain["back_offset"][:-1])
+    repeats = (chain["group"][1:] == chain["group"][:-1]) & (
+        chain["back_offset"][1:] == chain["back_offset"][:-1]
+    )
     return np.isin(rows["offset"], chain["offset"][1:][repeats])
 
 
@@ -86,8 +92,13 @@ def _links_of(folded: FoldedControlLog, kind: str) -> tuple[np.ndarray, np.ndarr
 
 
 def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.ndarray | pa.Array) -> Breaches:
-    back, after = rows["back_offset"].copy(), f" as its predecessor, {text}; the record before it is at offset "
-    return at_records(rows, "the delta names ", back, after, previous, back_offset=back, expected=previous, **evidence)
+    back, after = (
+        rows["back_offset"].copy(),
+        f" as its predecessor, {text}; the record before it is at offset ",
+    )
+    return at_records(
+        rows, "the delta names ", back, after, previous, back_offset=back, expected=previous, **evidence
+    )
 
 
 @rule("BROKEN_CHAIN", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta BackOffset")
@@ -114,7 +125,10 @@ def cross_group(folded: FoldedControlLog) -> Breaches:
     """A delta refers to a record of its own group."""
     rows, previous, referenced = _links_of(folded, "group")
     return _links(
-        rows, previous, "a record of another group", named_group=folded.groups.take(pa.array(referenced["group"]))
+        rows,
+        previous,
+        "a record of another group",
+        named_group=folded.groups.take(pa.array(referenced["group"])),
     )
 
 
@@ -129,8 +143,8 @@ def cross_epoch(folded: FoldedControlLog) -> Breaches:
 def fork(folded: FoldedControlLog) -> Breaches:
     """No two deltas refer to the same record.
 
-    Otherwise two leaders wrote, or one leader wrote twice. The fold stops before the second delta in mode strict,
-    and follows the branch of the newest delta in mode best-effort.
+    Otherwise two leaders wrote, or one leader wrote twice. The fold stops before the second delta in mode
+    strict, and follows the branch of the newest delta in mode best-effort.
     """
     rows, previous, _ = _links_of(folded, "fork")
     differing = pa.nulls(0, pa.string())
@@ -140,7 +154,9 @@ def fork(folded: FoldedControlLog) -> Breaches:
         texts = [_differing(folds, group) for group in forked.tolist()]
         differing = pa.array(texts, pa.string()).take(pa.array(place))
     breaches = _links(rows, previous, "as an earlier delta does", differing=differing)
-    return replace(breaches, message=(*breaches.message, "; the modes strict and best-effort differ in ", differing))
+    return replace(
+        breaches, message=(*breaches.message, "; the modes strict and best-effort differ in ", differing)
+    )
 
 
 def _differing(folds: Sequence[ControlChains], group: int) -> str:
@@ -152,20 +168,26 @@ def _differing(folds: Sequence[ControlChains], group: int) -> str:
         # (first offset, offset after the last, value); later rows win.
         ranges_of_fold = [(0, start, "finished"), (start, end, "available")]
         ranges_of_fold += [
-            (int(one["first"]), int(one["last"]) + 1, (int(one["state"]), int(one["count"]))) for one in batches
+            (int(one["first"]), int(one["last"]) + 1, (int(one["state"]), int(one["count"])))
+            for one in batches
         ]
         points |= {point for first, last, _ in ranges_of_fold for point in (first, last)}
         values.append(ranges_of_fold)
     ordered, ranges = sorted(points), list[list[int]]()
     for first, after in pairwise(ordered):
         one, other = (
-            [value for begin, end, value in ranges_of_fold if begin <= first < end][-1:] for ranges_of_fold in values
+            [value for begin, end, value in ranges_of_fold if begin <= first < end][-1:]
+            for ranges_of_fold in values
         )
         if one != other and ranges and ranges[-1][1] == first - 1:
             ranges[-1][1] = after - 1
         elif one != other:
             ranges.append([first, after - 1])
-    return f"offsets {listed('-'.join(map(str, dict.fromkeys(one))) for one in ranges)}" if ranges else "no offset"
+    return (
+        f"offsets {listed('-'.join(map(str, dict.fromkeys(one))) for one in ranges)}"
+        if ranges
+        else "no offset"
+    )
 
 
 # Epochs.
@@ -195,7 +217,9 @@ def _epochs(folded: FoldedControlLog, rows: np.ndarray, text: str) -> Breaches:
 def _epoch_steps(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Checkpoints that follow another checkpoint of their group: rows, epoch before, difference modulo 65536."""
     links = folded.links
-    rows = links[(links["kind"] == ControlKind.CHECKPOINT) & (links["fault"] & UNREADABLE_CONTROL_FAULTS == 0)]
+    rows = links[
+        (links["kind"] == ControlKind.CHECKPOINT) & (links["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
+    ]
     rows = rows[np.argsort(rows["group"], kind="stable")]
     follows = rows["group"][1:] == rows["group"][:-1]
     later, earlier = rows[1:][follows], rows["epoch"][:-1][follows]

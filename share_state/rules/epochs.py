@@ -10,7 +10,9 @@ from share_state.rules.compiled import continues
 from share_state.rules.registry import record_rule
 
 
-@record_rule("SNAPSHOT_EPOCH_GAP", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState")
+@record_rule(
+    "SNAPSHOT_EPOCH_GAP", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState"
+)
 def snapshot_epoch_gap(record, context, limits):
     """Each snapshot of a share-partition increments the snapshot epoch by one, from 0 for the first.
 
@@ -46,15 +48,23 @@ def update_epoch_mismatch(record, context):
 def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     found, expected = records["snapshot_epoch"], contexts["snapshot_epoch_before"]
     return message(
-        "the update has snapshot epoch ", found, ", the snapshot before it ", expected, found=found, expected=expected
+        "the update has snapshot epoch ",
+        found,
+        ", the snapshot before it ",
+        expected,
+        found=found,
+        expected=expected,
     )
 
 
-@record_rule("STATE_EPOCH_REGRESSION", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState")
+@record_rule(
+    "STATE_EPOCH_REGRESSION", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState"
+)
 def state_epoch_regression(record, context, limits):
     """The state epoch of a share-partition's snapshots never decreases.
 
-    A fenced group coordinator writes a lower one. Before 4.4, a request without a state epoch (-1) is not fenced.
+    A fenced group coordinator writes a lower one. Before 4.4, a request without a state epoch (-1) is not
+    fenced.
     """
     is_fenced = record.state_epoch != -1 or record.offset > limits.written_by_4_4_after
     return (
@@ -69,7 +79,9 @@ def state_epoch_regression(record, context, limits):
 @state_epoch_regression.message
 def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     found, before = records["state_epoch"], contexts["state_epoch_before"]
-    return message("the snapshot has state epoch ", found, ", the state before it ", before, found=found, before=before)
+    return message(
+        "the snapshot has state epoch ", found, ", the state before it ", before, found=found, before=before
+    )
 
 
 @record_rule("LEADER_EPOCH_REGRESSION", WARNING, "Kafka ShareCoordinatorShard.maybeGetWriteStateError")
@@ -86,11 +98,15 @@ def leader_epoch_regression(record, context):
 @leader_epoch_regression.message
 def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     found, before = records["leader_epoch"], contexts["leader_epoch_before"]
-    return message("the record has leader epoch ", found, ", the state before it ", before, found=found, before=before)
+    return message(
+        "the record has leader epoch ", found, ", the state before it ", before, found=found, before=before
+    )
 
 
 @record_rule(
-    "START_OFFSET_INVALID", WARNING, "Kafka ShareCoordinatorShard, PartitionFactory.UNINITIALIZED_START_OFFSET"
+    "START_OFFSET_INVALID",
+    WARNING,
+    "Kafka ShareCoordinatorShard, PartitionFactory.UNINITIALIZED_START_OFFSET",
 )
 def start_offset_invalid(record):
     """A start offset is 0 or more, or -1 for none."""
@@ -127,7 +143,9 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
 
 
 @record_rule(
-    "TIMESTAMP_REGRESSION", INFO, "Kafka ShareCoordinatorShard.generateShareStateRecord, snapshotColdPartitions"
+    "TIMESTAMP_REGRESSION",
+    INFO,
+    "Kafka ShareCoordinatorShard.generateShareStateRecord, snapshotColdPartitions",
 )
 def timestamp_regression(record, context):
     """The timestamps of a share-partition's records and snapshots never decrease."""
@@ -142,8 +160,13 @@ def timestamp_regression(record, context):
 @timestamp_regression.message
 def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     # If a record has several regressions, the message names the first of these.
-    cases = [records["timestamp"] < contexts["timestamp_before"], records["create_time"] > records["write_time"]]
-    later = np.select(cases, [contexts["timestamp_before"], records["create_time"]], contexts["write_time_before"])
+    cases = [
+        records["timestamp"] < contexts["timestamp_before"],
+        records["create_time"] > records["write_time"],
+    ]
+    later = np.select(
+        cases, [contexts["timestamp_before"], records["create_time"]], contexts["write_time_before"]
+    )
     difference = later - np.where(cases[0], records["timestamp"], records["write_time"])
     what = np.where(cases[0], "the record's timestamp is ", "the snapshot was written ")
     than = np.select(
@@ -151,16 +174,18 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
         [" ms before the share-partition's last record", " ms before it was created"],
         " ms before the one it replaces",
     )
-    return message(pa.array(what, pa.string()), difference, pa.array(than, pa.string()), milliseconds=difference)
+    return message(
+        pa.array(what, pa.string()), difference, pa.array(than, pa.string()), milliseconds=difference
+    )
 
 
 @record_rule("DELIVERY_COMPLETE_COUNT_MISMATCH", INFO, "KIP-1226, delivery complete count")
 def delivery_complete_count_mismatch(record, context):
     """The delivery complete count is the number of offsets from the start offset on that are acknowledged or archived.
 
-    If it is wrong, the reported lag is wrong. A leader counts before it writes, so a count may include writes in
-    flight. It also counts offsets that it finishes without a state batch: offsets of aborted transactions for a
-    read_committed group.
+    If it is wrong, the reported lag is wrong. A leader counts before it writes, so a count may include writes
+    in flight. It also counts offsets that it finishes without a state batch: offsets of aborted transactions
+    for a read_committed group.
     """
     found = record.delivery_complete_count
     if record.kind == Kind.TOMBSTONE:
@@ -177,10 +202,10 @@ def delivery_complete_count_mismatch(record, context):
 
 @delivery_complete_count_mismatch.message
 def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
-    found, terminal = records["delivery_complete_count"], contexts["terminal_after"]
+    counts, terminal = records["delivery_complete_count"], contexts["terminal_after"]
     window = contexts["end_after"] - contexts["start_after"]
-    why = np.select(
-        [found < -1, found == -1, found > window],
+    reason = np.select(
+        [counts < -1, counts == -1, counts > window],
         [
             "it is below -1",
             "it was known before",
@@ -189,17 +214,20 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
         ],
         np.char.add(terminal.astype(str), " offsets from the start on are finished"),
     )
-    # In tests with dead letters on a 4.4.0 broker, the next record of the share-partition always corrected the count.
+    # In tests with dead letters on a 4.4.0 broker, the next record of the share-partition always corrected
+    # the count.
     ahead = "; a leader counts before it writes, so a later record may correct it"
-    unbatched = [f", and {gaps} more are in no state batch" if gaps else "" for gaps in contexts["gaps_after"].tolist()]
+    unbatched = [
+        f", and {gaps} more are in no state batch" if gaps else "" for gaps in contexts["gaps_after"].tolist()
+    ]
     return message(
         "the delivery complete count is ",
-        found,
+        counts,
         ": ",
-        pa.array(why.tolist(), pa.string()),
-        pa.array(np.where((found >= 0) & (found <= window), unbatched, "").tolist(), pa.string()),
-        pa.array(np.where((found > terminal) & (found <= window), ahead, "").tolist(), pa.string()),
-        found=found,
+        pa.array(reason.tolist(), pa.string()),
+        pa.array(np.where((counts >= 0) & (counts <= window), unbatched, "").tolist(), pa.string()),
+        pa.array(np.where((counts > terminal) & (counts <= window), ahead, "").tolist(), pa.string()),
+        found=counts,
         finished=terminal,
         in_flight=window,
     )

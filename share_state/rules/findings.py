@@ -42,8 +42,11 @@ from share_state.sources.topics import Topics
 WRITTEN = "written"
 """Column for unproven findings: `Breaches.written`."""
 
-SINCE, DUE, UNTIL = "since", "due", "until"
-"""Columns for findings that depend on the end of the export: `Breaches.since`, `Breaches.due`, `Breaches.until`."""
+SINCE = "since"
+DUE = "due"
+UNTIL = "until"
+"""Columns for findings that depend on the end of the export: `Breaches.since`, `Breaches.due`,
+`Breaches.until`."""
 
 CONDITIONS = (WRITTEN, SINCE, DUE, UNTIL)
 """Columns of findings that are not complete before all logs are read."""
@@ -106,7 +109,9 @@ class RecordRules:
         Returns:
             (code, breaches) of the broken rules.
         """
-        composed, breaches_by_rule, merged = composed_rules(), [], []
+        composed = composed_rules()
+        breaches_by_rule = []
+        merged = []
         any_broken = int(np.bitwise_or.reduce(chunk.broken))
         for number, (code, scope, predicate) in enumerate(composed.rules):
             if any_broken & (1 << number) and self._severities.get(code) != OFF:
@@ -130,7 +135,9 @@ judge_records = RecordRules()
 """All rules over records and state batches, with their own severities."""
 
 
-def _breaches_of(predicate: Predicate, scope: Scope, chunk: ContextChunk, bit: int, broken_by_batch: Any) -> Breaches:
+def _breaches_of(
+    predicate: Predicate, scope: Scope, chunk: ContextChunk, bit: int, broken_by_batch: Any
+) -> Breaches:
     rows = np.flatnonzero(chunk.broken & bit)
     records, subject = take_rows(chunk.records, rows), take_rows(chunk.contexts, rows)
     evidence: dict[str, Column] = {}
@@ -142,7 +149,9 @@ def _breaches_of(predicate: Predicate, scope: Scope, chunk: ContextChunk, bit: i
     described = predicate.describe(records, subject, chunk)
     written = None
     if described.needs_4_4:
-        is_sure = (records["offset"] > chunk.rule_limits["written_by_4_4_after"][0]) | (records["timestamp"] < 0)
+        is_sure = (records["offset"] > chunk.rule_limits["written_by_4_4_after"][0]) | (
+            records["timestamp"] < 0
+        )
         written = np.where(is_sure, NO_OFFSET, records["timestamp"])
     return Breaches(
         records["offset"].copy(),
@@ -202,8 +211,12 @@ def _once_per_group(folded: Folded, found: Sequence[tuple[str, Breaches]]) -> li
                 value = int(np.asarray(one.evidence[name])[row])  # type: ignore[index]
                 if group not in best or value > best[group][0]:
                     best[group] = (value, number, row)
-        kept = [sorted(row for _, part, row in best.values() if part == number) for number in range(len(parts))]
-        merged += [(code, take_breaches(one, np.array(rows))) for one, rows in zip(parts, kept, strict=True) if rows]
+        kept = [
+            sorted(row for _, part, row in best.values() if part == number) for number in range(len(parts))
+        ]
+        merged += [
+            (code, take_breaches(one, np.array(rows))) for one, rows in zip(parts, kept, strict=True) if rows
+        ]
     return [*others, *merged]
 
 
@@ -229,8 +242,8 @@ def judge(
         topics: known names.
         records: results of `RecordRules` for its chunks.
         with_unproven: keep findings that may not count, and add the columns CONDITIONS.
-        clock: ms, up to which durations are measured. By default the newest record of this log; with `with_unproven`,
-            durations are left for `complete_durations`.
+        clock: ms, up to which durations are measured. By default the newest record of this log; with
+            `with_unproven`, durations are left for `complete_durations`.
         compares_topics: whether `topics` is as recent as the log, so that both are compared.
     Returns:
         The table `findings` with run_id null.
@@ -251,7 +264,8 @@ def judge(
     counts = [len(breaches.offset) for _, breaches in breaches_by_rule]
     for name, columns in zip(CONDITIONS, conditions, strict=True):
         whole = [
-            unconditional[:count] if column is None else column for column, count in zip(columns, counts, strict=True)
+            unconditional[:count] if column is None else column
+            for column, count in zip(columns, counts, strict=True)
         ]
         table = table.append_column(name, pa.array(np.concatenate(whole)))
     is_kept = folded.observations.resume_status in KEPT_STATE
@@ -274,27 +288,35 @@ def _cap(breaches_by_rule: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Br
 
     Breaches that may not count (`Breaches.written`, `due`, `until`), and those about groups, are all kept.
     """
-    seen, rest, kept = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], tuple[Breaches, int]](), []
-    for code, one in breaches_by_rule:
-        count = len(one.offset)
-        may_not_count = any(column is not None for column in (one.written, one.due, one.until))
-        if may_not_count or one.identity is not None or isinstance(one.evidence, pa.MapArray):
-            kept.append((code, one))
+    seen = Counter[tuple[Any, ...]]()
+    rest = dict[tuple[Any, ...], tuple[Breaches, int]]()
+    kept = []
+    for code, breaches in breaches_by_rule:
+        count = len(breaches.offset)
+        may_not_count = any(column is not None for column in (breaches.written, breaches.due, breaches.until))
+        if may_not_count or breaches.identity is not None or isinstance(breaches.evidence, pa.MapArray):
+            kept.append((code, breaches))
             continue
-        weights = np.asarray(one.evidence.get(FINDINGS, np.ones(count, np.int64)))
-        severity = np.full(count, "", object) if one.severity is None else one.severity
-        settled = np.zeros(count, bool) if one.settled is None else one.settled
+        weights = np.asarray(breaches.evidence.get(FINDINGS, np.ones(count, np.int64)))
+        severity = np.full(count, "", object) if breaches.severity is None else breaches.severity
+        settled = np.zeros(count, bool) if breaches.settled is None else breaches.settled
         rows = list[np.ndarray]()
-        for kind in {(grade, bool(final)) for grade in set(severity.tolist()) for final in np.unique(settled)}:
+        for kind in {
+            (grade, bool(final)) for grade in set(severity.tolist()) for final in np.unique(settled)
+        }:
             of_kind, name = np.flatnonzero((severity == kind[0]) & (settled == kind[1])), (code, *kind)
             single = of_kind[weights[of_kind] == 1][: FINDINGS_KEPT - seen[name]]
             seen[name] += len(single)
             rows.append(single)
             if len(others := np.setdiff1d(of_kind, single)):
                 before = rest[name][1] if name in rest else 0
-                rest[name] = take_breaches(one, others[-1:]), before + int(weights[others].sum())
+                rest[name] = take_breaches(breaches, others[-1:]), before + int(weights[others].sum())
         if count := sum(map(len, rows)):
-            single = take_breaches(one, np.sort(np.concatenate(rows))) if count < len(one.offset) else one
+            single = (
+                take_breaches(breaches, np.sort(np.concatenate(rows)))
+                if count < len(breaches.offset)
+                else breaches
+            )
             plain = {name: column for name, column in single.evidence.items() if name != FINDINGS}  # type: ignore[union-attr]
             kept.append((code, replace(single, evidence=plain)))
     for (code, *_), (last, count) in rest.items():
@@ -310,7 +332,9 @@ def cap_findings(rows: pa.Table) -> pa.Table:
     names = row_texts(rows.select(["rule", "severity", "state_partition", "settled"]).columns)
     sizes = names.value_counts()
     full = sizes.filter(pc.greater(sizes.field("counts"), FINDINGS_KEPT)).field("values").to_pylist()
-    counts, is_dropped, merged = count_findings(rows).to_numpy(), np.zeros(len(rows), bool), dict[int, int]()
+    counts = count_findings(rows).to_numpy()
+    is_dropped = np.zeros(len(rows), bool)
+    merged = dict[int, int]()
     for name in full:
         rows_of_name = np.flatnonzero(pc.equal(names, name))
         single = rows_of_name[counts[rows_of_name] == 1][:FINDINGS_KEPT]
@@ -323,7 +347,9 @@ def cap_findings(rows: pa.Table) -> pa.Table:
     for row, count in sorted(merged.items()):
         (last,) = rows.slice(row, 1).to_pylist()
         last["message"] = re.sub(_OTHERS, "", last["message"]) + _others(count - 1)
-        last["evidence"] = [pair for pair in last["evidence"] if pair[0] != FINDINGS] + [(FINDINGS, str(count))]
+        last["evidence"] = [pair for pair in last["evidence"] if pair[0] != FINDINGS] + [
+            (FINDINGS, str(count))
+        ]
         parts += [
             rows.slice(at, row - at).filter(pa.array(~is_dropped[at:row])),
             pa.Table.from_pylist([last], rows.schema),
@@ -392,9 +418,14 @@ def complete_durations(findings: pa.Table, clock: int) -> pa.Table:
     place = np.arange(len(findings))
     place[rows] = len(findings) + np.arange(len(rows))
     for name, changed in (("message", messages), ("evidence", evidence)):
-        chunks = [*findings[name].chunks, *(changed.chunks if isinstance(changed, pa.ChunkedArray) else [changed])]
+        chunks = [
+            *findings[name].chunks,
+            *(changed.chunks if isinstance(changed, pa.ChunkedArray) else [changed]),
+        ]
         column = pa.concat_arrays(chunks).take(pa.array(place))
-        findings = findings.set_column(findings.schema.get_field_index(name), findings.schema.field(name), column)
+        findings = findings.set_column(
+            findings.schema.get_field_index(name), findings.schema.field(name), column
+        )
     return findings
 
 
@@ -408,20 +439,23 @@ def _with_milliseconds(evidence: pa.MapArray, waited: np.ndarray) -> pa.MapArray
     return pa.MapArray.from_arrays(evidence.offsets, names, values)
 
 
-def drop_unproven(findings: pa.Table, since: int | None = None, why: str = "") -> pa.Table:
+def drop_unproven(findings: pa.Table, since: int | None = None, condition: str = "") -> pa.Table:
     """Drop findings about records that 4.4 or later may not have written, and the column WRITTEN.
 
     Args:
         findings: result of `judge`, with or without WRITTEN.
         since: s since 1970; 4.4 or later wrote every record of later seconds. None if unknown.
-        why: how this is known; appended to the messages of such findings.
+        condition: how this is known; appended to the messages of such findings.
     """
     if WRITTEN not in findings.schema.names:
         return findings
     written = findings[WRITTEN].fill_null(NO_OFFSET).to_numpy()
-    is_sure, is_proven = written == NO_OFFSET, (written // 1000 > since) if since is not None else written < NO_OFFSET
+    is_sure, is_proven = (
+        written == NO_OFFSET,
+        (written // 1000 > since) if since is not None else written < NO_OFFSET,
+    )
     place, kept = findings.schema.get_field_index("message"), pa.array(is_sure | is_proven)
-    suffix = pc.call_function("if_else", [pa.array(is_sure), pa.scalar(""), pa.scalar(why)])
+    suffix = pc.call_function("if_else", [pa.array(is_sure), pa.scalar(""), pa.scalar(condition)])
     texts = pc.call_function("binary_join_element_wise", [findings["message"], suffix, pa.scalar("")])
     return findings.set_column(place, "message", texts).filter(kept).drop_columns([WRITTEN])
 
@@ -441,14 +475,17 @@ def findings_table(
     Args:
         breaches_by_rule: (code, breaches).
         severities: code -> severity in place of the rule's own.
-        identity: returns the columns that identify the subject of breaches without `identity`, and the text for PLACE.
+        identity: returns the columns that identify the subject of breaches without `identity`, and the text
+            for PLACE.
     """
     schema, rules = table_schema("findings"), registered()
     tables = list[pa.Table]()
     for code, breaches in breaches_by_rule:
         count, declared = len(breaches.offset), rules[code]
         identity_columns, place = (breaches.identity, "offset") if breaches.identity else identity(breaches)
-        pieces = [piece.replace(PLACE, place) if isinstance(piece, str) else piece for piece in breaches.message]
+        pieces = [
+            piece.replace(PLACE, place) if isinstance(piece, str) else piece for piece in breaches.message
+        ]
         if isinstance(breaches.evidence, Mapping) and FINDINGS in breaches.evidence:
             others = np.asarray(breaches.evidence[FINDINGS]) - 1
             pieces.append(pa.array(map(_others, others.tolist())))
@@ -457,7 +494,9 @@ def findings_table(
         columns = {
             "settled": pa.array(np.zeros(count, bool) if breaches.settled is None else breaches.settled),
             "rule": pa.repeat(code, count),
-            "severity": pa.array([override or one or declared.severity for one in severity_of_rows], pa.string()),
+            "severity": pa.array(
+                [override or one or declared.severity for one in severity_of_rows], pa.string()
+            ),
             "offset": pa.array(breaches.offset, mask=(breaches.offset < 0) | (place != "offset")),
             "message": _texts(pieces, count),
             "evidence": _maps(breaches.evidence, count),
@@ -506,7 +545,9 @@ def _text(piece: Column, count: int) -> pa.Array:
 
 
 def _texts(pieces: Sequence[Column], count: int) -> pa.Array:
-    return pc.call_function("binary_join_element_wise", [*(_text(piece, count) for piece in pieces), pa.scalar("")])
+    return pc.call_function(
+        "binary_join_element_wise", [*(_text(piece, count) for piece in pieces), pa.scalar("")]
+    )
 
 
 def _maps(evidence: Mapping[str, Column] | pa.MapArray, count: int) -> pa.Array:

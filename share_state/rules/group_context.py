@@ -46,7 +46,8 @@ class LiveSharePartitions:
         """Select them from a table with at least STATE_COLUMNS; rows of control records are dropped."""
         is_state = pc.call_function("equal", [states["dialect"], pa.scalar(SHARE_GROUP_STATE)])
         columns = {
-            name: dictionary_encoded_column(states[name].filter(is_state)).combine_chunks() for name in STATE_COLUMNS
+            name: dictionary_encoded_column(states[name].filter(is_state)).combine_chunks()
+            for name in STATE_COLUMNS
         }
         return cls(pa.table(columns))
 
@@ -90,9 +91,13 @@ class LiveSharePartitions:
         """Yield group id, topic id and partition of listed share-partitions without a row, in any order."""
         topics = list(listed)
         for batch in (
-            self._numbered(topics).join(self._keys.select(_KEY), _KEY, join_type="left anti").to_batches(_AT_ONCE)
+            self._numbered(topics)
+            .join(self._keys.select(_KEY), _KEY, join_type="left anti")
+            .to_batches(_AT_ONCE)
         ):
-            for place, partition in zip(batch["listed"].to_pylist(), batch["partition"].to_pylist(), strict=True):
+            for place, partition in zip(
+                batch["listed"].to_pylist(), batch["partition"].to_pylist(), strict=True
+            ):
                 yield *topics[place][:2], partition
 
     @cached_property
@@ -117,7 +122,9 @@ class LiveSharePartitions:
             "topic": [topics.get(topic_id, -1) for _, topic_id, _ in listed],
             "listed": range(len(listed)),
         }
-        columns_by_row = {name: np.repeat(np.array(values, np.int32), counts) for name, values in columns.items()}
+        columns_by_row = {
+            name: np.repeat(np.array(values, np.int32), counts) for name, values in columns.items()
+        }
         partitions = chain.from_iterable(partitions for _, _, partitions in listed)
         return pa.table(columns_by_row | {"partition": np.fromiter(partitions, np.int32, counts.sum())})
 
@@ -140,7 +147,8 @@ class AuditedGroups:
         folded: result of `fold_groups`.
         states: the table `share_partition_state` of every state partition.
         topics: names and end offsets from the user; they show the partitions of each topic.
-        now_ms: the time of the audit, ms since 1970; by default the newest timestamp of any record of a group.
+        now_ms: the time of the audit, ms since 1970; by default the newest timestamp of any record of a
+            group.
         limits: limits for the rules over share groups.
         state_partition_count: number of partitions of `__share_group_state`, None if unknown.
         state_partitions: the partitions that were read; None for all.

@@ -17,7 +17,8 @@ from share_state.rules.registry import Scope, register, registered, rule
 def assigned_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Only initialized share-partitions are assigned.
 
-    While the assignment is behind the group's epoch, as after a topic was deleted, it has `retry_ms` to follow.
+    While the assignment is behind the group's epoch, as after a topic was deleted, it has `retry_ms` to
+    follow.
     """
     for group, of_group in audited.listed():
         is_behind = group.epoch is not None and (group.assignment_epoch or 0) < group.epoch
@@ -51,13 +52,20 @@ def group_over_cap(audited: AuditedGroups) -> list[GroupBreach]:
     """A share group has no more members than group.share.max.size."""
     most = audited.limits.members
     return [
-        _of_group(group, f"{len(group.members)} members; the limit is {most}", members=len(group.members), cap=most)
+        _of_group(
+            group, f"{len(group.members)} members; the limit is {most}", members=len(group.members), cap=most
+        )
         for group in _live(audited)
         if len(group.members) > most
     ]
 
 
-@rule("GROUP_TYPE_CLASH", Scope.GROUPS, WARNING, "Kafka GroupMetadataManager.shareGroup (GroupIdNotFoundException)")
+@rule(
+    "GROUP_TYPE_CLASH",
+    Scope.GROUPS,
+    WARNING,
+    "Kafka GroupMetadataManager.shareGroup (GroupIdNotFoundException)",
+)
 def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
     """A group id belongs to one group, of one type."""
     folded = audited.folded
@@ -90,7 +98,9 @@ def assignment_pending(audited: AuditedGroups) -> Iterator[GroupBreach]:
             continue
         age = audited.time - group.epoch_time
         answered = f"epoch {group.assignment_epoch}" if (group.assignment_epoch or 0) > 0 else "no epoch yet"
-        text = f"the assignment has {answered}, but the group has been at {group.epoch} for {duration_text(age)}"
+        text = (
+            f"the assignment has {answered}, but the group has been at {group.epoch} for {duration_text(age)}"
+        )
         yield _of_group(group, text, age_ms=age)
 
 
@@ -112,8 +122,8 @@ def overshared(audited: AuditedGroups) -> Iterator[GroupBreach]:
 def unbalanced(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Members with the same subscription have equal numbers of partitions, plus or minus one.
 
-    Reports groups whose numbers differ by more than Kafka's assignor would cause. The assignor of 4.1 is less even than
-    that of 4.2 and later, and the log does not show which one ran.
+    Reports groups whose numbers differ by more than Kafka's assignor would cause. The assignor of 4.1 is less
+    even than that of 4.2 and later, and the log does not show which one ran.
     """
     for group in _comparable(audited):
         sizes = sorted(len(to_pairs(group.targets.get(member_id, {}))) for member_id in group.members)
@@ -121,7 +131,9 @@ def unbalanced(audited: AuditedGroups) -> Iterator[GroupBreach]:
         if not partitions:
             continue
         expected = sorted(expected_assignment_sizes(len(sizes), partitions))
-        is_uneven = any(abs(size - expected_size) > 1 for size, expected_size in zip(sizes, expected, strict=True))
+        is_uneven = any(
+            abs(size - expected_size) > 1 for size, expected_size in zip(sizes, expected, strict=True)
+        )
         if is_uneven or sizes[-1] - sizes[0] > 1:
             text = f"members have {listed(reversed(sizes))} partitions each; expected: {listed(reversed(expected))}"
             yield _of_group(group, text, most=sizes[-1], least=sizes[0])

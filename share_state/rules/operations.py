@@ -34,7 +34,8 @@ _IN_PROGRESS_MS = 5 * _MINUTE_MS
 """Longer than an acquisition lock lasts by default (group.share.max.record.lock.duration.ms: one minute)."""
 
 PRUNING_DUE_MS = 30 * _MINUTE_MS
-"""Age of a cutoff up to which the broker has pruned: six times the default of the interval at which it does."""
+"""Age of a cutoff up to which the broker has pruned: six times the default of the interval at which it
+does."""
 
 
 @rule("ARCHIVING_STUCK", Scope.STATE_LOG, WARNING, "KIP-1191")
@@ -61,10 +62,10 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
 def poison_records(folded: Folded) -> Breaches:
     """No offset is near the delivery limit of its group (limits.delivery_count, limits.groups).
 
-    Reports offsets one delivery below the limit, and those archived at the limit. On a busy topic a few are normal: it
-    is a warning if limits.poison_ratio of the records finished since the last audit were given up, or if offsets wait
-    for their last delivery and no consumer has changed the state for 5 minutes; else an info. Where the log does not
-    show what became of deliveries, it is always a warning.
+    Reports offsets one delivery below the limit, and those archived at the limit. On a busy topic a few are
+    normal: it is a warning if limits.poison_ratio of the records finished since the last audit were given up,
+    or if offsets wait for their last delivery and no consumer has changed the state for 5 minutes; else an
+    info. Where the log does not show what became of deliveries, it is always a warning.
     """
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
     sizes = np.diff(folded.chains.ends)
@@ -77,23 +78,24 @@ def poison_records(folded: Folded) -> Breaches:
     waiting = rows[~np.isin(batches["state"][rows], [*TERMINAL])]
     waits = np.zeros(len(limits), bool)
     waits[np.searchsorted(folded.chains.ends, waiting, "right") - 1] = True
-    found = _with_ranges(
+    shown = _with_ranges(
         folded,
         rows,
         lambda owners: ("at the delivery limit of ", limits[owners], after, shares.take(pa.array(owners))),
     )
-    if found.key is None:
+    if shown.key is None:
         return NOTHING
     by_number = np.argsort(folded.numbers)
-    places = by_number[np.searchsorted(folded.numbers, found.key, sorter=by_number)]
+    places = by_number[np.searchsorted(folded.numbers, shown.key, sorter=by_number)]
     idle_at = folded.chains.chains["last_consumed_at"][places] + _IN_PROGRESS_MS
-    # Whether consumers still work on them shows the end of the export, so each of both severities has its condition.
+    # Whether consumers still work on them shows the end of the export, so each of both severities has its
+    # condition.
     is_open = waits[places] & ~is_frequent[places]
     severity = np.where(is_frequent[places] | is_open, WARNING, INFO).astype(object)
     every, open_rows = np.arange(len(places)), np.flatnonzero(is_open)
     always = np.full(len(places), NO_OFFSET)
     return replace(
-        take_breaches(found, np.concatenate((every, open_rows))),
+        take_breaches(shown, np.concatenate((every, open_rows))),
         severity=np.concatenate((severity, np.full(len(open_rows), INFO, object))),
         due=np.concatenate((np.where(is_open, idle_at, NO_OFFSET), always[open_rows])),
         until=np.concatenate((always, idle_at[open_rows])),
@@ -104,8 +106,8 @@ def _failed_deliveries(folded: Folded) -> tuple[pa.Array, np.ndarray]:
     """What share of the deliveries of each share-partition failed since the last audit.
 
     Returns:
-        The share as the end of a message, empty if no delivery ended; whether so many records were given up that it is
-        a warning (True if the log does not show it).
+        The share as the end of a message, empty if no delivery ended; whether so many records were given up
+        that it is a warning (True if the log does not show it).
     """
     outcomes = folded.outcomes
     if outcomes is None:
@@ -113,7 +115,9 @@ def _failed_deliveries(folded: Folded) -> tuple[pa.Array, np.ndarray]:
     finished = outcomes["acknowledged"] + outcomes["given_up"] + outcomes["rejected"]
     total = finished + outcomes["released"]
     failed = total - outcomes["acknowledged"]
-    is_frequent = (finished > 0) & (outcomes["given_up"] >= folded.limits.poison_ratio * np.maximum(finished, 1))
+    is_frequent = (finished > 0) & (
+        outcomes["given_up"] >= folded.limits.poison_ratio * np.maximum(finished, 1)
+    )
     is_frequent &= outcomes["given_up"] > 0
     percent = pa.array(np.round(100 * failed / np.maximum(total, 1), 1)).cast(pa.string())
     counts = pa.array(total).cast(pa.string())
@@ -185,9 +189,19 @@ def spso_stall(folded: Folded) -> Breaches:
     milliseconds = np.where(
         chains["first_delivery_at"] < 0, 0, chains["last_consumed_at"] - chains["first_delivery_at"]
     )
-    rows = np.flatnonzero(stuck & finished & (start >= 0) & (milliseconds >= folded.limits.stall_minutes * _MINUTE_MS))
-    text = ("the start offset ", start[rows], " has not moved for ", WAITED, ", and later offsets finished since")
-    breaches = at_share_partitions(folded, rows, *text, start_offset=start[rows], milliseconds=milliseconds[rows])
+    rows = np.flatnonzero(
+        stuck & finished & (start >= 0) & (milliseconds >= folded.limits.stall_minutes * _MINUTE_MS)
+    )
+    text = (
+        "the start offset ",
+        start[rows],
+        " has not moved for ",
+        WAITED,
+        ", and later offsets finished since",
+    )
+    breaches = at_share_partitions(
+        folded, rows, *text, start_offset=start[rows], milliseconds=milliseconds[rows]
+    )
     return replace(breaches, since=chains["first_delivery_at"][rows])
 
 
@@ -236,7 +250,10 @@ def cutoff_pinned(folded: FoldedLog) -> Breaches:
 
     Reports the share-partition whose old snapshot holds the cutoff back.
     """
-    snapshots, pinned = folded.chains.chains["snapshot_offset"], folded.cutoff["pinned_records"][0].as_py() or 0
+    snapshots, pinned = (
+        folded.chains.chains["snapshot_offset"],
+        folded.cutoff["pinned_records"][0].as_py() or 0,
+    )
     rows = np.flatnonzero(snapshots != NO_OFFSET)
     if pinned < max(folded.limits.pinned_records, 1) or not len(rows):
         return NOTHING
@@ -244,7 +261,11 @@ def cutoff_pinned(folded: FoldedLog) -> Breaches:
     limiting_row = rows[[np.argmin(snapshots[rows])]]
     at, size = snapshots[limiting_row], row["pinned_bytes"]
     why = f" alone keeps {pinned} records ({size} bytes) from being cleaned"
-    text = (f"its snapshot at {PLACE} ", at, f"{why}; without it the cutoff would be {row['next_cutoff_offset']}")
+    text = (
+        f"its snapshot at {PLACE} ",
+        at,
+        f"{why}; without it the cutoff would be {row['next_cutoff_offset']}",
+    )
     evidence = {"pinned_records": np.array([pinned]), "pinned_bytes": np.array([size])}
     return at_share_partitions(folded, limiting_row, *text, offset=at, **evidence)
 
@@ -268,8 +289,8 @@ class EarlierCutoff:
 def pruning_behind(earlier: Sequence[EarlierCutoff]) -> Iterator[GroupBreach]:
     """The log starts at or after the cutoff of 30 minutes ago.
 
-    The coordinator prunes up to its cutoff every share.coordinator.state.topic.prune.interval.ms, 5 minutes by default.
-    Checked where the input shows the broker's own log start.
+    The coordinator prunes up to its cutoff every share.coordinator.state.topic.prune.interval.ms, 5 minutes
+    by default. Checked where the input shows the broker's own log start.
     """
     minutes = PRUNING_DUE_MS // _MINUTE_MS
     for one in earlier:

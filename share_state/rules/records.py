@@ -17,11 +17,15 @@ def _with_fault(folded: FoldedLog, fault: int) -> np.ndarray:
     return rows[rows["fault"] & fault != 0]
 
 
-def _each(rows: np.ndarray, text: Column, severity: np.ndarray | None = None, **evidence: np.ndarray) -> Breaches:
+def _each(
+    rows: np.ndarray, text: Column, severity: np.ndarray | None = None, **evidence: np.ndarray
+) -> Breaches:
     if (rows["batches"] > 1).any():
         evidence[FINDINGS] = rows["batches"].copy()
     key, settled = rows["key"].astype(np.int64), np.ones(len(rows), bool)
-    return Breaches(rows["offset"].copy(), (text,), key=key, evidence=evidence, severity=severity, settled=settled)
+    return Breaches(
+        rows["offset"].copy(), (text,), key=key, evidence=evidence, severity=severity, settled=settled
+    )
 
 
 @rule("UNKNOWN_RECORD_TYPE", Scope.STATE_LOG, INFO, "Kafka ShareCoordinatorRecordSerde")
@@ -33,7 +37,10 @@ def unknown_record_type(folded: FoldedLog) -> Breaches:
     counts_by_type = folded.observations.counts.unknown_types
     if not counts_by_type:
         return NOTHING
-    types, (first, count) = np.array(list(counts_by_type)), np.array(list(counts_by_type.values()), np.int64).T
+    types, (first, count) = (
+        np.array(list(counts_by_type)),
+        np.array(list(counts_by_type.values()), np.int64).T,
+    )
     text = (count.copy(), " records of unknown type ", types, " were skipped; this is the first")
     return Breaches(first.copy(), text, evidence={"type": types, "records": count.copy()})
 
@@ -49,7 +56,12 @@ def unknown_tag(folded: FoldedLog) -> Breaches:
                   evidence={"records": np.array([count])}) if count else NOTHING  # fmt: skip
 
 
-@rule("LAYOUT_MIXED", Scope.STATE_LOG, WARNING, "Kafka ShareSnapshotValue.json, ShareUpdateValue.json of 4.0 and 4.1")
+@rule(
+    "LAYOUT_MIXED",
+    Scope.STATE_LOG,
+    WARNING,
+    "Kafka ShareSnapshotValue.json, ShareUpdateValue.json of 4.0 and 4.1",
+)
 def layout_mixed(folded: FoldedLog) -> Breaches:
     """All values of a log have one layout: that of 4.0, or that of 4.1 and later.
 
@@ -123,7 +135,9 @@ def inverted_range(folded: FoldedLog) -> Breaches:
     Merging any other range hangs a broker up to 4.3 and fails the load of 4.4.
     """
     rows = _with_fault(folded, Fault.INVERTED_RANGE)
-    return _each(rows, "a range ends before it begins, or at 2^63 - 1; brokers hang or fail on it, so it was left out")
+    return _each(
+        rows, "a range ends before it begins, or at 2^63 - 1; brokers hang or fail on it, so it was left out"
+    )
 
 
 @rule("WRONG_PARTITION", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorService.partitionFor")
@@ -142,17 +156,26 @@ def wrong_partition(folded: FoldedLog) -> Breaches:
 def split_key(split: pa.Table) -> Breaches:
     """All records of a share-partition are in one state partition.
 
-    State is in several of them if partitions were added to the topic. If their number is known, the state in the
-    partition that the key hashes to is used; otherwise all are suspect. They are also suspect if one of the logs
-    has no number: the logs may be parts or copies of one state partition.
+    State is in several of them if partitions were added to the topic. If their number is known, the state in
+    the partition that the key hashes to is used; otherwise all are suspect. They are also suspect if one of
+    the logs has no number: the logs may be parts or copies of one state partition.
     """
     owner = split["owner"].fill_null(-1).to_numpy()
     consequences = [
-        f"the one in {number} is used" if number >= 0 else "any of them may be outdated" for number in owner.tolist()
+        f"the one in {number} is used" if number >= 0 else "any of them may be outdated"
+        for number in owner.tolist()
     ]
     return Breaches(
         split["last_offset"].fill_null(-1).to_numpy(),
-        ("its state is in several state partitions (", split["logs"], "): ", pa.array(consequences, pa.string())),
-        evidence={"state_partitions": split["logs"], "counts": split["owner"].cast(pa.string()).fill_null("none")},
+        (
+            "its state is in several state partitions (",
+            split["logs"],
+            "): ",
+            pa.array(consequences, pa.string()),
+        ),
+        evidence={
+            "state_partitions": split["logs"],
+            "counts": split["owner"].cast(pa.string()).fill_null("none"),
+        },
         identity={name: split[name].combine_chunks() for name in (*KEY, "state_partition")},
     )

@@ -1,8 +1,8 @@
 """The registry of rules, and the decorators that register them; `findings` evaluates rules.
 
-A rule over records or state batches (`record_rule`, `state_batch_rule`) is a predicate that is compiled into the fold
-(`compiled`), and a function that builds the messages of findings. Any other rule (`rule`) is a function that returns
-the breaches.
+A rule over records or state batches (`record_rule`, `state_batch_rule`) is a predicate that is compiled into
+the fold (`compiled`), and a function that builds the messages of findings. Any other rule (`rule`) is a
+function that returns the breaches.
 """
 
 import inspect
@@ -32,7 +32,9 @@ class Scope(StrEnum):
     TOPICS = "topics"  # the share-partitions of a state log, and what is known of their topics
     INPUT = "input"  # the state partitions that are in the input
     EXPORT = "export"  # the newest record of an export, and the time of the audit
-    RETENTION = "retention"  # the first unfinished records of share-partitions, and the retention of their topics
+    RETENTION = (
+        "retention"  # the first unfinished records of share-partitions, and the retention of their topics
+    )
     STATES = "states"  # rows of share_partition_state of several state partitions
     PRUNING = "pruning"  # log starts of state partitions, and their cutoffs some time ago
     GROUPS = "groups"  # share groups and the state of their share-partitions
@@ -43,7 +45,8 @@ class Scope(StrEnum):
 
 
 Check = Callable[[Any], "Breaches | Iterable[GroupBreach]"]
-"""Takes the subject of its scope: FoldedLog, FoldedControlLog, AuditedGroups, FoldedSticky, or faults of records."""
+"""Takes the subject of its scope: FoldedLog, FoldedControlLog, AuditedGroups, FoldedSticky, or faults of
+records."""
 
 
 @dataclass(eq=False, slots=True)
@@ -51,11 +54,12 @@ class Predicate:
     """The condition of a rule over records or state batches, compiled into the fold.
 
     Attributes:
-        condition: takes any of `record`, `context`, `limits`, and for state batches `batch` and `previous`, by name.
-            A condition with `previous` is not evaluated for a record's first batch.
-        describe: takes the STATE_RECORD rows that break the rule, their RECORD_CONTEXT rows (for state batches the
-            first STATE_BATCH row of each that breaks it), and the ContextChunk.
-        greatest: name of evidence; if set, the rule has one finding per group and log partition, with the greatest.
+        condition: takes any of `record`, `context`, `limits`, and for state batches `batch` and `previous`,
+            by name. A condition with `previous` is not evaluated for a record's first batch.
+        describe: takes the STATE_RECORD rows that break the rule, their RECORD_CONTEXT rows (for state
+            batches the first STATE_BATCH row of each that breaks it), and the ContextChunk.
+        greatest: name of evidence; if set, the rule has one finding per group and log partition, with the
+            greatest.
     """
 
     condition: Any
@@ -97,8 +101,8 @@ def rule(code: str, scope: Scope, severity: str, source: str) -> Callable[[_Chec
     The first paragraph of its docstring is the statement.
 
     Raises:
-        DeclarationError: if the code is registered in this scope, or with another severity in another scope, or there
-            is no docstring.
+        DeclarationError: if the code is registered in this scope, or with another severity in another scope,
+            or there is no docstring.
     """
 
     def decorate(check: _Checked) -> _Checked:
@@ -119,7 +123,10 @@ def _compiled_rule(scope: Scope, code: str, severity: str, source: str) -> Calla
     return decorate
 
 
-record_rule, state_batch_rule = partial(_compiled_rule, Scope.RECORD), partial(_compiled_rule, Scope.STATE_BATCH)
+record_rule, state_batch_rule = (
+    partial(_compiled_rule, Scope.RECORD),
+    partial(_compiled_rule, Scope.STATE_BATCH),
+)
 
 
 def _statement(code: str, function: Any) -> str:
@@ -130,13 +137,17 @@ def _statement(code: str, function: Any) -> str:
     return (doc or "").partition("\n\n")[0]
 
 
-def register(code: str, scope: Scope, check: Check | Predicate, severity: str, source: str, statement: str) -> None:
+def register(
+    code: str, scope: Scope, check: Check | Predicate, severity: str, source: str, statement: str
+) -> None:
     """Register a check without a docstring of its own; otherwise like `rule`."""
     existing = REGISTERED.get(code, Rule(code, severity, statement, source, {}))
     if scope in existing.checks:
         raise DeclarationError(f"rule {code} is registered twice for {scope}")
     if existing.severity != severity:
-        raise DeclarationError(f"rule {code} is {existing.severity} and {severity}; a rule has one default severity")
+        raise DeclarationError(
+            f"rule {code} is {existing.severity} and {severity}; a rule has one default severity"
+        )
     checks_of.cache_clear()
     REGISTERED[code] = replace(
         existing,

@@ -20,8 +20,8 @@ class UnfinishedRecords:
     """The first unfinished records of share-partitions, and how long brokers keep records.
 
     Attributes:
-        rows: per share-partition: columns KEY, state_partition, effective_start_offset and time_ms (of the record), and
-            unfinished (records).
+        rows: per share-partition: columns KEY, state_partition, effective_start_offset and time_ms (of the
+            record), and unfinished (records).
         retention_ms: topic -> retention.ms of topics that set it, -1 for no limit.
         default_retention_ms: that of other topics; None if unknown.
         now_ms: the time up to which ages are measured.
@@ -35,12 +35,17 @@ class UnfinishedRecords:
     ratio: float
 
 
-@rule("RETENTION_AHEAD", Scope.RETENTION, WARNING, "Kafka UnifiedLog.deleteRetentionMsBreachedSegments, retention.ms")
+@rule(
+    "RETENTION_AHEAD",
+    Scope.RETENTION,
+    WARNING,
+    "Kafka UnifiedLog.deleteRetentionMsBreachedSegments, retention.ms",
+)
 def retention_ahead(unfinished: UnfinishedRecords) -> Breaches:
     """The first unfinished record of a share-partition is younger than limits.retention_ratio of its topic's retention.
 
-    Brokers delete a segment once its newest record is older than retention.ms; records that are not finished by then
-    are lost to the group. Judged where the input has the topic's log and its configs.
+    Brokers delete a segment once its newest record is older than retention.ms; records that are not finished
+    by then are lost to the group. Judged where the input has the topic's log and its configs.
     """
     rows = unfinished.rows
     default = unfinished.default_retention_ms
@@ -80,4 +85,6 @@ def retention_ahead(unfinished: UnfinishedRecords) -> Breaches:
 def _time_texts(milliseconds: np.ndarray) -> pa.Array:
     """Times as texts in UTC."""
     times = [to_datetime(value) for value in milliseconds.tolist()]
-    return pa.array(["a time after 9999" if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC" for time in times])
+    return pa.array(
+        ["a time after 9999" if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC" for time in times]
+    )

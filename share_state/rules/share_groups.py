@@ -28,8 +28,8 @@ from share_state.sources.topics import BEFORE_THE_LOG
 def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     """Every share-partition with state belongs to a live share group.
 
-    Skips groups whose log partition was not read. If the number of partitions is not configured and most groups
-    with state have no record, the export is incomplete, and the rule skips all groups.
+    Skips groups whose log partition was not read. If the number of partitions is not configured and most
+    groups with state have no record, the export is incomplete, and the rule skips all groups.
     """
     folded, live = audited.folded, audited.live
     live_groups = folded.live
@@ -52,7 +52,9 @@ def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
         for group_id, group in audited.folded.live.items()
         if group.metadata_hash is not None and not group.is_early
     }
-    listed = [(group_id, topics) for group_id, one in of_groups for topics in (one.initialized, one.initializing)]
+    listed = [
+        (group_id, topics) for group_id, one in of_groups for topics in (one.initialized, one.initializing)
+    ]
     deleting = [(group_id, topic_id) for group_id, one in of_groups for topic_id in one.deleting]
     text = "the share-partition has state that its group does not list"
     unlisted = live.of_groups(listing_groups) & ~live.among(_by_topic(listed)) & ~live.of_topics(deleting)
@@ -60,7 +62,10 @@ def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
 
 
 @rule(
-    "MISSING_SHARE_STATE", Scope.GROUPS, WARNING, "Kafka ShareGroupStatePartitionMetadataValue.json, InitializedTopics"
+    "MISSING_SHARE_STATE",
+    Scope.GROUPS,
+    WARNING,
+    "Kafka ShareGroupStatePartitionMetadataValue.json, InitializedTopics",
 )
 def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     """A share-partition that its group lists as initialized has state.
@@ -69,7 +74,9 @@ def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     """
     with_state = set(audited.live.groups)
     of_groups = {group.group_id: one for group, one in audited.listed() if group.group_id in with_state}
-    missing = audited.live.missing(_by_topic((group_id, one.initialized) for group_id, one in of_groups.items()))
+    missing = audited.live.missing(
+        _by_topic((group_id, one.initialized) for group_id, one in of_groups.items())
+    )
     return [
         GroupBreach(
             "the group lists the share-partition as initialized, but it has no state",
@@ -91,7 +98,9 @@ def state_epoch_ahead_of_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
     The state epoch is the group epoch at which the share-partition was initialized.
     """
     live = audited.live
-    epochs = {group_id: group.epoch for group_id, group in audited.folded.live.items() if group.epoch is not None}
+    epochs = {
+        group_id: group.epoch for group_id, group in audited.folded.live.items() if group.epoch is not None
+    }
     group_epochs = live.each(epochs, otherwise=np.iinfo(np.int64).max)
     for row in live.where(live.state_epochs > group_epochs):
         state, group = row["state_epoch"], epochs[row["group_id"]]
@@ -115,12 +124,17 @@ def misplaced_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
             yield GroupBreach(text, group_id, evidence={"partition": partition, "belongs_to": owner})
 
 
-@rule("MISSING_INIT", Scope.GROUPS, WARNING, "Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest")
+@rule(
+    "MISSING_INIT",
+    Scope.GROUPS,
+    WARNING,
+    "Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest",
+)
 def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Every partition of a subscribed topic is initialized in time.
 
-    The time is `retry_ms`, from the record that lists the others, and from the creation of the partition if the
-    metadata log shows it.
+    The time is `retry_ms`, from the record that lists the others, and from the creation of the partition if
+    the metadata log shows it.
     """
     ids: dict[str, list[str]] = {}
     for topic_id, name in audited.names.items():
@@ -136,7 +150,9 @@ def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
                 continue
             for partition in range(audited.sizes.get(topic_id, 0)):
                 if (topic_id, partition) not in listed_partitions and topic_id not in listed.deleting:
-                    text = f"the topic has {audited.sizes[topic_id]} partitions, but this one is not initialized"
+                    text = (
+                        f"the topic has {audited.sizes[topic_id]} partitions, but this one is not initialized"
+                    )
                     yield GroupBreach(text, group.group_id, topic_id, audited.names[topic_id], partition,
                         offset=listed.offset, evidence={"age_ms": age})  # fmt: skip
 
@@ -150,9 +166,9 @@ def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
 def added_partition_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Partitions that were added to a topic are initialized for the groups that use it and have no members.
 
-    A group initializes them once a member joins. Then it starts at the end of a partition, past the records that wait
-    in it, unless `share.auto.offset.reset` of the group says otherwise. Needs the metadata log. MISSING_INIT judges
-    groups with members that subscribe to the topic.
+    A group initializes them once a member joins. Then it starts at the end of a partition, past the records
+    that wait in it, unless `share.auto.offset.reset` of the group says otherwise. Needs the metadata log.
+    MISSING_INIT judges groups with members that subscribe to the topic.
     """
     for group, listed in audited.listed():
         subscribed = {name for member in group.members.values() for name in member.subscribed_topics}
@@ -176,7 +192,10 @@ def added_partition_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreac
 
 
 @rule(
-    "STUCK_INITIALIZING", Scope.GROUPS, WARNING, "Kafka ShareGroupStatePartitionMetadataValue.json, InitializingTopics"
+    "STUCK_INITIALIZING",
+    Scope.GROUPS,
+    WARNING,
+    "Kafka ShareGroupStatePartitionMetadataValue.json, InitializingTopics",
 )
 def stuck_initializing(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Requested state is initialized, or requested again, in time.
@@ -194,7 +213,12 @@ def stuck_initializing(audited: AuditedGroups) -> Iterator[GroupBreach]:
             ]  # fmt: skip
 
 
-@rule("DELETE_INCOMPLETE", Scope.GROUPS, WARNING, "Kafka ShareGroupStatePartitionMetadataValue.json, DeletingTopics")
+@rule(
+    "DELETE_INCOMPLETE",
+    Scope.GROUPS,
+    WARNING,
+    "Kafka ShareGroupStatePartitionMetadataValue.json, DeletingTopics",
+)
 def delete_incomplete(audited: AuditedGroups) -> list[GroupBreach]:
     """The state of a topic that is being deleted is removed in time.
 
@@ -209,7 +233,11 @@ def delete_incomplete(audited: AuditedGroups) -> list[GroupBreach]:
     rows = audited.live.where(audited.live.of_topics(deleting))
     ages = [deleting[row["group_id"], row["topic_id"]] for row in rows]
     return [
-        _about(row, f"deletion of the state began {duration_text(age)} ago, but the state still exists", age_ms=age)
+        _about(
+            row,
+            f"deletion of the state began {duration_text(age)} ago, but the state still exists",
+            age_ms=age,
+        )
         for row, age in zip(rows, ages, strict=True)
     ]
 

@@ -1,6 +1,7 @@
 """Rules over the state batches of a record, and rules that only records of 4.4 and later have to meet.
 
-The latter apply if such a release is configured as the writer, or after a record that only 4.4 or later can write.
+The latter apply if such a release is configured as the writer, or after a record that only 4.4 or later can
+write.
 """
 
 import numpy as np
@@ -9,11 +10,9 @@ import pyarrow as pa
 from share_state.fold.record_context import ContextChunk
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE
 from share_state.kafka.state_records import Kind, Layout
-from share_state.rules.breaches import INFO, PLACE, WARNING, Message, message, span, state_names
+from share_state.rules.breaches import INFO, OVER_LIMIT, PLACE, WARNING, Message, message, span, state_names
 from share_state.rules.compiled import continues
 from share_state.rules.registry import record_rule, state_batch_rule
-
-OVER_LIMIT = "DELIVERY_COUNT_OVER_LIMIT"
 
 
 @state_batch_rule("UNKNOWN_DELIVERY_STATE", WARNING, "Kafka RecordState; KIP-1191 for ARCHIVING")
@@ -47,15 +46,24 @@ def delivery_count_invalid(record, batch, limits):
         return batch.state == ACKNOWLEDGED or batch.state == ARCHIVING
     if limits.writer_is_known:
         return not limits.lowers_counts
-    # A snapshot may hold state that 4.1 wrote; an update with a delivery complete count is a request of 4.2 or later.
-    return record.layout == Layout.EARLY or (record.kind == Kind.UPDATE and record.delivery_complete_count >= 0)
+    # A snapshot may hold state that 4.1 wrote; an update with a delivery complete count is a request of 4.2
+    # or later.
+    return record.layout == Layout.EARLY or (
+        record.kind == Kind.UPDATE and record.delivery_complete_count >= 0
+    )
 
 
 @delivery_count_invalid.message
 def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
     state, count = state_names(batches["state"]), batches["count"]
     return message(
-        "the state batch ", *span(batches), " is ", state, " with delivery count ", count, delivery_count=count
+        "the state batch ",
+        *span(batches),
+        " is ",
+        state,
+        " with delivery count ",
+        count,
+        delivery_count=count,
     )
 
 
@@ -63,8 +71,8 @@ def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
 def delivery_count_over_limit(batch, limits):
     """No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).
 
-    Otherwise the brokers have another limit than the audit, or a writer ignores it. Reported once per group; its other
-    rules are judged by the greatest count.
+    Otherwise the brokers have another limit than the audit, or a writer ignores it. Reported once per group;
+    its other rules are judged by the greatest count.
     """
     return batch.count > limits.delivery_count
 
@@ -112,7 +120,9 @@ def batch_below_start(record, batch):
 
 @batch_below_start.message
 def _(records: np.ndarray, batches: np.ndarray, _: ContextChunk) -> Message:
-    return message("the state batch ", *span(batches), " begins below the start offset ", records["start_offset"])
+    return message(
+        "the state batch ", *span(batches), " begins below the start offset ", records["start_offset"]
+    )
 
 
 def _why_4_4(chunk: ContextChunk, records: np.ndarray | None = None) -> str | pa.Array:
@@ -144,10 +154,14 @@ def start_not_carried(record, context, limits):
 @start_not_carried.message
 def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
     before, why = contexts["start_before"], _why_4_4(chunk, records)
-    return Message(("the update omits the start offset, which is ", before, why), {"before": before}, needs_4_4=True)
+    return Message(
+        ("the update omits the start offset, which is ", before, why), {"before": before}, needs_4_4=True
+    )
 
 
-@record_rule("COUNT_REGRESSION", WARNING, "Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord; KIP-1226")
+@record_rule(
+    "COUNT_REGRESSION", WARNING, "Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord; KIP-1226"
+)
 def count_regression(record, context, limits):
     """From 4.4 on the delivery complete count does not decrease while the start offset stays."""
     return (
@@ -173,7 +187,9 @@ def archiving_passed(record, context, limits):
     Otherwise the log does not show the end of its dead-letter write.
     """
     return (
-        record.offset > limits.written_by_4_4_after and not context.is_suspect and context.archiving_passed_offset >= 0
+        record.offset > limits.written_by_4_4_after
+        and not context.is_suspect
+        and context.archiving_passed_offset >= 0
     )
 
 

@@ -1,7 +1,7 @@
 """Rules over classic consumer groups with a sticky assignor (KIP-54, KIP-341).
 
-Members claim the partitions that they had; the leader assigns partitions by these claims. The rules check the claims,
-the assignments, and the bytes that consumers send.
+Members claim the partitions that they had; the leader assigns partitions by these claims. The rules check the
+claims, the assignments, and the bytes that consumers send.
 """
 
 from collections import Counter
@@ -193,7 +193,12 @@ def generation_mismatch(sticky: FoldedSticky) -> list[GroupBreach]:
 def new_member(sticky: FoldedSticky) -> list[GroupBreach]:
     """A member names its previous assignment."""
     return [
-        at(generation, f"{member.member_id} is new: it names no earlier assignment", None, member=member.member_id)
+        at(
+            generation,
+            f"{member.member_id} is new: it names no earlier assignment",
+            None,
+            member=member.member_id,
+        )
         for generation, member in members_of(sticky)
         if member.is_new
     ]
@@ -223,10 +228,15 @@ def moved(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """A partition stays with the member that had it."""
     for generation in sticky.sticky:
         owners = {
-            (one.topic, one.partition): one.owner for one in sticky.resolved[generation.group_id, generation.offset]
+            (one.topic, one.partition): one.owner
+            for one in sticky.resolved[generation.group_id, generation.offset]
         }
         owned = sum(owner is not None for owner in owners.values())
-        kept = sum(owners.get(place) == member.member_id for member in generation.members for place in member.assigned)
+        kept = sum(
+            owners.get(place) == member.member_id
+            for member in generation.members
+            for place in member.assigned
+        )
         yield from [
             at(generation, f"{topic}-{partition} goes from {owners[topic, partition]} to {member.member_id}",
                 (topic, partition), kept=kept, owned=owned, stickiness=f"{kept / owned:.3f}")

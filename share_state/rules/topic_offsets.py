@@ -52,7 +52,12 @@ class StateOfTopics:
         return self.topics.start_of(*self.keys).fill_null(_UNKNOWN).to_numpy()
 
 
-@rule("RECORDS_LOST", Scope.TOPICS, WARNING, "Kafka retention.ms, retention.bytes; Admin.deleteRecords; KIP-932, SPSO")
+@rule(
+    "RECORDS_LOST",
+    Scope.TOPICS,
+    WARNING,
+    "Kafka retention.ms, retention.bytes; Admin.deleteRecords; KIP-932, SPSO",
+)
 def records_lost(state: StateOfTopics) -> Breaches:
     """No record is deleted from a topic before each share group has finished it.
 
@@ -85,7 +90,9 @@ def start_beyond_end(state: StateOfTopics) -> Breaches:
     """
     if not len(state.topics.ends):
         return NOTHING
-    starts, ends, log_ends = state.starts, window_ends(state.folded.chains), state.log_ends
+    starts = state.starts
+    ends = window_ends(state.folded.chains)
+    log_ends = state.log_ends
     rows = np.flatnonzero((starts >= 0) & (log_ends >= 0) & (np.maximum(starts, ends) > log_ends))
     is_start = starts[rows] > log_ends[rows]
     which = pa.array(np.where(is_start, "the start offset ", "the end offset "))
@@ -93,7 +100,11 @@ def start_beyond_end(state: StateOfTopics) -> Breaches:
     text = (which, offsets, " is beyond the end of the topic, ", log_ends[rows], f": {_STALE}")
     evidence = {"start_offset": starts[rows], "end_offset": ends[rows], "topic_end_offset": log_ends[rows]}
     breaches = at_share_partitions(state.folded, rows, *text, **evidence)
-    return replace(breaches, severity=np.full(len(rows), WARNING, object)) if state.topics.may_be_old else breaches
+    return (
+        replace(breaches, severity=np.full(len(rows), WARNING, object))
+        if state.topics.may_be_old
+        else breaches
+    )
 
 
 @rule("TOPIC_GONE", Scope.TOPICS, WARNING, "KIP-932, DeleteShareGroupState")

@@ -1,7 +1,7 @@
 """The declarations under schemas/: loaded, checked and turned into Arrow schemas and record layouts.
 
-`table` and `table_schema` describe the tables that commands write; `record`, `struct` and `layout` describe Kafka's
-records for the codec. `resource_folder` finds schemas/ and conf/.
+`table` and `table_schema` describe the tables that commands write; `record`, `struct` and `layout` describe
+Kafka's records for the codec. `resource_folder` finds schemas/ and conf/.
 """
 
 import re
@@ -23,7 +23,10 @@ from share_state.errors import DeclarationError
 
 
 def resource_folder(name: str) -> Traversable:
-    """The folder `schemas` or `conf`: a package resource, in an archive too; in a checkout the folder at its root."""
+    """The folder `schemas` or `conf`: a package resource, in an archive too.
+
+    In a checkout, it is the folder at its root.
+    """
     package = resources.files("share_state")
     installed = package / f"_{name}"
     return installed if installed.is_dir() else Path(str(package)).parent / name
@@ -124,8 +127,8 @@ class RecordLayout(_Declared):
 
     Attributes:
         releases: Kafka releases that write it, such as "4.0" or "4.1+".
-        version: version number in front of a value, or in the frame of a message; None for keys and for nested data
-            without one.
+        version: version number in front of a value, or in the frame of a message; None for keys and for
+            nested data without one.
         flexible: whether lengths are varints and every struct ends with tagged fields (KIP-482).
         fields: in the order of the bytes; the position of tagged fields does not matter.
     """
@@ -152,8 +155,8 @@ class Record(_Declared):
         name: name in Kafka.
         log: topic that it is written to.
         part: key, value, data nested in a value, or a message of the metadata log, which has no key.
-        key_type: the int16 at the start of the key; values and nested data repeat the number of their key. The type of
-            a message is in its frame.
+        key_type: the int16 at the start of the key; values and nested data repeat the number of their key.
+            The type of a message is in its frame.
         doc: meaning.
         layouts: layouts in the order of the releases.
     """
@@ -170,7 +173,9 @@ class Record(_Declared):
         _check_unique("layout", [layout.releases for layout in self.layouts])
         for layout in self.layouts:
             if self.part != "data" and (layout.version is None) != (self.part == "key"):
-                raise ValueError(f"layout {layout.releases}: a value or message has a version, a key has none")
+                raise ValueError(
+                    f"layout {layout.releases}: a value or message has a version, a key has none"
+                )
         return self
 
 
@@ -206,7 +211,8 @@ def stored_schema(name: str) -> pa.Schema:
     """The Arrow schema of a table as Delta stores it: `table_schema` with the comment of each column, and NOT NULL."""
     columns = table(name)[1]
     return pa.schema(
-        pa.field(column.name, arrow_type(column.type), column.nullable, {"comment": column.doc}) for column in columns
+        pa.field(column.name, arrow_type(column.type), column.nullable, {"comment": column.doc})
+        for column in columns
     )
 
 
@@ -258,8 +264,8 @@ def _split(text: str) -> list[str]:
 
 FIELD_TYPES = frozenset(("int8", "int16", "int32", "int64", "uint16", "uuid", "string", "nullable_string",
                          "compact_string", "bytes", "nullable_bytes"))  # fmt: skip
-"""Field types that are not structs. Lengths are varints in flexible layouts; otherwise int16 for strings, int32 for
-bytes and arrays. The length of a compact_string is always a varint."""
+"""Field types that are not structs. Lengths are varints in flexible layouts; otherwise int16 for strings,
+int32 for bytes and arrays. The length of a compact_string is always a varint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +291,8 @@ class WireLayout:
     """A layout with its structs resolved, as the codec needs it.
 
     Attributes:
-        prefix: the int16 in front: record type of a key, version of a value; None for messages, and data without one.
+        prefix: the int16 in front: record type of a key, version of a value; None for messages, and data
+            without one.
     """
 
     record: str

@@ -1,7 +1,8 @@
 """Simulates share-partitions, their leaders and share coordinators, and writes their logs.
 
-`share_partition` is the state machine of one share-partition on its leader; its parts are `window`, `acquisition` and
-`durability`. `player` plays `events` on leaders. `coordinator` and `log_writer` write `__share_group_state`,
-`control_record_writer` writes control records. `workload` generates events for a `cluster`, `faults` damages its logs,
-`requests` replays a broker's request log on one, and `simulation` runs it all for `share-state simulate`.
+`share_partition` is the state machine of one share-partition on its leader; its parts are `window`,
+`acquisition` and `durability`. `player` plays `events` on leaders. `coordinator` and `log_writer` write
+`__share_group_state`, `control_record_writer` writes control records. `workload` generates events for a
+`cluster`, `faults` damages its logs, `requests` replays a broker's request log on one, and `simulation` runs
+it all for `share-state simulate`.
 """

@@ -151,7 +151,8 @@ class Acquisition:
             window.archive(fetch.fetch_offset, first - 1, DeliveryState.AVAILABLE)
         base = self._base_offset(first)
         if min(first, base) > last:
-            # The window is full and the available offsets no longer exist in the log: Kafka's fetch fails too.
+            # The window is full and the available offsets no longer exist in the log: Kafka's fetch fails
+            # too.
             return ()
         batches = window.between(min(first, base), last)
         if not batches:
@@ -170,7 +171,9 @@ class Acquisition:
         if remaining > 0 or self._fetch.fetch_offset > window.end_offset:
             return remaining, last
         # A full window still redelivers its available offsets.
-        return min(max_records, window.end_offset - self._fetch.fetch_offset + 1), min(last, window.end_offset)
+        return min(max_records, window.end_offset - self._fetch.fetch_offset + 1), min(
+            last, window.end_offset
+        )
 
     def _base_offset(self, first: int) -> int:
         window = self._window
@@ -208,8 +211,13 @@ class Acquisition:
         return self._count < limit
 
     def _is_throttled(self, batch: InFlightBatch, first: int, last: int) -> bool:
-        """True if an available offset nears the delivery count limit. Source: shouldThrottleRecordsDelivery."""
-        return any(run.is_available and run.count >= self._throttle_from for run in batch.overlapping(first, last))
+        """True if an available offset nears the delivery count limit.
+
+        Source: shouldThrottleRecordsDelivery.
+        """
+        return any(
+            run.is_available and run.count >= self._throttle_from for run in batch.overlapping(first, last)
+        )
 
     def _acquire_part(self, batch: InFlightBatch, first: int, last: int, limit: int) -> None:
         """Acquire the available offsets of a batch within a range. Source: acquireSubsetBatchRecords."""
@@ -332,12 +340,18 @@ class LockRelease:
             writes += [self._write(batch, runs) for runs in written]
         for batch, _ in expired:
             batch.merge_runs()
-        return Operation(Trigger.LOCK_TIMEOUT, merge_adjacent(sorted(changed)), tuple(writes)) if writes else None
+        return (
+            Operation(Trigger.LOCK_TIMEOUT, merge_adjacent(sorted(changed)), tuple(writes))
+            if writes
+            else None
+        )
 
     def _write(self, batch: InFlightBatch, parts: list[OffsetRun]) -> PendingWrite:
         for part in parts:
             self._window.count_terminal(part)
-        dead_letters = build_dead_letters([(batch, part) for part in parts], [DeadLetterReason.EXHAUSTED] * len(parts))
+        dead_letters = build_dead_letters(
+            [(batch, part) for part in parts], [DeadLetterReason.EXHAUSTED] * len(parts)
+        )
         return self._transitions.build_final_write(tuple(part.batch for part in parts), dead_letters)
 
     def _split_at_start(self, batch: InFlightBatch, runs: list[OffsetRun]) -> list[OffsetRun]:

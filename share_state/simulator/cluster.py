@@ -24,8 +24,12 @@ from share_state.simulator.settings import AckBatch, AckType, PlayerSettings
 from share_state.simulator.state_values import StateKey, StateRecord
 from share_state.simulator.types import SharePartitionKey
 
-EVENTS, RESULTS, TOPICS = "events.jsonl", "results.jsonl", "topics.json"
-TRUTH, REDUNDANT, DELETED = "truth.jsonl", "redundant.json", "deleted-keys.jsonl"
+EVENTS = "events.jsonl"
+RESULTS = "results.jsonl"
+TOPICS = "topics.json"
+TRUTH = "truth.jsonl"
+REDUNDANT = "redundant.json"
+DELETED = "deleted-keys.jsonl"
 CONTROL_TRUTH = "control-truth.jsonl"
 HISTORY, CONTROL_HISTORY = "history.jsonl", "control-history.jsonl"
 
@@ -38,8 +42,9 @@ class ClusterSettings:
         player: settings of the event player.
         state_topic: settings of the state topic.
         version_prefix: see DraftWriter.
-        control_offsets_as_gaps: whether fetches acquire the offsets of control records, and members acknowledge them
-            as gaps, as with Kafka's own control records; otherwise they are not acquired, as in the draft.
+        control_offsets_as_gaps: whether fetches acquire the offsets of control records, and members
+            acknowledge them as gaps, as with Kafka's own control records; otherwise they are not acquired, as
+            in the draft.
         seed: seed of the topic ids; None if topics are named by their ids.
     """
 
@@ -100,7 +105,9 @@ class SimulatedCluster:
         batches = []
         for first, last, ack_types in event.batches:
             types = ack_types
-            if len(ack_types) in {1, last - first + 1} and (gaps := self._control_offsets(event.key, first, last)):
+            if len(ack_types) in {1, last - first + 1} and (
+                gaps := self._control_offsets(event.key, first, last)
+            ):
                 types_by_offset = list(ack_types if len(ack_types) > 1 else ack_types * (last - first + 1))
                 for offset in gaps:
                     types_by_offset[offset - first] = AckType.GAP
@@ -108,7 +115,9 @@ class SimulatedCluster:
             batches.append(AckBatch(first, last, types))
         return event.model_copy(update={"batches": tuple(batches)})
 
-    def play(self, kind: Callable[..., Event], key: SharePartitionKey, ts_ms: int, **fields: Any) -> EventResult:
+    def play(
+        self, kind: Callable[..., Event], key: SharePartitionKey, ts_ms: int, **fields: Any
+    ) -> EventResult:
         """Play an event of a share-partition; returns its own result."""
         event = kind(seq=self.events, ts_ms=ts_ms, **key._asdict(), **fields)
         return next(result for result in self.apply(event) if result.cause == event.event)
@@ -148,7 +157,9 @@ class SimulatedCluster:
             settings = self.settings.state_topic
             path = self.folder / f"{topic}-{partition}"
             log = LogWriter(path, codec=settings.codec, segment_bytes=settings.segment_bytes)
-            observe = partial(self._write_control_history, topic, partition) if self._control_history else None
+            observe = (
+                partial(self._write_control_history, topic, partition) if self._control_history else None
+            )
             prefix = self.settings.version_prefix
             self.topic_logs[topic, partition] = DraftWriter(log, version_prefix=prefix, observe=observe)
         return self.topic_logs[topic, partition]
@@ -197,8 +208,13 @@ class SimulatedCluster:
         """Write topics.json as `--topics` reads it."""
         topics: dict[str, list[dict[str, int]]] = {}
         for (topic, partition), end in sorted(self.end_offsets.items()):
-            topics.setdefault(topic, []).append({"partition": partition, "logStartOffset": 0, "highWatermark": end})
-        rows = [{"name": name, "topicId": self.topic_id(name), "partitions": parts} for name, parts in topics.items()]
+            topics.setdefault(topic, []).append(
+                {"partition": partition, "logStartOffset": 0, "highWatermark": end}
+            )
+        rows = [
+            {"name": name, "topicId": self.topic_id(name), "partitions": parts}
+            for name, parts in topics.items()
+        ]
         (self.folder / TOPICS).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
     def _write_control_history(self, topic: str, partition: int, group: str, state: ControlState) -> None:
@@ -246,7 +262,9 @@ class RecordCounter:
         """Count a record as it is written; see `log_writer.Observer`."""
         self.count(partition, offset, record)
         if self.history:
-            line = {"offset": offset, "timestamp": now_ms, "kind": record.kind} | _key_fields(record.key, partition)
+            line = {"offset": offset, "timestamp": now_ms, "kind": record.kind} | _key_fields(
+                record.key, partition
+            )
             if entry:
                 line |= _state_fields(entry, self.release)
             print(to_json_line(line), file=self.history)
@@ -255,10 +273,12 @@ class RecordCounter:
 def _write_state_truth(folder: Path, topic: StateTopic, record_counter: RecordCounter) -> None:
     """Write the state of every state partition at the end.
 
-    Writes truth.jsonl (one line per live share-partition), redundant.json (one row per state partition: cutoff,
-    offsets, record counts) and deleted-keys.jsonl (share-partitions without state).
+    Writes truth.jsonl (one line per live share-partition), redundant.json (one row per state partition:
+    cutoff, offsets, record counts) and deleted-keys.jsonl (share-partitions without state).
     """
-    live, deleted, rows = [], [], []
+    live = []
+    deleted = []
+    rows = []
     for partition, (coordinator, log) in enumerate(zip(topic.coordinators, topic.logs, strict=True)):
         counts_by_key = record_counter.by_partition.get(partition, {})
         for key, counts_of_key in counts_by_key.items():
@@ -272,7 +292,9 @@ def _write_state_truth(folder: Path, topic: StateTopic, record_counter: RecordCo
             if entry is None:
                 deleted.append(_key_fields(key, partition) | counts)
             else:
-                live.append(_key_fields(key, partition) | _state_fields(entry, topic.settings.release) | counts)
+                live.append(
+                    _key_fields(key, partition) | _state_fields(entry, topic.settings.release) | counts
+                )
         kinds = sum((counts_of_key.counts for counts_of_key in counts_by_key.values()), Counter[str]())
         rows.append(
             {

@@ -54,7 +54,10 @@ class BatchMap:
         return tuple(self._batches)
 
     def advance(self, start_offset: int) -> int:
-        """Move a start past leading terminal offsets, as readers do after every record; remove offsets before it."""
+        """Move a start past leading terminal offsets, as readers do after every record.
+
+        Remove offsets before it.
+        """
         self.prune(start_offset)
         for batch in self._batches:
             if batch.first_offset > start_offset or batch.delivery_state not in TERMINAL:
@@ -72,7 +75,8 @@ class ControlState:
         start_offset: SPSO, past leading terminal offsets.
         end_offset: SPEO, exclusive.
         batches: state of [start_offset, end_offset), ascending, equal neighbours merged.
-        checkpoint_epoch, checkpoint_offset: epoch and offset of the latest checkpoint; NO_OFFSET before it is written.
+        checkpoint_epoch, checkpoint_offset: epoch and offset of the latest checkpoint; NO_OFFSET before it is
+            written.
         last_offset: offset of the latest control record, which is the back offset of the next delta.
         deltas: number of deltas since the checkpoint.
     Source: KIP-932 draft.
@@ -87,7 +91,9 @@ class ControlState:
     deltas: int = 0
 
 
-def state_after_checkpoint(write: CheckpointWrite, epoch: int = NO_OFFSET, offset: int = NO_OFFSET) -> ControlState:
+def state_after_checkpoint(
+    write: CheckpointWrite, epoch: int = NO_OFFSET, offset: int = NO_OFFSET
+) -> ControlState:
     """The state that a checkpoint sets."""
     batches = BatchMap(write.batches)
     start = batches.advance(write.start_offset)
@@ -163,7 +169,10 @@ class DraftWriter:
         version_prefix: bool = False,
         observe: Callable[[str, ControlState], None] | None = None,
     ) -> None:
-        self.log, self.first_epoch, self.version_prefix, self.observe = log, first_epoch, version_prefix, observe
+        self.log = log
+        self.first_epoch = first_epoch
+        self.version_prefix = version_prefix
+        self.observe = observe
         self.states: dict[str, ControlState] = {}
         self.control_offsets: list[int] = []
 
@@ -201,7 +210,11 @@ class DraftWriter:
             fields: start_offset and end_offset of a checkpoint, back_offset of a delta.
         """
         record = "share_checkpoint_value" if kind == CHECKPOINT_TYPE else "share_delta_value"
-        values = {"group_id": group_id, "checkpoint_epoch": epoch, "states": [batch._asdict() for batch in batches]}
+        values = {
+            "group_id": group_id,
+            "checkpoint_epoch": epoch,
+            "states": [batch._asdict() for batch in batches],
+        }
         value = encode(layout(record, "draft"), values | fields)
         if not self.version_prefix:
             value = value[_VERSION_SIZE:]

@@ -84,12 +84,16 @@ class ShareCoordinator:
         updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
         observe: Callable[[int, int, StateRecord, CoordinatorEntry | None], None] | None = None,
     ) -> None:
-        self._append, self.release, self.observe = append, release, observe
+        self._append = append
+        self.release = release
+        self.observe = observe
         self.updates_per_snapshot = updates_per_snapshot
         self.entries: dict[StateKey, CoordinatorEntry] = {}
         self._last_snapshot_offset = -1
 
-    def initialize(self, key: StateKey, state_epoch: int, start_offset: int, now_ms: int) -> CoordinatorResponse:
+    def initialize(
+        self, key: StateKey, state_epoch: int, start_offset: int, now_ms: int
+    ) -> CoordinatorResponse:
         """Initialize or re-initialize a share-partition; earlier state is discarded.
 
         Args:
@@ -119,7 +123,9 @@ class ShareCoordinator:
 
         Source: Kafka ShareCoordinatorShard.writeState, generateShareStateRecord.
         """
-        error = self._validate(key, request.leader_epoch, request.state_epoch, needs_state=self.release.has_initialize)
+        error = self._validate(
+            key, request.leader_epoch, request.state_epoch, needs_state=self.release.has_initialize
+        )
         if error:
             return CoordinatorResponse(error)
         return CoordinatorResponse(offset=self._write(key, self._value(key, request, now_ms), now_ms))
@@ -134,10 +140,14 @@ class ShareCoordinator:
             return CoordinatorResponse(error)
         entry = self.entries.get(key)
         state = entry.state if entry else DurableState(0, 0, NO_EPOCH, NO_START_OFFSET)
-        response = StateRead(state.state_epoch, state.start_offset, state.delivery_complete_count, state.batches)
+        response = StateRead(
+            state.state_epoch, state.start_offset, state.delivery_complete_count, state.batches
+        )
         if leader_epoch == NO_EPOCH or (entry and entry.max_leader_epoch == leader_epoch):
             return CoordinatorResponse(state=response)
-        request = StateWrite(leader_epoch, state.state_epoch, state.start_offset, state.delivery_complete_count, ())
+        request = StateWrite(
+            leader_epoch, state.state_epoch, state.start_offset, state.delivery_complete_count, ()
+        )
         value = self._value(key, request, now_ms, changes_leader=True)
         return CoordinatorResponse(offset=self._write(key, value, now_ms), state=response)
 
@@ -160,7 +170,11 @@ class ShareCoordinator:
         """
         if not self.release.has_initialize or all(entry.state.is_cold for entry in self.entries.values()):
             return []
-        return [key for key, entry in self.entries.items() if now_ms - entry.state.write_timestamp >= COLD_AFTER_MS]
+        return [
+            key
+            for key, entry in self.entries.items()
+            if now_ms - entry.state.write_timestamp >= COLD_AFTER_MS
+        ]
 
     def write_cold_snapshot(self, key: StateKey, now_ms: int) -> int:
         """Write the cold snapshot of a share-partition; returns its offset."""
@@ -191,7 +205,9 @@ class ShareCoordinator:
             if entry.updates is not None and entry.updates >= self.updates_per_snapshot:
                 entry.updates = 0
 
-    def _update_entry(self, key: StateKey, state: DurableState, leader_epoch: int, offset: int) -> CoordinatorEntry:
+    def _update_entry(
+        self, key: StateKey, state: DurableState, leader_epoch: int, offset: int
+    ) -> CoordinatorEntry:
         entry = self.entries.get(key)
         if entry is None:
             entry = self.entries[key] = CoordinatorEntry(state, leader_epoch, offset)
@@ -248,22 +264,35 @@ class ShareCoordinator:
         if is_fenced and (leader_epoch != NO_EPOCH or (is_read and not release.exempts_reads_without_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH
         max_state_epoch = entry.max_state_epoch if entry else None
-        if max_state_epoch is not None and state_epoch is not None and NO_EPOCH != state_epoch < max_state_epoch:
+        if (
+            max_state_epoch is not None
+            and state_epoch is not None
+            and NO_EPOCH != state_epoch < max_state_epoch
+        ):
             return ErrorCode.FENCED_STATE_EPOCH
         return ErrorCode.NONE
 
     def _value(
         self, key: StateKey, request: StateWrite, now_ms: int, *, changes_leader: bool = False
     ) -> DurableState | UpdateValue:
-        """The record value for a write, or for a read with a new leader epoch. Source: generateShareStateRecord."""
-        release, merges, entry = self.release, self.release.merges_neighbours, self.entries.get(key)
+        """The record value for a write, or for a read with a new leader epoch.
+
+        Source: generateShareStateRecord.
+        """
+        release = self.release
+        merges = self.release.merges_neighbours
+        entry = self.entries.get(key)
         if entry is None:
             # Only in 4.0, where reads and writes create the state.
             batches = combine_state_batches((), request.batches, request.start_offset, merges=merges)
-            return DurableState(0, request.state_epoch, request.leader_epoch, request.start_offset, batches=batches)
+            return DurableState(
+                0, request.state_epoch, request.leader_epoch, request.start_offset, batches=batches
+            )
         state = entry.state
         start, count = self._start_and_count(state, request)
-        leader_epoch = request.leader_epoch if changes_leader or release.uses_request_epochs else state.leader_epoch
+        leader_epoch = (
+            request.leader_epoch if changes_leader or release.uses_request_epochs else state.leader_epoch
+        )
         renews = release.snapshots_higher_state_epoch and request.state_epoch > state.state_epoch
         if not renews and (entry.updates or 0) < self.updates_per_snapshot:
             batches = combine_state_batches((), request.batches, start, merges=merges)

@@ -147,7 +147,9 @@ class StateTransitions:
             run.rollback_state = None
             if now_ms <= previous.deadline:
                 run.state = DeliveryState.ACQUIRED
-                run.owner, run.deadline, run.lock_seq = previous.owner, previous.deadline, previous.lock_seq
+                run.owner = previous.owner
+                run.deadline = previous.deadline
+                run.lock_seq = previous.lock_seq
             else:
                 # Not ARCHIVING: without persisted state, a new leader could not resume the dead letter.
                 exhausted = previous.delivery_count >= settings.delivery_count_limit
@@ -156,8 +158,12 @@ class StateTransitions:
                 self._make_available(run)
 
     def _write(self, changes: tuple[StateBatch, ...]) -> StateWrite:
-        completed = self._window.delivery_complete_count if self._counts_completed else NO_DELIVERY_COMPLETE_COUNT
-        return StateWrite(self._leader_epoch, self._state_epoch, self._window.start_offset, completed, changes)
+        completed = (
+            self._window.delivery_complete_count if self._counts_completed else NO_DELIVERY_COMPLETE_COUNT
+        )
+        return StateWrite(
+            self._leader_epoch, self._state_epoch, self._window.start_offset, completed, changes
+        )
 
     def _mark_answered(self, pending: PendingWrite) -> None:
         assert not pending.is_answered, "a write gets one response"
@@ -219,7 +225,9 @@ def load_window(start_offset: int, batches: Iterable[StateBatch], release: Relea
 def _check(batch: StateBatch, start_offset: int, release: Release) -> None:
     first, last, state, _ = batch
     if first < start_offset:
-        raise UnloadableStateError(f"persisted batch {first}-{last}: starts before the start offset {start_offset}")
+        raise UnloadableStateError(
+            f"persisted batch {first}-{last}: starts before the start offset {start_offset}"
+        )
     if last < first and release.refuses_inverted_batches:
         raise UnloadableStateError(f"persisted batch {first}-{last}: ends before it starts")
     if state == DeliveryState.ARCHIVING and release.archiving == "refused":
@@ -229,7 +237,10 @@ def _check(batch: StateBatch, start_offset: int, release: Release) -> None:
 
 
 def pending_dead_letters(window: Window, delivery_count_limit: int) -> tuple[DeadLetter, ...]:
-    """Dead letters that were pending when the state was persisted; the delivery count indicates the reason."""
+    """Dead letters that were pending when the state was persisted.
+
+    The delivery count indicates the reason.
+    """
     return tuple(
         DeadLetter(
             run.first,

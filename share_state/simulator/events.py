@@ -246,8 +246,8 @@ class EventResult:
         error: the request's error code.
         message: the reason, one line.
         acquired: records that a fetch acquired.
-        lock_timeout_ms: current lock duration, which clients use to schedule renewals (KIP-1222); returned for fetches
-            and acknowledgements.
+        lock_timeout_ms: current lock duration, which clients use to schedule renewals (KIP-1222); returned
+            for fetches and acknowledgements.
         writes: durable writes, in order.
         refused: failed writes, each with the share coordinator's error code.
         delta: durable delta of the draft dialect.
@@ -275,7 +275,12 @@ class EventResult:
 
     def to_json(self) -> str:
         """One JSON line without newline; empty fields are omitted."""
-        row: dict[str, object] = {"seq": self.seq, "ts_ms": self.ts_ms, **self.key._asdict(), "cause": self.cause}
+        row: dict[str, object] = {
+            "seq": self.seq,
+            "ts_ms": self.ts_ms,
+            **self.key._asdict(),
+            "cause": self.cause,
+        }
         row |= {
             "error": self.error.name,
             "message": self.message or None,
@@ -289,7 +294,9 @@ class EventResult:
             "end_offset": self.end_offset,
             "memory": self.memory,
         }
-        return json.dumps({name: value for name, value in row.items() if value is not None}, separators=(",", ":"))
+        return json.dumps(
+            {name: value for name, value in row.items() if value is not None}, separators=(",", ":")
+        )
 
 
 def _row(write: StateWrite | CheckpointWrite) -> dict[str, object]:

@@ -27,7 +27,11 @@ from share_state.simulator.record_faults import (
 from share_state.simulator.types import NO_START_OFFSET, SimulationError
 from share_state.sources.discovery import STATE_TOPIC
 
-_LENGTH_AT, _MAGIC_AT, _CRC_AT, _CHECKED_AT, _TIMESTAMP_AT = 8, 16, 17, 21, 27
+_LENGTH_AT = 8
+_MAGIC_AT = 16
+_CRC_AT = 17
+_CHECKED_AT = 21
+_TIMESTAMP_AT = 27
 _LENGTH_OVERHEAD = 12
 _OLD_MAGIC = 1
 
@@ -45,7 +49,10 @@ class BatchFault(Fault):
     is_at_end: bool = False
 
     def apply(self, folder: Path, rng: random.Random) -> int | None:
-        """Damage the valid log in a folder; returns the offset of the damage, None if the log is too short."""
+        """Damage the valid log in a folder.
+
+        Returns the offset of the damage, None if the log is too short.
+        """
         segments = sorted(path for path in folder.glob("*.log") if path.stat().st_size)
         if self.damage is None:
             if not segments[2:]:
@@ -98,7 +105,9 @@ def _transactional(batch: bytes, _: random.Random) -> bytes:
     return _patched(batch, _CHECKED_AT, struct.pack(">h", attributes | TRANSACTIONAL))
 
 
-ALL, BASE_LOST, MISSING_SEGMENT = "all", "base-lost", "missing-segment"
+ALL = "all"
+BASE_LOST = "base-lost"
+MISSING_SEGMENT = "missing-segment"
 
 _BATCH_FAULTS = (
     BatchFault("CRC_MISMATCH", "a flipped bit in a batch", lambda batch, _: batch[:-1] + bytes([batch[-1] ^ 0x40])),
@@ -147,8 +156,15 @@ class PlantedFault:
     def to_json(self) -> str:
         """One JSON line without newline."""
         row = {"fault": self.fault, "finding": self.finding, "log": f"{self.log[0]}-{self.log[1]}"}
-        row |= {"offset": self.offset, "group": self.group, "topicId": self.topic_id, "partition": self.partition}
-        return json.dumps({name: value for name, value in row.items() if value is not None}, ensure_ascii=False)
+        row |= {
+            "offset": self.offset,
+            "group": self.group,
+            "topicId": self.topic_id,
+            "partition": self.partition,
+        }
+        return json.dumps(
+            {name: value for name, value in row.items() if value is not None}, ensure_ascii=False
+        )
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -168,7 +184,8 @@ def plant_faults(names: Sequence[str], cluster: SimulatedCluster, seed: int) -> 
     Args:
         names: names in FAULTS, checked; ALL means every fault that has a target in these logs.
         cluster: has complete and valid logs.
-        seed: determines the targets. No target is used twice; damage goes to logs without other faults if possible.
+        seed: determines the targets. No target is used twice; damage goes to logs without other faults if
+            possible.
     Raises:
         SimulationError: if a fault has no target.
     """
@@ -182,7 +199,9 @@ def plant_faults(names: Sequence[str], cluster: SimulatedCluster, seed: int) -> 
             planter.flush()
         planted_fault = planter.plant(name)
         if planted_fault is None and ALL not in names:
-            raise SimulationError(f"fault {name}: no suitable log or share-partition; simulate more groups or minutes")
+            raise SimulationError(
+                f"fault {name}: no suitable log or share-partition; simulate more groups or minutes"
+            )
         planted += [planted_fault] if planted_fault else []
     planter.flush()
     return planted
@@ -198,7 +217,9 @@ class _FaultPlanter:
     """Plants faults, and uses no target twice."""
 
     def __init__(self, cluster: SimulatedCluster, rng: random.Random, damages: int) -> None:
-        self.cluster, self.rng, self.topic = cluster, rng, cluster.state_topic
+        self.cluster = cluster
+        self.rng = rng
+        self.topic = cluster.state_topic
         self.state_targets = list(self._state_targets())
         self.control_targets = [
             (where, ControlFaultTarget(writer, group, cluster.now_ms))
@@ -218,11 +239,17 @@ class _FaultPlanter:
     def _state_targets(self) -> Iterator[tuple[TopicPartition, FaultTarget]]:
         if self.topic is None:
             return
-        settings, limit = self.topic.settings, self.cluster.settings.player.initial_settings.delivery_count_limit
+        settings, limit = (
+            self.topic.settings,
+            self.cluster.settings.player.initial_settings.delivery_count_limit,
+        )
         for number, coordinator in enumerate(self.topic.coordinators):
             for key, entry in coordinator.entries.items():
                 if entry.state.start_offset != NO_START_OFFSET:
-                    yield (STATE_TOPIC, number), FaultTarget(key, entry, settings, number, limit, self.cluster.now_ms)
+                    yield (
+                        (STATE_TOPIC, number),
+                        FaultTarget(key, entry, settings, number, limit, self.cluster.now_ms),
+                    )
 
     def flush(self) -> None:
         flush_logs(self.cluster.folder, self.cluster.logs)
@@ -237,7 +264,9 @@ class _FaultPlanter:
                 return self._plant_in_control(name, fault)
         return self._plant_base_lost() if self.topic else self._plant_control_base_lost()
 
-    def _preferred(self, targets: list[tuple[TopicPartition, _Target]]) -> list[tuple[TopicPartition, _Target]]:
+    def _preferred(
+        self, targets: list[tuple[TopicPartition, _Target]]
+    ) -> list[tuple[TopicPartition, _Target]]:
         """The targets in logs that are not to be damaged; all targets if there are none."""
         return [one for one in targets if one[0] not in self.reserved] or targets
 
@@ -257,7 +286,9 @@ class _FaultPlanter:
         if fault.finding == "KEY_MALFORMED":
             # The record may belong to any share-partition, so no chain of the log is judged across it.
             self.reserved.add(where)
-        return PlantedFault(name, fault.finding, where, offset, *(fault.subject(target) or (None, None, None)))
+        return PlantedFault(
+            name, fault.finding, where, offset, *(fault.subject(target) or (None, None, None))
+        )
 
     def _plant_in_control(self, name: str, fault: ControlFault) -> PlantedFault | None:
         candidates = self._preferred([one for one in self.control_targets if fault.applies_to(one[1])])
@@ -269,7 +300,10 @@ class _FaultPlanter:
         return PlantedFault(name, fault.finding, where, fault.build(target), group, None, where[1])
 
     def _take_log(self, targets: list[tuple[TopicPartition, _Target]]) -> tuple[TopicPartition, _Target]:
-        """A target in a log with few others, which also lose their base; no other fault is planted in that log."""
+        """A target in a log with few others, which also lose their base.
+
+        No other fault is planted in that log.
+        """
         preferred = self._preferred(targets)
         counts = Counter(where for where, _ in preferred)
         log_partition, target = min(preferred, key=lambda one: counts[one[0]])
@@ -289,7 +323,8 @@ class _FaultPlanter:
             offset = log.append(victim.now_ms + 1, record.key, record.value)
             log.end_batch()
             log.delete_before(offset)
-            # Brokers checkpoint only log starts inside a segment; at other log starts, no record seems to be missing.
+            # Brokers checkpoint only log starts inside a segment; at other log starts, no record seems to be
+            # missing.
             if log.starts_inside_segment:
                 return PlantedFault(BASE_LOST, "BASE_LOST", where, offset, *victim.key)
 

@@ -51,7 +51,9 @@ def encode_batch(
     body = pack(b"".join([_record(index, first, record) for index, record in enumerate(records)]))
     attributes = number | (CONTROL if is_control else 0)
     latest = max(record.timestamp for record in records)
-    checked = _CHECKED_HEADER.pack(attributes, len(records) - 1, first, latest, *_NO_PRODUCER, len(records)) + body
+    checked = (
+        _CHECKED_HEADER.pack(attributes, len(records) - 1, first, latest, *_NO_PRODUCER, len(records)) + body
+    )
     length = _HEADER.size - _LENGTH_OVERHEAD + len(checked)
     return _HEADER.pack(base_offset, length, _LEADER_EPOCH, MAGIC, google_crc32c.value(checked)) + checked
 
@@ -121,8 +123,8 @@ _LOG_STARTS = "log-start-offset-checkpoint"
 class LogWriter:
     """Appends records to one log partition; batches are written and segments rolled as limits are reached.
 
-    A batch is closed if the next record would exceed `batch_bytes`, or is more than LINGER_MS later than the first.
-    Files are open only while they are appended to, so that many logs can be written at once.
+    A batch is closed if the next record would exceed `batch_bytes`, or is more than LINGER_MS later than the
+    first. Files are open only while they are appended to, so that many logs can be written at once.
 
     Args:
         folder: folder of the log partition, `<topic>-<partition>`; created if missing.
@@ -144,7 +146,9 @@ class LogWriter:
     ) -> None:
         self.folder, self.codec = folder, codec
         self.segment_bytes, self.batch_bytes = segment_bytes, batch_bytes
-        self.next_offset = self._batch_base = self.log_start_offset = base_offset
+        self.next_offset = base_offset
+        self._batch_base = base_offset
+        self.log_start_offset = base_offset
         self._batch: list[DataRecord] = []
         self._batch_size = 0
         self._buffer: list[bytes] = []
@@ -158,7 +162,8 @@ class LogWriter:
         size = len(key or b"") + len(value or b"")
         batch = self._batch
         if batch and (
-            self._batch_size + size > self.batch_bytes or not 0 <= timestamp_ms - batch[0].timestamp <= LINGER_MS
+            self._batch_size + size > self.batch_bytes
+            or not 0 <= timestamp_ms - batch[0].timestamp <= LINGER_MS
         ):
             self.end_batch()
         self._batch.append(DataRecord(timestamp_ms, key, value))
@@ -250,7 +255,8 @@ def flush_logs(folder: Path, logs: Iterable[LogWriter]) -> None:
 STATE_PARTITIONS = 50
 
 Observer = Callable[[int, int, int, StateRecord, CoordinatorEntry | None], None]
-"""Called after each replay with state partition, offset, timestamp in ms, record and the share-partition's entry."""
+"""Called after each replay with state partition, offset, timestamp in ms, record and the share-partition's
+entry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,13 @@ from share_state.simulator.control_record_writer import (
 from share_state.simulator.coordinator import ShareCoordinator
 from share_state.simulator.durability import DeadLetter, Operation, PendingWrite, UnloadableStateError
 from share_state.simulator.events import EventError, EventResult
-from share_state.simulator.settings import BrokerConfigs, DraftConfigs, PartitionSettings, PlayerSettings, with_config
+from share_state.simulator.settings import (
+    BrokerConfigs,
+    DraftConfigs,
+    PartitionSettings,
+    PlayerSettings,
+    with_config,
+)
 from share_state.simulator.share_partition import SharePartition
 from share_state.simulator.state_values import StateKey
 from share_state.simulator.types import (
@@ -75,7 +81,8 @@ class EventPlayer:
     """Plays events in time order.
 
     Args:
-        coordinator_of: where state is persisted; in memory if None; unused if only control records are written.
+        coordinator_of: where state is persisted; in memory if None; unused if only control records are
+            written.
         control_offsets: the offsets that hold control records, which no fetch acquires; None for none.
     """
 
@@ -88,7 +95,9 @@ class EventPlayer:
         self._control_offsets = control_offsets
         self._player_settings = settings = settings or PlayerSettings()
         has_coordinators = settings.dialect != "control_records"
-        self._coordinator_of = (coordinator_of or _memory_coordinator(settings.release)) if has_coordinators else None
+        self._coordinator_of = (
+            (coordinator_of or _memory_coordinator(settings.release)) if has_coordinators else None
+        )
         self._default_settings = settings.initial_settings
         self._settings: dict[str, PartitionSettings] = {}
         self._groups: set[str] = set()
@@ -105,7 +114,9 @@ class EventPlayer:
             EventError: the event is in the past.
         """
         if event.ts_ms < self._now_ms:
-            raise EventError(f"event {event.seq}: at {event.ts_ms} ms, but the time is already {self._now_ms} ms")
+            raise EventError(
+                f"event {event.seq}: at {event.ts_ms} ms, but the time is already {self._now_ms} ms"
+            )
         yield from self._expire(event.seq, event.ts_ms)
         self._now_ms = event.ts_ms
         slot = self._slots.setdefault(event.key, SharePartitionSlot(event.key))
@@ -116,7 +127,9 @@ class EventPlayer:
         yield self._with_offsets(slot, result)
         if isinstance(event, ev.HoldWrites) and not event.on:
             while slot.held_operations and not slot.hold_writes:
-                held_result, code = self._follow_up(slot, *slot.held_operations.pop(0), event.seq, self._now_ms)
+                held_result, code = self._follow_up(
+                    slot, *slot.held_operations.pop(0), event.seq, self._now_ms
+                )
                 held_result.error = code
                 yield held_result
         yield from self._dead_letters(slot, event.seq)
@@ -183,9 +196,13 @@ class EventPlayer:
     ) -> None:
         match event:
             case ev.Acquire():
-                offset = event.log_batches[0].first_offset if event.fetch_offset is None else event.fetch_offset
+                offset = (
+                    event.log_batches[0].first_offset if event.fetch_offset is None else event.fetch_offset
+                )
                 limits = event.max_records, event.batch_size, event.mode
-                result.acquired = leader.acquire(Fetch(event.member, event.log_batches, offset, *limits), event.ts_ms)
+                result.acquired = leader.acquire(
+                    Fetch(event.member, event.log_batches, offset, *limits), event.ts_ms
+                )
                 if self._control_offsets and result.acquired:
                     bounds = result.acquired[0].first_offset, result.acquired[-1].last_offset
                     withheld = self._control_offsets(slot.key, *bounds)
@@ -211,7 +228,9 @@ class EventPlayer:
     def _initialize(self, event: ev.Init, slot: SharePartitionSlot, result: EventResult) -> None:
         if self._coordinator_of:
             coordinator, key = self._coordinator_of(slot.key)
-            result.error = coordinator.initialize(key, event.state_epoch, event.start_offset, event.ts_ms).error
+            result.error = coordinator.initialize(
+                key, event.state_epoch, event.start_offset, event.ts_ms
+            ).error
             if result.error is not ErrorCode.NONE:
                 return
         slot.state_epoch = event.state_epoch
@@ -220,13 +239,17 @@ class EventPlayer:
             result.checkpoint = CheckpointWrite(start, start, ())
             slot.draft = state_after_checkpoint(result.checkpoint)
 
-    def _load(self, slot: SharePartitionSlot, leader_epoch: int, reset_offset: int, result: EventResult) -> None:
+    def _load(
+        self, slot: SharePartitionSlot, leader_epoch: int, reset_offset: int, result: EventResult
+    ) -> None:
         read = self._read(slot, leader_epoch, result.ts_ms)
         if isinstance(read, ErrorCode):
             result.error, result.message = read, "the share coordinator returns no state to load"
             return
         settings = self._settings.get(slot.key.group, self._default_settings)
-        leader = slot.leaders[leader_epoch] = SharePartition(leader_epoch, settings, self._player_settings.release)
+        leader = slot.leaders[leader_epoch] = SharePartition(
+            leader_epoch, settings, self._player_settings.release
+        )
         try:
             dead_letters = leader.load(read, reset_offset)
         except UnloadableStateError as error:
@@ -242,7 +265,9 @@ class EventPlayer:
             return response.state or response.error
         if slot.draft is None:
             return ErrorCode.INVALID_REQUEST
-        return StateRead(slot.state_epoch, slot.draft.start_offset, NO_DELIVERY_COMPLETE_COUNT, slot.draft.batches)
+        return StateRead(
+            slot.state_epoch, slot.draft.start_offset, NO_DELIVERY_COMPLETE_COUNT, slot.draft.batches
+        )
 
     def _configure(self, event: ev.Config) -> None:
         configs = self._player_settings.configs

@@ -25,7 +25,10 @@ from share_state.simulator.state_values import (
 from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch
 
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
-_FOREIGN_TYPE, _FOREIGN_VERSION, _FOREIGN_STATE, _FOREIGN_TAG = 9, 1, 7, (7, b"\xab\xcd")
+_FOREIGN_TYPE = 9
+_FOREIGN_VERSION = 1
+_FOREIGN_STATE = 7
+_FOREIGN_TAG = (7, b"\xab\xcd")
 
 
 class FaultRecord(NamedTuple):
@@ -111,7 +114,9 @@ class FaultTarget:
 
 def _as_batches(values: Sequence[tuple[int, int, int, int]]) -> tuple[StateBatch, ...]:
     """State batches whose state may be invalid."""
-    return tuple(StateBatch(first, last, cast(DeliveryState, state), count) for first, last, state, count in values)
+    return tuple(
+        StateBatch(first, last, cast(DeliveryState, state), count) for first, last, state, count in values
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +308,9 @@ class ControlFaultTarget:
         """The first offset after the end, delivered once and released."""
         return StateBatch(self.state.end_offset, self.state.end_offset, DeliveryState.AVAILABLE, 1)
 
-    def delta(self, *batches: StateBatch, back: int | None = None, step: int = 0, group_id: str | None = None) -> int:
+    def delta(
+        self, *batches: StateBatch, back: int | None = None, step: int = 0, group_id: str | None = None
+    ) -> int:
         """Write a delta, by default the next valid one; `step` is added to its epoch."""
         back_offset = self.state.last_offset if back is None else back
         epoch = (self.state.checkpoint_epoch + step) % EPOCH_MODULUS
@@ -351,7 +358,9 @@ def _repeats_back_offset(target: ControlFaultTarget) -> int:
     return target.delta(back=back_offset)
 
 
-def _batch(first: int, last: int, state: DeliveryState = DeliveryState.AVAILABLE, count: int = 1) -> StateBatch:
+def _batch(
+    first: int, last: int, state: DeliveryState = DeliveryState.AVAILABLE, count: int = 1
+) -> StateBatch:
     return StateBatch(first, last, state, count)
 
 

@@ -24,7 +24,13 @@ from share_state.simulator.events import (
     invalid_field,
 )
 from share_state.simulator.settings import AckBatch
-from share_state.simulator.types import NO_START_OFFSET, ErrorCode, SharePartitionKey, StateBatch, merge_adjacent
+from share_state.simulator.types import (
+    NO_START_OFFSET,
+    ErrorCode,
+    SharePartitionKey,
+    StateBatch,
+    merge_adjacent,
+)
 
 _FETCH, _FINAL_EPOCH = 78, -1
 _COMPLETED = re.compile(rb'\[(.*?)\].*?Completed request:(\{.*?"requestApiKey":(?:78|79),.*\})')
@@ -61,7 +67,10 @@ class LoggedTopic(_Message):
 
 
 class ShareRequest(_Message):
-    """A ShareFetch or ShareAcknowledge. Source: Kafka ShareFetchRequest.json, ShareAcknowledgeRequest.json."""
+    """A ShareFetch or ShareAcknowledge.
+
+    Source: Kafka ShareFetchRequest.json, ShareAcknowledgeRequest.json.
+    """
 
     group_id: str
     member_id: str
@@ -108,8 +117,8 @@ def read_requests(lines: Iterable[bytes]) -> Iterator[tuple[int, int, LoggedRequ
     """Yield line number, time in ms and request of each ShareFetch and ShareAcknowledge of a request log.
 
     Args:
-        lines: `[2026-11-23 06:59:58,648] DEBUG Completed request:{...} (kafka.request.logger)`, as brokers write them
-            with kafka.request.logger at DEBUG; others are skipped. Times are taken as UTC.
+        lines: `[2026-11-23 06:59:58,648] DEBUG Completed request:{...} (kafka.request.logger)`, as brokers
+            write them with kafka.request.logger at DEBUG; others are skipped. Times are taken as UTC.
     Raises:
         EventError: names the line and the invalid field.
     Source: Kafka RequestChannel.Request.updateRequestMetrics, RequestConvertToJson; config/log4j2.yaml.
@@ -124,7 +133,9 @@ def read_requests(lines: Iterable[bytes]) -> Iterator[tuple[int, int, LoggedRequ
         except ValidationError as error:
             raise EventError(f"line {number}: {invalid_field(error)}") from None
         except ValueError:
-            raise EventError(f"line {number}: {text!r} is not a time such as 2026-11-23 06:59:58,648") from None
+            raise EventError(
+                f"line {number}: {text!r} is not a time such as 2026-11-23 06:59:58,648"
+            ) from None
         yield number, round(time.timestamp() * 1000), request
 
 
@@ -156,8 +167,8 @@ class OutcomeMismatch:
 class RequestReplay:
     """Plays logged requests; a share-partition starts at its first offset in the log.
 
-    A log has the records that a fetch acquired, not those that it read. The state machine therefore reads the acquired
-    records or, without a response, `max_records` offsets from the next fetch offset.
+    A log has the records that a fetch acquired, not those that it read. The state machine therefore reads the
+    acquired records or, without a response, `max_records` offsets from the next fetch offset.
     """
 
     def __init__(self, cluster: SimulatedCluster) -> None:
@@ -171,8 +182,8 @@ class RequestReplay:
         """Play a request: acknowledgements, fetch, end of the session.
 
         Requests that the broker rejected as a whole, for example for their session epoch, change nothing.
-        Source: Kafka KafkaApis.handleShareFetchRequest, handleShareAcknowledgeRequest; KIP-1222: a fetch that renews
-        returns no records.
+        Source: Kafka KafkaApis.handleShareFetchRequest, handleShareAcknowledgeRequest; KIP-1222: a fetch that
+        renews returns no records.
         """
         request, response = logged.request, logged.response
         # Lines are in the order of the responses, which two threads may write a little out of order.
@@ -183,7 +194,9 @@ class RequestReplay:
         answered = _by_share_partition(request.group_id, response.responses) if response else {}
         for key in requested | answered:
             parts = [part for part in (requested.get(key), answered.get(key)) if part]
-            ranges = [one for part in parts for one in (*part.acquired_records, *part.acknowledgement_batches)]
+            ranges = [
+                one for part in parts for one in (*part.acquired_records, *part.acknowledgement_batches)
+            ]
             if self.cluster.player.leader(key) is None and (ranges or not response):
                 self._apply(Init, key, state_epoch=0, start_offset=NO_START_OFFSET)
                 first = min((one.first_offset for one in ranges), default=0)
@@ -208,7 +221,11 @@ class RequestReplay:
             raise EventError(f"line {self._line}: {invalid_field(error)}") from None
 
     def _acknowledge(
-        self, key: SharePartitionKey, part: LoggedPartition, answer: LoggedPartition | None, logged: LoggedRequest
+        self,
+        key: SharePartitionKey,
+        part: LoggedPartition,
+        answer: LoggedPartition | None,
+        logged: LoggedRequest,
     ) -> None:
         request = logged.request
         limits = request.model_dump(include={"max_wait_ms", "min_bytes", "max_bytes", "max_records"})
@@ -233,7 +250,9 @@ class RequestReplay:
     def _fetch(self, key: SharePartitionKey, answer: LoggedPartition | None, logged: LoggedRequest) -> None:
         request = logged.request
         if answer is not None:
-            batches = tuple(LogBatch(one.first_offset, one.last_offset) for one in answer.acquired_records)
+            batches = tuple(
+                LogBatch(logged.first_offset, logged.last_offset) for logged in answer.acquired_records
+            )
         else:
             leader = self.cluster.player.leader(key)
             first = leader.next_fetch_offset() if leader else 0
@@ -251,16 +270,23 @@ class RequestReplay:
             ).acquired
             self._sessions.setdefault((request.group_id, request.member_id), {})[key] = None
         if answer is not None:
-            logged_ranges = [(one.first_offset, one.last_offset, one.delivery_count) for one in answer.acquired_records]
+            logged_ranges = [
+                (logged.first_offset, logged.last_offset, logged.delivery_count)
+                for logged in answer.acquired_records
+            ]
             self._compare(key, logged, _ranges(logged_ranges), _ranges(acquired), "")
 
-    def _compare(self, key: SharePartitionKey, logged: LoggedRequest, expected: str, simulated: str, why: str) -> None:
+    def _compare(
+        self, key: SharePartitionKey, logged: LoggedRequest, expected: str, simulated: str, why: str
+    ) -> None:
         if expected != simulated:
             name = "ShareFetch" if logged.is_fetch else "ShareAcknowledge"
             self.mismatches.append(OutcomeMismatch(self._line, name, *key, expected, simulated, why))
 
 
-def _by_share_partition(group: str, topics: Iterable[LoggedTopic]) -> dict[SharePartitionKey, LoggedPartition]:
+def _by_share_partition(
+    group: str, topics: Iterable[LoggedTopic]
+) -> dict[SharePartitionKey, LoggedPartition]:
     return {
         SharePartitionKey(group, topic.topic_id, part.partition_index): part
         for topic in topics
@@ -274,6 +300,8 @@ def _error_name(code: int) -> str:
 
 def _ranges(acquired: Iterable[tuple[int, int, int]]) -> str:
     """Acquired offsets, each range with its delivery count, for example 0-3 (1), 4-5 (2)."""
-    batches = [StateBatch(first, last, DeliveryState.ACQUIRED, count) for first, last, count in sorted(acquired)]
+    batches = [
+        StateBatch(first, last, DeliveryState.ACQUIRED, count) for first, last, count in sorted(acquired)
+    ]
     texts = [f"{first}-{last} ({count})" for first, last, _, count in merge_adjacent(batches)]
     return "acquired " + (", ".join(texts) or "nothing")

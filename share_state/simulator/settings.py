@@ -84,7 +84,9 @@ def split_by_type(batch: AckBatch, first: int, last: int) -> Iterator[AckSegment
         if first <= last:
             yield AckSegment(first, last, AckType(batch.types[0]))
         return
-    for ack_type, run in groupby(range(first, last + 1), lambda offset: batch.types[offset - batch.first_offset]):
+    for ack_type, run in groupby(
+        range(first, last + 1), lambda offset: batch.types[offset - batch.first_offset]
+    ):
         offsets = list(run)
         yield AckSegment(offsets[0], offsets[-1], AckType(ack_type))
 
@@ -170,7 +172,9 @@ class DraftConfigs(_Configs):
 
     enable: bool = Field(default=False, alias="group.share.enable")
     record_lock_duration_ms: int = _setting("group.share.record.lock.duration.ms", 30_000, 1_000, 60_000)
-    record_lock_duration_max_ms: int = _setting("group.share.record.lock.duration.max.ms", 60_000, 1_000, 3_600_000)
+    record_lock_duration_max_ms: int = _setting(
+        "group.share.record.lock.duration.max.ms", 60_000, 1_000, 3_600_000
+    )
     record_lock_partition_limit: int = _setting("group.share.record.lock.partition.limit", 200, 100, 10_000)
     max_groups: int = _setting("group.share.max.groups", 10, 1, 100)
 
@@ -186,7 +190,10 @@ class DraftConfigs(_Configs):
     def settings(self) -> PartitionSettings:
         """Default limits of share-partitions; the draft has no renewals."""
         return PartitionSettings(
-            self.delivery_count_limit, self.record_lock_duration_ms, self.record_lock_partition_limit, renews=False
+            self.delivery_count_limit,
+            self.record_lock_duration_ms,
+            self.record_lock_partition_limit,
+            renews=False,
         )
 
 
@@ -196,11 +203,19 @@ class BrokerConfigs(_Configs):
     min_delivery_count_limit: int = _setting("group.share.min.delivery.count.limit", 2, 2, 5)
     max_delivery_count_limit: int = _setting("group.share.max.delivery.count.limit", 10, 5, 25)
     record_lock_duration_ms: int = _setting("group.share.record.lock.duration.ms", 30_000, 1_000, 3_600_000)
-    min_record_lock_duration_ms: int = _setting("group.share.min.record.lock.duration.ms", 15_000, 1_000, 30_000)
-    max_record_lock_duration_ms: int = _setting("group.share.max.record.lock.duration.ms", 60_000, 30_000, 3_600_000)
+    min_record_lock_duration_ms: int = _setting(
+        "group.share.min.record.lock.duration.ms", 15_000, 1_000, 30_000
+    )
+    max_record_lock_duration_ms: int = _setting(
+        "group.share.max.record.lock.duration.ms", 60_000, 30_000, 3_600_000
+    )
     partition_max_record_locks: int = _setting("group.share.partition.max.record.locks", 2_000, 100, 10_000)
-    min_partition_max_record_locks: int = _setting("group.share.min.partition.max.record.locks", 100, 100, 2_000)
-    max_partition_max_record_locks: int = _setting("group.share.max.partition.max.record.locks", 4_000, 2_000, 10_000)
+    min_partition_max_record_locks: int = _setting(
+        "group.share.min.partition.max.record.locks", 100, 100, 2_000
+    )
+    max_partition_max_record_locks: int = _setting(
+        "group.share.max.partition.max.record.locks", 4_000, 2_000, 10_000
+    )
 
     def settings(self) -> PartitionSettings:
         """Default limits of share-partitions."""
@@ -230,7 +245,9 @@ class GroupConfigs(BaseModel):
     isolation_level: str = Field(
         default="read_uncommitted", pattern="^read_(un)?committed$", alias="share.isolation.level"
     )
-    dead_letter_topic: str = Field(default="", pattern="^(_?[^_]|_?$)", alias="errors.deadletterqueue.topic.name")
+    dead_letter_topic: str = Field(
+        default="", pattern="^(_?[^_]|_?$)", alias="errors.deadletterqueue.topic.name"
+    )
 
 
 _BOUNDED = ("delivery_count_limit", "record_lock_duration_ms", "partition_max_record_locks")
@@ -258,7 +275,9 @@ def with_config(
     if name in _BOUNDED:
         low, high = getattr(brokers, f"min_{name}"), getattr(brokers, f"max_{name}")
         if not low <= new <= high:
-            raise ConfigError(f"{key}: {new}: must be between the brokers' min and max settings, {low} and {high}")
+            raise ConfigError(
+                f"{key}: {new}: must be between the brokers' min and max settings, {low} and {high}"
+            )
     fields = {
         "delivery_count_limit": {"delivery_count_limit": new},
         "record_lock_duration_ms": {"record_lock_duration_ms": new},

@@ -7,7 +7,13 @@ from itertools import pairwise
 
 from share_state.kafka.delivery_states import DeliveryState
 from share_state.kafka.releases import RELEASES, Release
-from share_state.simulator.acquisition import AcquiredRecords, Acquisition, AcquisitionLocks, Fetch, LockRelease
+from share_state.simulator.acquisition import (
+    AcquiredRecords,
+    Acquisition,
+    AcquisitionLocks,
+    Fetch,
+    LockRelease,
+)
 from share_state.simulator.durability import (
     ChangedRuns,
     DeadLetter,
@@ -68,8 +74,8 @@ class SharePartition:
 
     Size: one method per transition of Kafka's class of this name.
 
-    It has no clock and does no I/O: callers pass the time, persist the pending writes it returns, and report each
-    result with `write_succeeded` or `write_failed`.
+    It has no clock and does no I/O: callers pass the time, persist the pending writes it returns, and report
+    each result with `write_succeeded` or `write_failed`.
 
     Args:
         settings: limits; features that the release lacks are off.
@@ -138,8 +144,8 @@ class SharePartition:
     def durable_batches(self, first: int, last: int) -> tuple[StateBatch, ...]:
         """The state of [first, last] as the draft persists it: a delivery in progress does not count.
 
-        Acquired with count n becomes available with n - 1; offsets that were never fetched are available; offsets
-        before the start are archived.
+        Acquired with count n becomes available with n - 1; offsets that were never fetched are available;
+        offsets before the start are archived.
         Source: KIP-932 draft, in-flight state of a share-partition.
         """
         runs: list[StateBatch] = []
@@ -148,7 +154,9 @@ class SharePartition:
             low, high = max(run.first, first), min(run.last, last)
             runs += self._uncovered(at, low - 1)
             if run.rollback_state is not None:
-                runs.append(StateBatch(low, high, DeliveryState.AVAILABLE, run.rollback_state.delivery_count - 1))
+                runs.append(
+                    StateBatch(low, high, DeliveryState.AVAILABLE, run.rollback_state.delivery_count - 1)
+                )
             elif run.state is DeliveryState.ACQUIRED:
                 runs.append(StateBatch(low, high, DeliveryState.AVAILABLE, run.count - 1))
             else:
@@ -193,7 +201,9 @@ class SharePartition:
             return ()
         return Acquisition(self._window, self._locks, self.settings, self.release, fetch, now_ms).run()
 
-    def withhold(self, acquired: Sequence[AcquiredRecords], offsets: Sequence[int]) -> tuple[AcquiredRecords, ...]:
+    def withhold(
+        self, acquired: Sequence[AcquiredRecords], offsets: Sequence[int]
+    ) -> tuple[AcquiredRecords, ...]:
         """Archive acquired control records, in memory only; returns what is left for the member.
 
         Source: KIP-932 draft: control records are not returned to consumers.
@@ -256,7 +266,9 @@ class SharePartition:
         """
         if self.status is not Status.ACTIVE:
             return None
-        return LockRelease(self._window, self._transitions, self.settings).release_expired(self._locks.expired(now_ms))
+        return LockRelease(self._window, self._transitions, self.settings).release_expired(
+            self._locks.expired(now_ms)
+        )
 
     def write_succeeded(self, pending: PendingWrite) -> tuple[DeadLetter, ...]:
         """Complete a durable write; returns the dead letters to send.
@@ -335,7 +347,9 @@ class Acknowledgement:
     Source: Kafka SharePartition.acknowledge, acknowledgeBatchRecords.
     """
 
-    def __init__(self, window: Window, locks: AcquisitionLocks, settings: PartitionSettings, member: str, now_ms: int):
+    def __init__(
+        self, window: Window, locks: AcquisitionLocks, settings: PartitionSettings, member: str, now_ms: int
+    ):
         self._window = window
         self._locks = locks
         self._settings = settings

@@ -14,9 +14,23 @@ from share_state.simulator.events import EventError, read_events
 from share_state.simulator.faults import PlantedFault, check_names, plant_faults
 from share_state.simulator.log_writer import CODECS, SEGMENT_BYTES, STATE_PARTITIONS, StateTopicSettings
 from share_state.simulator.requests import OutcomeMismatch, RequestReplay, read_requests
-from share_state.simulator.settings import WIDEST, BrokerConfigs, ConfigError, DraftConfigs, PlayerSettings, with_config
+from share_state.simulator.settings import (
+    WIDEST,
+    BrokerConfigs,
+    ConfigError,
+    DraftConfigs,
+    PlayerSettings,
+    with_config,
+)
 from share_state.simulator.types import SharePartitionKey, SimulationError, find_release
-from share_state.simulator.workload import BEHAVIOURS, GroupAdmin, Member, Workload, run_cold_snapshots, run_pruning
+from share_state.simulator.workload import (
+    BEHAVIOURS,
+    GroupAdmin,
+    Member,
+    Workload,
+    run_cold_snapshots,
+    run_pruning,
+)
 from share_state.stores.paths import regular_path
 
 START_MS = 1_700_000_000_000
@@ -25,7 +39,9 @@ _PARTITIONS = (1, 3)
 _RECORDS_A_SECOND = (5, 40)
 
 
-def run_workload(cluster: SimulatedCluster, *, seed: int, groups: int, minutes: int, prunes: bool = False) -> None:
+def run_workload(
+    cluster: SimulatedCluster, *, seed: int, groups: int, minutes: int, prunes: bool = False
+) -> None:
     """Run share groups with a behaviour each; group n has behaviour n of BEHAVIOURS, repeating.
 
     Args:
@@ -116,15 +132,16 @@ def simulate(
 ) -> Simulation:
     """Simulate share groups and write the logs that their brokers would write.
 
-    Runs are deterministic: the same arguments yield the same bytes. The folder also gets events.jsonl (which can be
-    played again), topics.json, and the durable state at the end, before any fault: truth.jsonl, redundant.json and
-    deleted-keys.jsonl of the state topic, control-truth.jsonl of control records. faults.jsonl lists planted faults.
+    Runs are deterministic: the same arguments yield the same bytes. The folder also gets events.jsonl (which
+    can be played again), topics.json, and the durable state at the end, before any fault: truth.jsonl,
+    redundant.json and deleted-keys.jsonl of the state topic, control-truth.jsonl of control records.
+    faults.jsonl lists planted faults.
 
     Args:
         out: a new or empty folder.
         events: JSON lines to play; None generates a workload.
-        requests: a broker's request log whose ShareFetch and ShareAcknowledge requests are played instead; topics
-            are named by their ids.
+        requests: a broker's request log whose ShareFetch and ShareAcknowledge requests are played instead;
+            topics are named by their ids.
         group_configs: configs of every group, for example {"share.delivery.count.limit": "10"}.
         seed: seed of topic ids, workload and faults.
         groups: number of share groups.
@@ -140,15 +157,21 @@ def simulate(
         version_prefix: whether the draft's values start with a version.
         control_offsets_as_gaps: see ClusterSettings; always true with dialect "both".
         prunes: whether redundant records are deleted as time passes.
-        traces: also write results.jsonl (one result per line) and the state after every record (history.jsonl,
-            control-history.jsonl).
+        traces: also write results.jsonl (one result per line) and the state after every record
+            (history.jsonl, control-history.jsonl).
     Raises:
         ShareStateError: if an argument, an event or the folder cannot be used.
     """
     if dialect not in DIALECTS:
         raise SimulationError(f"--dialect {dialect}: give one of {', '.join(DIALECTS)}")
     # The brokers of a request log may allow more than the defaults.
-    configs = WIDEST if requests else DraftConfigs.of(_DRAFT_CONFIGS) if dialect == CONTROL_RECORDS else BrokerConfigs()
+    configs = (
+        WIDEST
+        if requests
+        else DraftConfigs.of(_DRAFT_CONFIGS)
+        if dialect == CONTROL_RECORDS
+        else BrokerConfigs()
+    )
     brokers = find_release(release)
     defaults = configs.settings()
     for key, value in (group_configs or {}).items():
@@ -158,7 +181,9 @@ def simulate(
     if events is not None and requests is not None:
         raise SimulationError("--events and --requests: give one of them")
     if requests is not None and dialect != DIALECTS[0]:
-        raise SimulationError(f"--dialect {dialect}: its control records would use the offsets of logged requests")
+        raise SimulationError(
+            f"--dialect {dialect}: its control records would use the offsets of logged requests"
+        )
     if codec not in CODECS:
         raise SimulationError(f"--codec {codec}: give one of {', '.join(CODECS)}")
     check_names(faults)
@@ -172,7 +197,9 @@ def simulate(
         if value < 1:
             raise SimulationError(f"--{name.replace('_', '-')} {value}: give at least 1")
     if dialect == CONTROL_RECORDS and groups > _DRAFT_GROUPS:
-        raise SimulationError(f"--groups {groups}: the draft allows at most {_DRAFT_GROUPS} (group.share.max.groups)")
+        raise SimulationError(
+            f"--groups {groups}: the draft allows at most {_DRAFT_GROUPS} (group.share.max.groups)"
+        )
     settings = ClusterSettings(
         player,
         topic,
@@ -205,7 +232,9 @@ def _remove_on_failure(out: Path) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         is_empty = not any(out.iterdir())
     except OSError as error:
-        raise SimulationError(f"{out}: cannot be written ({reason_of(str(out), error)}); give another folder") from None
+        raise SimulationError(
+            f"{out}: cannot be written ({reason_of(str(out), error)}); give another folder"
+        ) from None
     if not is_empty:
         raise SimulationError(f"{out}: is not empty; give a new or empty folder")
     try:

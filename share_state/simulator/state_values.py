@@ -73,7 +73,9 @@ def _combine_by_sweep(union: list[StateBatch]) -> Batches:
 
 def _combine_pairwise(union: list[StateBatch]) -> Batches:
     """Combine the two first batches until none overlap, as 4.0 to 4.3 do."""
-    queue: list[tuple[int, int, int, int]] = [(first, last, count, state) for first, last, state, count in union]
+    queue: list[tuple[int, int, int, int]] = [
+        (first, last, count, state) for first, last, state, count in union
+    ]
     heapq.heapify(queue)
     out: list[tuple[int, int, int, int]] = []
     while queue:
@@ -81,8 +83,10 @@ def _combine_pairwise(union: list[StateBatch]) -> Batches:
         if not queue:
             out.append(foremost)
             break
-        first, last, value = *foremost[:2], foremost[2:]
-        next_first, next_last, next_value = *queue[0][:2], queue[0][2:]
+        first, last = foremost[:2]
+        value = foremost[2:]
+        next_first, next_last = queue[0][:2]
+        next_value = queue[0][2:]
         touches = next_first == last + 1 and value == next_value
         if next_first > last and not touches:
             out.append(foremost)

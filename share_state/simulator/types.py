@@ -84,8 +84,8 @@ class StateRead:
 class DeltaWrite:
     """A SHARE_DELTA of the draft: the offsets that one operation changed, ascending.
 
-    Offsets between the persisted end and the highest change are included, so that readers need not guess their state.
-    The log writer adds the checkpoint epoch and the back offset.
+    Offsets between the persisted end and the highest change are included, so that readers need not guess
+    their state. The log writer adds the checkpoint epoch and the back offset.
     Source: KIP-932 draft, ShareDeltaValue.
     """
 

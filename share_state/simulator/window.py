@@ -178,7 +178,8 @@ class LoadGap:
 class Window:
     """Start, end and in-flight batches of one share-partition.
 
-    Source: Kafka SharePartition: cachedState, startOffset, endOffset, deliveryCompleteCount, findNextFetchOffset.
+    Source: Kafka SharePartition: cachedState, startOffset, endOffset, deliveryCompleteCount,
+    findNextFetchOffset.
     """
 
     __slots__ = (

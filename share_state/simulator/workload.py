@@ -45,7 +45,9 @@ class Workload:
     """
 
     def __init__(self, cluster: SimulatedCluster, seed: int, start_ms: int) -> None:
-        self.cluster, self.seed, self.start_ms = cluster, seed, start_ms
+        self.cluster = cluster
+        self.seed = seed
+        self.start_ms = start_ms
         self.now_ms = start_ms
         self._agents: list[tuple[int, int, Agent]] = []
         self._turns = count()
@@ -79,7 +81,11 @@ class Workload:
     def fetch(self, key: SharePartitionKey, member: str, max_records: int) -> tuple[AcquiredRecords, ...]:
         """Fetch for a member; returns the acquired records, none without new records or a leader."""
         leader = self.cluster.player.leader(key)
-        if leader is None or not leader.can_acquire() or leader.end_offset - leader.start_offset > _MAX_WINDOW:
+        if (
+            leader is None
+            or not leader.can_acquire()
+            or leader.end_offset - leader.start_offset > _MAX_WINDOW
+        ):
             return ()
         first = leader.next_fetch_offset()
         last = self._last_to_fetch(key, first, max_records)
@@ -173,7 +179,9 @@ class Member:
     """One member of a group that consumes one share-partition."""
 
     def __init__(self, workload: Workload, key: SharePartitionKey, number: int, behaviour: Behaviour) -> None:
-        self.workload, self.key, self.behaviour = workload, key, behaviour
+        self.workload = workload
+        self.key = key
+        self.behaviour = behaviour
         self.name = f"member-{number}"
         self.rng = workload.rng("member", *key, number)
         # In a stalled group, one member keeps a record locked while the others go on.
@@ -184,7 +192,9 @@ class Member:
         """Fetch, process and acknowledge until the simulation ends."""
         yield self.rng.randint(*self.behaviour.poll_ms)
         while True:
-            acquired = self.workload.fetch(self.key, self.name, self.rng.randint(*self.behaviour.fetch_records))
+            acquired = self.workload.fetch(
+                self.key, self.name, self.rng.randint(*self.behaviour.fetch_records)
+            )
             if acquired and self.next_disconnect_ms and self.workload.now_ms >= self.next_disconnect_ms:
                 yield self.rng.randint(*self.behaviour.work_ms)
                 self.workload.apply(MemberLeave, self.key, member=self.name)
@@ -208,14 +218,19 @@ class Member:
         until = self.workload.now_ms + self.behaviour.renews_for_ms
         while self.workload.now_ms < until:
             yield min(_RENEW_EVERY_MS, until - self.workload.now_ms)
-            if self._acknowledge([AckBatch(first, first, (AckType.RENEW,))], renews=True) is not ErrorCode.NONE:
+            if (
+                self._acknowledge([AckBatch(first, first, (AckType.RENEW,))], renews=True)
+                is not ErrorCode.NONE
+            ):
                 return
         self._acknowledge([AckBatch(first, first, (AckType.ACCEPT,))])
 
     def _acknowledge(self, batches: list[AckBatch], *, renews: bool = False) -> ErrorCode:
         if not batches:
             return ErrorCode.NONE
-        return self.workload.apply(Ack, self.key, member=self.name, batches=tuple(batches), is_renew_ack=renews).error
+        return self.workload.apply(
+            Ack, self.key, member=self.name, batches=tuple(batches), is_renew_ack=renews
+        ).error
 
     def _ack_batch(self, first: int, last: int) -> AckBatch:
         """Acknowledge [first, last] as the behaviour demands, with one type if all are equal."""
@@ -242,7 +257,9 @@ class GroupAdmin:
     """Administrative operations and failures of one share-partition."""
 
     def __init__(self, workload: Workload, key: SharePartitionKey, behaviour: Behaviour) -> None:
-        self.workload, self.key, self.behaviour = workload, key, behaviour
+        self.workload = workload
+        self.key = key
+        self.behaviour = behaviour
         self.rng = workload.rng("administration", *key)
         self.state_epoch, self.leader_epoch = 1, 0
 

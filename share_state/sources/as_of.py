@@ -46,7 +46,8 @@ class Window:
 
 
 AsOfPoint = int | str | datetime
-"""An offset (selects the records before it), or a time or its ISO 8601 text (selects records up to that timestamp)."""
+"""An offset (selects the records before it), or a time or its ISO 8601 text (selects records up to that
+timestamp)."""
 
 
 def as_of_window(point: AsOfPoint | None) -> Window:
@@ -120,22 +121,27 @@ def parse_time(moment: str | datetime) -> int | LogTime:
     """A time that a person gives, in any of TIME_FORMS.
 
     Args:
-        moment: a time, or its text: ISO 8601, ms since 1970, ISO 8601 and the name of a time zone, a time of day, or a
-            duration before the newest record; UTC if it has no time zone.
+        moment: a time, or its text: ISO 8601, ms since 1970, ISO 8601 and the name of a time zone, a time of
+            day, or a duration before the newest record; UTC if it has no time zone.
     Returns:
         ms since 1970, or a LogTime.
     Raises:
-        NotATimeError: if it is none of these, or a time that does not exist, or exists twice, in its time zone.
+        NotATimeError: if it is none of these, or a time that does not exist, or exists twice, in its time
+            zone.
     """
     if isinstance(moment, datetime):
         return _ms_of(moment)
-    text, zone, back = moment.strip(), None, _BACK.fullmatch(moment.strip())
+    text = moment.strip()
+    zone = None
+    back = _BACK.fullmatch(moment.strip())
     if back is not None and any(back.groups()):
         days, hours, minutes, seconds = (int(number or 0) for number in back.groups())
         return LogTime(1000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days))))
     if _EPOCH_MS.fullmatch(text):
         return int(text)
-    if text.isdecimal() and (unit := next((unit for size, unit in _OTHER_EPOCHS.items() if len(text) in size), None)):
+    if text.isdecimal() and (
+        unit := next((unit for size, unit in _OTHER_EPOCHS.items() if len(text) in size), None)
+    ):
         raise NotATimeError(moment, f"{unit} since 1970? give milliseconds")
     if zoned := _ZONED.fullmatch(text):
         text, zone = zoned["time"], _zone(moment, zoned["zone"])
@@ -160,7 +166,9 @@ def _zone(moment: str, name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise NotATimeError(moment, f"{name} is no known time zone; give one as Europe/Berlin, or UTC") from None
+        raise NotATimeError(
+            moment, f"{name} is no known time zone; give one as Europe/Berlin, or UTC"
+        ) from None
 
 
 def _in_zone(moment: str, time: datetime, zone: tzinfo) -> datetime:

@@ -60,7 +60,10 @@ class SegmentHeaders:
         self._file.close()
 
     def walk(self, position: int) -> Iterator[BatchHeader]:
-        """The headers of complete batches from a position on, at which a batch begins; stops where none follows."""
+        """The headers of complete batches from a position on, at which a batch begins.
+
+        Stops where none follows.
+        """
         next_offset = self._base_offset
         while position + HEADER_SIZE <= self._size:
             data = self._read(position)
@@ -82,7 +85,8 @@ class SegmentHeaders:
 
         Args:
             offset: the batch ends at or before it; None for one close to the end of the segment.
-        Source: Kafka OffsetIndex: an entry is the last offset of a batch, relative to the base, and its position.
+        Source: Kafka OffsetIndex: an entry is the last offset of a batch, relative to the base, and its
+        position.
         """
         if self._index is None:
             file = self._segment.parent / self._segment.name.replace(".log", ".index")
@@ -91,7 +95,9 @@ class SegmentHeaders:
         # Unused entries of a preallocated index are zero.
         used = bisect_left(range(count), True, key=lambda entry: self._entry(entry)[1] == 0)
         if offset is not None:
-            used = bisect_right(range(used), offset - self._base_offset, key=lambda entry: self._entry(entry)[0])
+            used = bisect_right(
+                range(used), offset - self._base_offset, key=lambda entry: self._entry(entry)[0]
+            )
         if used == 0:
             return 0
         relative, position = self._entry(used - 1)
@@ -105,7 +111,9 @@ class SegmentHeaders:
     def _entry(self, number: int) -> tuple[int, int]:
         at = number * _INDEX_ENTRY
         index = self._index or b""
-        return int.from_bytes(index[at : at + 4], "big"), int.from_bytes(index[at + 4 : at + _INDEX_ENTRY], "big")
+        return int.from_bytes(index[at : at + 4], "big"), int.from_bytes(
+            index[at + 4 : at + _INDEX_ENTRY], "big"
+        )
 
     def _read(self, position: int) -> bytes:
         self._file.seek(position)

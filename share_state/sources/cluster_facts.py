@@ -1,8 +1,8 @@
 """What a broker's data folder says about its cluster: names, partitions, ends, limits and features.
 
 The facts come from the metadata log (`metadata_log`), from the folders of topics and the checkpoint files
-(`topic_extents`), and from `server.properties`. Each fact has an origin in words. Confidential settings are never kept:
-only the keys of KEPT_CONFIGS are.
+(`topic_extents`), and from `server.properties`. Each fact has an origin in words. Confidential settings are
+never kept: only the keys of KEPT_CONFIGS are.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -72,13 +72,14 @@ class ClusterSettings:
         group_configs: share group -> its configs.
         bounds: group config -> the least and the greatest value that brokers use.
         topic_configs: topic -> its configs; of the state topic and of the dead-letter topics that exist.
-        state_in_sync: partition of the state topic -> number of its in-sync replicas; without partitions that have no
-            leader, as after brokers were stopped for a copy.
+        state_in_sync: partition of the state topic -> number of its in-sync replicas; without partitions that
+            have no leader, as after brokers were stopped for a copy.
         dead_letters: what decides whether dead letters can be written.
-        retention_ms: topic -> ms for which brokers keep records, of the topics that set it; -1 for no limit of time.
+        retention_ms: topic -> ms for which brokers keep records, of the topics that set it; -1 for no limit
+            of time.
         default_retention_ms: that of other topics; None if the brokers' settings are not known.
-        delivery_limits: share group -> each change of its delivery limit: when (ms; None if it was before the metadata
-            log shows), and the limit (None if the group's config was removed).
+        delivery_limits: share group -> each change of its delivery limit: when (ms; None if it was before the
+            metadata log shows), and the limit (None if the group's config was removed).
     """
 
     path: str
@@ -106,12 +107,18 @@ class ClusterSettings:
     @property
     def dead_letter_topics(self) -> dict[str, str]:
         """Share group -> its dead-letter topic, for the groups that have one."""
-        topics = {group: configs.get(dead_letter_settings.TOPIC, "") for group, configs in self.group_configs.items()}
+        topics = {
+            group: configs.get(dead_letter_settings.TOPIC, "")
+            for group, configs in self.group_configs.items()
+        }
         return {group: topic for group, topic in topics.items() if topic}
 
     @property
     def unusable_dead_letters(self) -> dict[str, str]:
-        """Share group -> why brokers cannot write its dead letters; empty if the metadata log lacks its beginning."""
+        """Share group -> why brokers cannot write its dead letters.
+
+        Empty if the metadata log lacks its beginning.
+        """
         topics = self.dead_letter_topics if self.is_complete else {}
         faults = {group: self.dead_letters.fault_of(topic) for group, topic in sorted(topics.items())}
         return {group: fault for group, fault in faults.items() if fault is not None}
@@ -129,7 +136,8 @@ class ClusterFacts:
         group_configs: the configs of share groups, and the brokers' defaults of them.
         limits: name in fold.limits.Limits -> value, for the limits that brokers set.
         settings: what decides whether share groups work; None without the metadata log.
-        state_partitions, group_partitions: partitions of the state topic and of `__consumer_offsets`; None if unknown.
+        state_partitions, group_partitions: partitions of the state topic and of `__consumer_offsets`; None if
+            unknown.
         origins: name of a fact -> where it comes from, in words.
         notes: what is wrong or guessed, one line each.
         conflicts: facts on which two folders disagree, in words.
@@ -170,8 +178,14 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
     metadata = _newest_metadata(folders, until_time_ms, {*led, STATE_TOPIC}, notes)
     topics = _topics(metadata, extents, origins)
     static = [(folder / SERVER_PROPERTIES, read_properties(folder / SERVER_PROPERTIES)) for folder in folders]
-    settings = _BrokerSettings(metadata, [(str(file), properties) for file, properties in static if file.is_file()])
-    limits = {name: value for name, key in BROKER_LIMITS.items() if (value := settings.number(key, name)) is not None}
+    settings = _BrokerSettings(
+        metadata, [(str(file), properties) for file, properties in static if file.is_file()]
+    )
+    limits = {
+        name: value
+        for name, key in BROKER_LIMITS.items()
+        if (value := settings.number(key, name)) is not None
+    }
     cluster = _cluster_settings(metadata, settings) if metadata else None
     if metadata is not None:
         notes += metadata.notes
@@ -200,12 +214,17 @@ def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") ->
     group_configs = metadata.configs_of(ResourceType.GROUP)
     bounds = {key: settings.bounds(end, least, most) for key, (end, least, most) in _BOUNDS.items()}
     live = metadata.live_topics
-    wanted = {STATE_TOPIC, *(configs.get(dead_letter_settings.TOPIC, "") for configs in group_configs.values())}
+    wanted = {
+        STATE_TOPIC,
+        *(configs.get(dead_letter_settings.TOPIC, "") for configs in group_configs.values()),
+    }
     existing = live.filter(pc.is_in(live["topic"], pa.array([*wanted], pa.string())))
     names = existing["topic"].to_pylist()
     configs = metadata.configs_of(ResourceType.TOPIC, names)
     rows = dict(zip(names, existing["row"].to_pylist(), strict=True))
-    is_led = (metadata.partitions["topic"] == rows.get(STATE_TOPIC, -1)) & (metadata.partitions["leader"] >= 0)
+    is_led = (metadata.partitions["topic"] == rows.get(STATE_TOPIC, -1)) & (
+        metadata.partitions["leader"] >= 0
+    )
     of_state = metadata.partitions[is_led]
     return ClusterSettings(
         path=metadata.path,
@@ -218,8 +237,12 @@ def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") ->
         dead_letters=DeadLetterSettings(
             share_version=metadata.features.get("share.version", 0),
             existing=names,
-            enabled=[name for name in names if configs.get(name, {}).get(dead_letter_settings.ENABLED) == "true"],
-            topic_prefix=settings.text(dead_letter_settings.TOPIC_PREFIX, dead_letter_settings.DEFAULT_TOPIC_PREFIX),
+            enabled=[
+                name for name in names if configs.get(name, {}).get(dead_letter_settings.ENABLED) == "true"
+            ],
+            topic_prefix=settings.text(
+                dead_letter_settings.TOPIC_PREFIX, dead_letter_settings.DEFAULT_TOPIC_PREFIX
+            ),
             creates_topics=settings.text(dead_letter_settings.CREATES_TOPICS, "") == "true",
         ),
         retention_ms=_topic_retention(metadata),
@@ -245,7 +268,8 @@ def _delivery_limits(
     """The changes of the delivery limits of groups, within the bounds that the brokers have now."""
     config = GROUP_LIMIT_CONFIGS["delivery_count"]
     changes = metadata.config_changes.filter(
-        (pc.field("resource_type") == int(ResourceType.GROUP)) & (pc.field("key") == KEPT_CONFIGS.index(config))
+        (pc.field("resource_type") == int(ResourceType.GROUP))
+        & (pc.field("key") == KEPT_CONFIGS.index(config))
     )
     limits = dict[str, list[tuple[int | None, int | None]]]()
     columns = (changes[name].to_pylist() for name in ("resource", "value", "timestamp"))
@@ -267,7 +291,10 @@ def _newest_metadata(
         except InputError as error:
             notes.append(f"{error}; the command works without it")
             continue
-        if newest is None or (metadata.is_complete, metadata.end_offset) > (newest.is_complete, newest.end_offset):
+        if newest is None or (metadata.is_complete, metadata.end_offset) > (
+            newest.is_complete,
+            newest.end_offset,
+        ):
             newest = metadata
     return newest
 
@@ -279,7 +306,9 @@ def _removed(metadata: ClusterMetadata | None) -> dict[str, str]:
     return dict(zip(removed["topic_id"].to_pylist(), removed["topic"].to_pylist(), strict=True))
 
 
-def _topics(metadata: ClusterMetadata | None, extents: Sequence[TopicExtent], origins: dict[str, str]) -> Topics:
+def _topics(
+    metadata: ClusterMetadata | None, extents: Sequence[TopicExtent], origins: dict[str, str]
+) -> Topics:
     """The topics that exist, by the metadata log; without it, those whose folders show their ids."""
     if metadata is None:
         # Of an export of internal topics alone, nothing is learned.
@@ -314,7 +343,11 @@ def _topics(metadata: ClusterMetadata | None, extents: Sequence[TopicExtent], or
     offsets = topics_of(
         {},
         ends={(topic_id, extent.partition): extent.end for topic_id, extent in known},
-        starts={(topic_id, extent.partition): extent.start for topic_id, extent in known if extent.start is not None},
+        starts={
+            (topic_id, extent.partition): extent.start
+            for topic_id, extent in known
+            if extent.start is not None
+        },
     )
     return replace(topics, ends=offsets.ends, starts=offsets.starts)
 
@@ -340,7 +373,10 @@ def _partition_count(
         return existing["partitions"][0].as_py()
     if topics.is_complete:
         return None
-    keys = {STATE_TOPIC: "share.coordinator.state.topic.num.partitions", GROUP_TOPIC: "offsets.topic.num.partitions"}
+    keys = {
+        STATE_TOPIC: "share.coordinator.state.topic.num.partitions",
+        GROUP_TOPIC: "offsets.topic.num.partitions",
+    }
     return settings.number(keys[topic], name)
 
 
@@ -350,7 +386,9 @@ class _BrokerSettings:
     Source: Kafka DynamicBrokerConfig: a broker's dynamic config, the cluster's default, the static config.
     """
 
-    def __init__(self, metadata: ClusterMetadata | None, static: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    def __init__(
+        self, metadata: ClusterMetadata | None, static: Sequence[tuple[str, Mapping[str, str]]]
+    ) -> None:
         dynamic = metadata.configs_of(ResourceType.BROKER) if metadata else {}
         default = dynamic.pop(_CLUSTER_DEFAULT, {})
         path = metadata.path if metadata else ""
@@ -384,7 +422,10 @@ class _BrokerSettings:
 
     @property
     def retention_ms(self) -> int | None:
-        """How long brokers keep records of topics without retention.ms; None without their `server.properties`."""
+        """How long brokers keep records of topics without retention.ms.
+
+        None without their `server.properties`.
+        """
         if not self._levels[-1]:
             return None
         if "delete" not in self.text("log.cleanup.policy", "delete"):

@@ -7,7 +7,9 @@ from share_state.sources.formats import ExportPaths, Format
 
 
 def _find_console_json(given: ExportPaths) -> Export:
-    note = "this format has no offsets, partitions or timestamps: columns that need them are null, and no cutoff"
+    note = (
+        "this format has no offsets, partitions or timestamps: columns that need them are null, and no cutoff"
+    )
     return Export([console_log(text_files(given.paths, is_console_json))], notes=(note,))
 
 

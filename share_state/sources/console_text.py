@@ -25,7 +25,8 @@ from share_state.stores.paths import InputPath, to_path
 
 _READ_STEP = 1 << 20
 _MAX_OBJECT = 256 << 20
-"""Limit of one object in characters; the largest value that Kafka 4.4 reads is printed as about 80 million."""
+"""Limit of one object in characters; the largest value that Kafka 4.4 reads is printed as about 80
+million."""
 
 _MAX_NAME = 1 << 18
 _MAX_TOKEN = 8
@@ -65,8 +66,13 @@ def _chunk(collected: RecordAccumulator, first: int, file: int) -> Chunk:
     """The collected records as one batch."""
     data, records = collected.flush()
     batch = np.zeros(1, BATCH)
-    batch["base_offset"], batch["last_offset"], batch["count"] = first, first + len(records) - 1, len(records)
-    batch["magic"], batch["status"], batch["segment"], batch["max_timestamp"] = 2, BatchStatus.VALID, file, NO_TIME
+    batch["base_offset"] = first
+    batch["last_offset"] = first + len(records) - 1
+    batch["count"] = len(records)
+    batch["magic"] = 2
+    batch["status"] = BatchStatus.VALID
+    batch["segment"] = file
+    batch["max_timestamp"] = NO_TIME
     return Chunk(data, batch, records=records)
 
 
@@ -105,35 +111,38 @@ def _reject_constant(text: str) -> NoReturn:
 
 def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The JSON objects of a file with their first byte; holds one object and one read step in memory."""
-    read, decode = (
-        json.JSONDecoder(parse_constant=_reject_constant).raw_decode,
-        codecs.getincrementaldecoder("utf-8")().decode,
-    )
-    text, at, position, is_end = "", 0, 0, False
+    read = json.JSONDecoder(parse_constant=_reject_constant).raw_decode
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    text = ""
+    text_position = 0
+    position = 0
+    is_end = False
 
     def input_error(why: str) -> InputError:
         return InputError(f"{path}: byte {position}: {why}")
 
     while True:
-        after = space.end() if (space := _SPACE.match(text, at)) else at
-        at, position = after, position + after - at
-        if at < len(text):
-            if text[at] != "{":
-                if is_end and _SUMMARY_LINE.fullmatch(text, at):
+        after = space.end() if (space := _SPACE.match(text, text_position)) else text_position
+        text_position, position = after, position + after - text_position
+        if text_position < len(text):
+            if text[text_position] != "{":
+                if is_end and _SUMMARY_LINE.fullmatch(text, text_position):
                     return
-                if text[at] != "P" or len(text) - at > _READ_STEP:
+                if text[text_position] != "P" or len(text) - text_position > _READ_STEP:
                     fix = "print it again with 2>/dev/null, and without -t of docker exec or kubectl"
-                    raise input_error(f"not a JSON object, but other output: give only that of the formatter; {fix}")
+                    raise input_error(
+                        f"not a JSON object, but other output: give only that of the formatter; {fix}"
+                    )
             else:
                 try:
-                    printed, end = read(text, at)
+                    printed, end = read(text, text_position)
                     yield position, printed
-                    at, position = end, position + len(text[at:end].encode())
+                    text_position, position = end, position + len(text[text_position:end].encode())
                     continue
                 except json.JSONDecodeError as error:
                     if not _is_incomplete(error, text):
                         raise input_error(f"not JSON ({error.msg})") from None
-                    if is_end or len(text) - at > _MAX_OBJECT:
+                    if is_end or len(text) - text_position > _MAX_OBJECT:
                         raise input_error(
                             "the text ends inside a record; print it again, or remove the partial record"
                         ) from None
@@ -142,7 +151,7 @@ def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]
         if is_end:
             return
         # An incomplete object is parsed again from its start, so read twice as much each time.
-        text, at = text[at:], 0
+        text, text_position = text[text_position:], 0
         more = file.read(max(_READ_STEP, len(text)))
         is_end = not more
         try:

@@ -13,7 +13,13 @@ import pyarrow.compute as pc
 
 from share_state.errors import InputError
 from share_state.kafka.buffers import is_text
-from share_state.kafka.dead_letter_headers import DEAD_LETTERS, HEADER_PREFIX, HEADERS, dead_letters, header_columns
+from share_state.kafka.dead_letter_headers import (
+    DEAD_LETTERS,
+    HEADER_PREFIX,
+    HEADERS,
+    dead_letters,
+    header_columns,
+)
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.pruned_logs import read_pieces
@@ -181,13 +187,17 @@ class ClusterLetters:
                     "topic": pa.repeat(log.topic, len(part)),
                     "partition": pa.repeat(pa.scalar(log.partition or 0, pa.int32()), len(part)),
                     "offset": pa.array([message.offset() for message in part]),
-                    "timestamp": pa.array([message.timestamp()[1] for message in part], pa.timestamp("ms", "UTC")),
+                    "timestamp": pa.array(
+                        [message.timestamp()[1] for message in part], pa.timestamp("ms", "UTC")
+                    ),
                 }
                 yield _of_table(pa.RecordBatch.from_pydict(columns))
 
         for log in logs:
             parts += read_pieces(log, read_log)
-        return DeadLetters(*_joined(parts), starts, topics.topics, topics.unusable, topics.topic_of, is_live=True)
+        return DeadLetters(
+            *_joined(parts), starts, topics.topics, topics.unusable, topics.topic_of, is_live=True
+        )
 
     def digest(self) -> str:
         """A hash that changes if the topics or their ends change."""
@@ -197,7 +207,8 @@ class ClusterLetters:
 
 
 ReadTable = Callable[..., Iterator[pa.RecordBatch]]
-"""Yields columns of the table at a place, after it has called a check with the place and all names of columns."""
+"""Yields columns of the table at a place, after it has called a check with the place and all names of
+columns."""
 
 
 def checked_batches(read: ReadTable, place: str) -> Iterator[pa.RecordBatch]:
@@ -218,9 +229,16 @@ def checked_batches(read: ReadTable, place: str) -> Iterator[pa.RecordBatch]:
 
 
 def _check_names(path: str, names: Sequence[str]) -> None:
-    """Refuse a table that lacks one of COLUMNS or has one twice; `headers` needs the option `includeHeaders`."""
+    """Refuse a table that lacks one of COLUMNS or has one twice.
+
+    `headers` needs the option `includeHeaders`.
+    """
     if missing := [name for name in COLUMNS if name not in names]:
-        fix = "write it with Spark's option includeHeaders" if "headers" in missing else "give a table that has it"
+        fix = (
+            "write it with Spark's option includeHeaders"
+            if "headers" in missing
+            else "give a table that has it"
+        )
         raise InputError(f"{path}: no column {missing[0]}, which dead letters need; {fix}")
     for name in COLUMNS:
         check_distinct(path, name, names)
@@ -236,16 +254,21 @@ def _checked(batch: pa.RecordBatch, path: str, rows_before: int) -> pa.RecordBat
         "timestamp": pa.types.is_timestamp(kinds["timestamp"]) or pa.types.is_integer(kinds["timestamp"]),
     }
     if wrong := [name for name in COLUMNS if not is_right[name]]:
-        raise InputError(f"{path}: column {wrong[0]} is {kinds[wrong[0]]}; write it as Spark's Kafka source has it")
+        raise InputError(
+            f"{path}: column {wrong[0]} is {kinds[wrong[0]]}; write it as Spark's Kafka source has it"
+        )
     if batch["topic"].null_count:
         row = rows_before + int(np.flatnonzero(np.asarray(batch["topic"].is_null()))[0])
         raise InputError(f"{path}: row {row}: topic is null; each record needs a value")
     partitions, offsets = (
-        int64_column(pa.chunked_array([batch[name]]), name, path, rows_before) for name in ("partition", "offset")
+        int64_column(pa.chunked_array([batch[name]]), name, path, rows_before)
+        for name in ("partition", "offset")
     )
     if len(beyond := np.flatnonzero(partitions > _LARGEST_PARTITION)):
         row = rows_before + int(beyond[0])
-        raise InputError(f"{path}: row {row}: partition is {partitions[beyond[0]]}; Kafka's are up to 2^31 - 1")
+        raise InputError(
+            f"{path}: row {row}: partition is {partitions[beyond[0]]}; Kafka's are up to 2^31 - 1"
+        )
     times = timestamp_ms(batch["timestamp"])
     if len(known := times[times > 0]):
         check_time_unit(path, "timestamp", int(known.min()), int(known.max()))
@@ -280,7 +303,9 @@ _Part = tuple[pa.Table, int]
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:
-    return pa.concat_tables([DEAD_LETTERS.empty_table(), *(rows for rows, _ in parts)]), sum(one for _, one in parts)
+    return pa.concat_tables([DEAD_LETTERS.empty_table(), *(rows for rows, _ in parts)]), sum(
+        one for _, one in parts
+    )
 
 
 def _place(log: LogPartition) -> tuple[str, int]:
@@ -294,7 +319,9 @@ def _of_table(batch: pa.RecordBatch) -> _Part:
     columns = []
     for header in HEADERS:
         places = np.full(len(batch), -1, np.int64)
-        matching = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(names, f"{HEADER_PREFIX}{header}"), False)))
+        matching = np.flatnonzero(
+            np.asarray(pc.fill_null(pc.equal(names, f"{HEADER_PREFIX}{header}"), False))
+        )
         places[row_of[matching]] = matching
         columns.append(values.take(pa.array(places, mask=places < 0)))
     return dead_letters(columns, batch["topic"], batch["partition"], batch["offset"], batch["timestamp"])

@@ -1,7 +1,8 @@
 """Finds the segments of log partitions in folders, files and globs; defines `LogPartition` and `Segment`.
 
-`find_logs` looks for `__share_group_state`, `find_topic_logs` for ordinary topics with control records of the KIP-932
-draft, and `find_group_logs` for `__consumer_offsets`. A `RecordSource` reads input in formats other than segments.
+`find_logs` looks for `__share_group_state`, `find_topic_logs` for ordinary topics with control records of the
+KIP-932 draft, and `find_group_logs` for `__consumer_offsets`. A `RecordSource` reads input in formats other
+than segments.
 """
 
 import re
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class RecordSource(Protocol):
-    """Reads a log partition from a format other than segments; small and picklable, because it is sent to the tasks.
+    """Reads a log partition from a format other than segments.
+
+    Small and picklable, because it is sent to the tasks.
 
     Attributes:
         form: name of the format, as in `--format`.
@@ -97,8 +100,9 @@ class LogCopy:
 
     Attributes:
         log_start_offset: first offset that a broker would load.
-        start_is_recorded: whether the broker's checkpoint files show that its log begins there or later, at an offset
-            after 0: log-start-offset-checkpoint and the first entry of leader-epoch-checkpoint, if both are there.
+        start_is_recorded: whether the broker's checkpoint files show that its log begins there or later, at
+            an offset after 0: log-start-offset-checkpoint and the first entry of leader-epoch-checkpoint, if
+            both are there.
         high_watermark: from replication-offset-checkpoint; None if absent.
         leader_epochs: leader epochs and their first offsets, from leader-epoch-checkpoint.
     """
@@ -144,8 +148,8 @@ class LogPartition:
     def committed_end(self) -> int | None:
         """The offset before which every later leader has the records; None if the input does not show it.
 
-        The greatest high watermark that is recorded beside a copy, or the start of the latest leader epoch: that leader
-        has all records before it.
+        The greatest high watermark that is recorded beside a copy, or the start of the latest leader epoch:
+        that leader has all records before it.
         """
         if self.high_watermark is None:
             return None
@@ -154,7 +158,9 @@ class LogPartition:
     @property
     def high_watermark(self) -> int | None:
         """The greatest high watermark that is recorded beside a copy; None if there is none."""
-        return max((copy.high_watermark for copy in self.copies if copy.high_watermark is not None), default=None)
+        return max(
+            (copy.high_watermark for copy in self.copies if copy.high_watermark is not None), default=None
+        )
 
     @property
     def has_offsets(self) -> bool:
@@ -173,7 +179,10 @@ class LogPartition:
 
     @property
     def name(self) -> str:
-        """`topic-partition`; if the partition is unknown, the path of the folder, or of the file of another format."""
+        """`topic-partition`.
+
+        If the partition is unknown, the path of the folder, or of the file of another format.
+        """
         if self.partition is not None:
             return f"{self.topic}-{self.partition}"
         path = self.segments[0].path
@@ -214,8 +223,8 @@ class Export:
 def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
     """The log partitions of the state topic in the inputs, by partition number.
 
-    A folder with `__share_group_state-N` folders is read as the log directory of one broker; deeper folders (archives,
-    crash copies) are searched only if it has none itself.
+    A folder with `__share_group_state-N` folders is read as the log directory of one broker; deeper folders
+    (archives, crash copies) are searched only if it has none itself.
 
     Args:
         inputs: paths of files or folders, or glob patterns.
@@ -229,7 +238,8 @@ def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
 def _find_logs_of(topic: str | None, inputs: Sequence[str | InputPath]) -> list[LogPartition]:
     """The log partitions of one topic, or of all ordinary topics.
 
-    With `topic`, a folder that is not named after it is a separate log of that topic; without it, it is refused.
+    With `topic`, a folder that is not named after it is a separate log of that topic; without it, it is
+    refused.
     """
     by_log: dict[tuple[str, int, str], list[tuple[InputPath, list[InputPath]]]] = {}
     for folder, files in _segment_folders(inputs, topic).items():
@@ -238,7 +248,9 @@ def _find_logs_of(topic: str | None, inputs: Sequence[str | InputPath]) -> list[
         elif topic is not None:
             log = (topic, -1, str(folder))
         else:
-            raise InputError(f"{folder}: not named after {_ORDINARY}; keep segments in their <topic>-N folder")
+            raise InputError(
+                f"{folder}: not named after {_ORDINARY}; keep segments in their <topic>-N folder"
+            )
         by_log.setdefault(log, []).append((folder, files))
     checkpoints = _Checkpoints()
     return [
@@ -248,7 +260,8 @@ def _find_logs_of(topic: str | None, inputs: Sequence[str | InputPath]) -> list[
 
 
 _ORDINARY = "an ordinary topic"
-"""How messages name the topics whose name does not begin with two underscores, as those of Kafka's internal ones do."""
+"""How messages name the topics whose name does not begin with two underscores, as those of Kafka's internal
+ones do."""
 
 
 def _is_selected(name: str, topic: str | None) -> bool:
@@ -256,7 +269,9 @@ def _is_selected(name: str, topic: str | None) -> bool:
     return not name.startswith("__") if topic is None else name == topic
 
 
-def _segment_folders(inputs: Sequence[str | InputPath], topic: str | None) -> dict[InputPath, list[InputPath]]:
+def _segment_folders(
+    inputs: Sequence[str | InputPath], topic: str | None
+) -> dict[InputPath, list[InputPath]]:
     """The segment files in the inputs, by folder."""
     folders: dict[InputPath, dict[str, InputPath]] = {}
     targets = dict[InputPath, InputPath]()
@@ -281,12 +296,17 @@ def _named_partition(folder: InputPath, topic: str | None) -> tuple[str, int] | 
     if name is None or not _is_selected(name["topic"], topic):
         return None
     if int(name["partition"]) > _MAX_PARTITION:
-        raise InputError(f"{folder}: a partition number above {_MAX_PARTITION}; rename the folder or leave it out")
+        raise InputError(
+            f"{folder}: a partition number above {_MAX_PARTITION}; rename the folder or leave it out"
+        )
     return name["topic"], int(name["partition"])
 
 
 def _log_partition(
-    topic: str, partition: int | None, replicas: list[tuple[InputPath, list[InputPath]]], checkpoints: "_Checkpoints"
+    topic: str,
+    partition: int | None,
+    replicas: list[tuple[InputPath, list[InputPath]]],
+    checkpoints: "_Checkpoints",
 ) -> LogPartition:
     """Build a log partition from its replicas: their folders and segment files."""
     segments, copies = list[Segment](), list[LogCopy]()
@@ -358,7 +378,9 @@ def _expand(text: str | InputPath, topic: str | None) -> list[InputPath]:
 
 
 def _segments_under(folder: InputPath, topic: str | None) -> list[InputPath]:
-    searched, level, other_topics = 0, [folder], set[str]()
+    searched = 0
+    level = [folder]
+    other_topics = set[str]()
     if files := _segment_files([folder]):
         _check_topic(folder, folder, topic)
         return files
@@ -369,7 +391,9 @@ def _segments_under(folder: InputPath, topic: str | None) -> list[InputPath]:
             return files
         other_topics |= {name for child, name in named.items() if _segment_files([child])}
         level = sorted(child for parent in level for child in parent.iterdir() if child.is_dir())
-    instead = f"found logs of {', '.join(sorted(other_topics)[:3])}" if other_topics else "no log segments here"
+    instead = (
+        f"found logs of {', '.join(sorted(other_topics)[:3])}" if other_topics else "no log segments here"
+    )
     log = topic or "<topic>"
     raise InputError(
         f"{folder}: {instead} (looked for {log}-*/*.log in {searched} folder{'s' * (searched != 1)});"
@@ -386,7 +410,10 @@ def _segment_files(folders: Iterable[InputPath]) -> list[InputPath]:
 
 
 def log_parent(segment: InputPath) -> InputPath:
-    """The folder that holds the folder of a segment's log; its own folder if that is not named after a log."""
+    """The folder that holds the folder of a segment's log.
+
+    Its own folder if that is not named after a log.
+    """
     folder = segment.parent
     return folder if _topic_of(folder) is None else folder.parent
 
@@ -410,8 +437,12 @@ def _checked_segment(file: InputPath, topic: str | None) -> InputPath:
     if _SEGMENT_NAME.fullmatch(file.name):
         return file
     head = read_head(file, _MAGIC_AT + 1)
-    if (archive := next((name for sign, name in _ARCHIVES.items() if head.startswith(sign)), None)) is not None:
-        raise InputError(f"{file}: {archive}; unpack it, and give the folder that holds {topic or '<topic>'}-0")
+    if (
+        archive := next((name for sign, name in _ARCHIVES.items() if head.startswith(sign)), None)
+    ) is not None:
+        raise InputError(
+            f"{file}: {archive}; unpack it, and give the folder that holds {topic or '<topic>'}-0"
+        )
     if len(head) <= _MAGIC_AT or head[_MAGIC_AT] not in (0, 1, 2):
         raise InputError(
             f"{file}: not a log segment (no record batch at its start); give a .log file of {topic or _ORDINARY}"
@@ -427,7 +458,8 @@ def is_segment_name(name: str) -> bool:
 def _segment(file: InputPath, replica: int) -> Segment:
     name = _SEGMENT_NAME.fullmatch(file.name)
     with read_errors(file):
-        # The listing of a store has the size. A local file is opened, so that missing permissions are reported now.
+        # The listing of a store has the size. A local file is opened, so that missing permissions are
+        # reported now.
         first = b"" if name and isinstance(file, StorePath) else read_head(file, 8)
         size = file.stat().st_size
     base_offset = int(name[1]) if name else max(int.from_bytes(first, "big", signed=True), 0)
@@ -478,7 +510,10 @@ def _checkpoint_entries(checkpoint: InputPath) -> Iterator[tuple[str, int, int]]
 
 
 def _lines(checkpoint: InputPath) -> list[str]:
-    """The entries of a checkpoint file, which follow its version and their count. Source: Kafka CheckpointFile."""
+    """The entries of a checkpoint file, which follow its version and their count.
+
+    Source: Kafka CheckpointFile.
+    """
     return _text(checkpoint).splitlines()[2:]
 
 
@@ -499,8 +534,8 @@ def find_topic_logs(inputs: Sequence[str]) -> list[LogPartition]:
     """The log partitions of ordinary topics in the inputs, by topic and partition.
 
     A folder with `<topic>-N` folders is read as the log directory of one broker; internal topics
-    (`__cluster_metadata`, `__consumer_offsets`, ...), where control records of types 5 and 6 have another meaning, are
-    skipped. Arguments, errors and sources as for `find_logs`.
+    (`__cluster_metadata`, `__consumer_offsets`, ...), where control records of types 5 and 6 have another
+    meaning, are skipped. Arguments, errors and sources as for `find_logs`.
     """
     return _find_logs_of(None, inputs)
 
@@ -509,7 +544,10 @@ GROUP_TOPIC = "__consumer_offsets"
 
 
 def find_group_logs(inputs: Sequence[str | InputPath]) -> list[LogPartition]:
-    """The log partitions of `__consumer_offsets`, by partition number; arguments and errors as for `find_logs`."""
+    """The log partitions of `__consumer_offsets`, by partition number.
+
+    Arguments and errors as for `find_logs`.
+    """
     return _find_logs_of(GROUP_TOPIC, inputs)
 
 
@@ -518,7 +556,9 @@ DIALECTS = (AUTO, "share_group_state", "control_records")
 
 
 def find_logs_of_dialect(inputs: Sequence[str], dialect: str) -> list[LogPartition]:
-    """The logs of the state topic; if there are none, those of ordinary topics, which may have control records.
+    """The logs of the state topic.
+
+    If there are none, those of ordinary topics, which may have control records.
 
     Args:
         inputs: folders, files or globs.

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from share_state.errors import InputError
-from share_state.kafka.record_batches import BATCH, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchStatus, Chunk
+from share_state.kafka.record_batches import (
+    BATCH,
+    CONTROL,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchStatus,
+    Chunk,
+)
 from share_state.kafka.state_records import Fault
 from share_state.kafka.text_records import (
     TEXT_CHUNK_SIZE,
@@ -34,7 +41,9 @@ _NUMBERS = {"base_offset": "baseOffset:", "last_offset": "lastOffset:", "count":
 
 _FLAGS = ("isTransactional:", "isControl:", "isvalid:")
 _INT64 = range(-(2**63), 2**63)
-_KEY_START, _PAYLOAD, _DELETE = "] key: ", " payload: ", "<DELETE>"
+_KEY_START = "] key: "
+_PAYLOAD = " payload: "
+_DELETE = "<DELETE>"
 _UNKNOWN_TYPE = re.compile(r"Unknown record type (-?\d+) at offset \d+, skipping\.")
 _ERROR = re.compile(r"Error at offset \d+, skipping\. ?(.*)", re.DOTALL)
 _UNKNOWN_VERSION = re.compile(r"unknown record version (-?\d+) for -?\d+ type")
@@ -66,23 +75,38 @@ class DumpedRecord(NamedTuple):
 BatchFields = dict[str, int]
 """The columns of a BATCH row, in its order."""
 
-_NO_FIELDS: BatchFields = dict.fromkeys(BATCH.fields or (), 0) | {"base_offset": -1, "last_offset": -1, "magic": -1}
+_NO_FIELDS: BatchFields = dict.fromkeys(BATCH.fields or (), 0) | {
+    "base_offset": -1,
+    "last_offset": -1,
+    "magic": -1,
+}
 
 
 def _parse_batch_line(line: str, segment: int) -> BatchFields:
-    """Parse a batch line; its position refers to the dumped segment. Source: Kafka DumpLogSegments.printBatchLevel."""
+    """Parse a batch line; its position refers to the dumped segment.
+
+    Source: Kafka DumpLogSegments.printBatchLevel.
+    """
     words = line.split(" ")
     texts = dict(zip(words[::2], words[1::2], strict=False))
     timestamp = next((name for name in _TIMESTAMP_NAMES if name in texts), _TIMESTAMP_NAMES[0])
     try:
-        batch = _NO_FIELDS | {column: int(texts[name]) for column, name in _NUMBERS.items()} | {"segment": segment}
+        batch = (
+            _NO_FIELDS
+            | {column: int(texts[name]) for column, name in _NUMBERS.items()}
+            | {"segment": segment}
+        )
         batch["base_timestamp"] = batch["max_timestamp"] = int(texts[timestamp])
         transactional, control, is_valid = (texts[name] == "true" for name in _FLAGS)
-        attributes = _CODECS[texts["compresscodec:"].lower()] | transactional * TRANSACTIONAL | control * CONTROL
+        attributes = (
+            _CODECS[texts["compresscodec:"].lower()] | transactional * TRANSACTIONAL | control * CONTROL
+        )
         batch["attributes"] = attributes | (timestamp == _LOG_APPEND) * LOG_APPEND_TIME
         np.array(tuple(batch.values()), BATCH)
     except (KeyError, ValueError, OverflowError) as error:
-        raise TextRecordError(f"a batch line without a valid {str(error.args[0]).removesuffix(':')}") from None
+        raise TextRecordError(
+            f"a batch line without a valid {str(error.args[0]).removesuffix(':')}"
+        ) from None
     status = BatchStatus.VALID if is_valid else BatchStatus.CRC_MISMATCH
     batch["status"] = status if batch["magic"] == 2 else BatchStatus.MAGIC_UNSUPPORTED
     return batch
@@ -94,7 +118,10 @@ def batch_rows(batches: Iterable[BatchFields]) -> np.ndarray:
 
 
 def _parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
-    """Parse the line of a data record. Source: Kafka DumpLogSegments.dumpLog, CoordinatorRecordMessageParser."""
+    """Parse the line of a data record.
+
+    Source: Kafka DumpLogSegments.dumpLog, CoordinatorRecordMessageParser.
+    """
     front, key_start, rest = line.partition(_KEY_START)
     words = front.split(" ")
     try:
@@ -106,7 +133,9 @@ def _parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
     except (KeyError, ValueError, StopIteration):
         raise TextRecordError("a record line without offset, time or sizes") from None
     if not key_start:
-        raise TextRecordError("a record line without key; dump with --share-group-state-decoder or --offsets-decoder")
+        raise TextRecordError(
+            "a record line without key; dump with --share-group-state-decoder or --offsets-decoder"
+        )
     if not rest.startswith("{"):
         return _unreadable_record(rest, offset, timestamp)
     # A group id may contain ` payload: `, so the key is parsed before the payload is searched.
@@ -132,7 +161,9 @@ def _unreadable_record(message: str, offset: int, timestamp: int) -> DumpedRecor
     if version := _UNKNOWN_VERSION.search(failed[1]):
         return DumpedRecord(offset, timestamp, fault=(Fault.VALUE_VERSION, int(version[1])))
     of_key = "key's buffer" in failed[1]
-    return DumpedRecord(offset, timestamp, fault=(Fault.KEY_MALFORMED if of_key else Fault.VALUE_MALFORMED, 0))
+    return DumpedRecord(
+        offset, timestamp, fault=(Fault.KEY_MALFORMED if of_key else Fault.VALUE_MALFORMED, 0)
+    )
 
 
 def _json(text: str, at: int) -> tuple[Any, int]:
@@ -142,7 +173,9 @@ def _json(text: str, at: int) -> tuple[Any, int]:
         raise TextRecordError("not JSON; the line may be cut") from None
 
 
-_BATCH_LINE, _RECORD_LINE, _SECTION_START = b"baseOffset: ", b"| ", b"Dumping "
+_BATCH_LINE = b"baseOffset: "
+_RECORD_LINE = b"| "
+_SECTION_START = b"Dumping "
 _MAX_LINE = 512 << 20
 _SECTION = re.compile(rb"^Dumping ", re.MULTILINE)
 _SEGMENT = re.compile(r"(?:(?P<topic>[^/\\]{1,249})-(?P<partition>\d{1,10})[/\\])?(?P<base>\d{20})\.log")
@@ -179,7 +212,10 @@ class _Dumped:
 
 @dataclass(frozen=True, slots=True)
 class DumpText:
-    """A log partition in dumped text; a `RecordSource`. Each `Segment` is the section of a text for one segment."""
+    """A log partition in dumped text; a `RecordSource`.
+
+    Each `Segment` is the section of a text for one segment.
+    """
 
     form: str = "dump-log"
     has_offsets: bool = True
@@ -244,7 +280,9 @@ class _BatchAccumulator:
 
     def flush(self) -> Chunk:
         """Return the chunk so far, and start again."""
-        batches, (data, records), faults = batch_rows(self._batches), self._records.flush(), self._faults
+        batches = batch_rows(self._batches)
+        data, records = self._records.flush()
+        faults = self._faults
         self._batches, self._faults = [], {}
         return Chunk(data, batches, records=records, faults=faults)
 
@@ -297,7 +335,9 @@ def is_dump_text(head: bytes) -> bool:
 
 def _sections(file: InputPath) -> Iterator[tuple[str, int, int]]:
     """The segments in a text: name, first byte after the name, end."""
-    name, begin, end = "", 0, 0
+    name = ""
+    begin = 0
+    end = 0
     for at, line in _lines(Segment(str(file), 0, sys.maxsize)):
         if line.startswith(_SECTION_START):
             if name:
@@ -323,14 +363,17 @@ def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
 
 def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> Iterator[_Dumped]:
     """The batches of one section, and a row for invalid bytes that the tool reports."""
-    segment, current, end, is_read = log.segments[number], None, 0, False
+    segment = log.segments[number]
+    current = None
+    end = 0
+    is_read = False
     read = encode_group_record if log.topic == GROUP_TOPIC else encode_state_record
-    for at, line in _lines(segment):
+    for line_position, line in _lines(segment):
         try:
             if line.startswith(_BATCH_LINE):
                 if current is not None:
                     yield _complete(current, segment.path)
-                current = _Dumped(batch := _parse_batch_line(_text(line), number), at)
+                current = _Dumped(batch := _parse_batch_line(_text(line), number), line_position)
                 end = batch["file_position"] + batch["size"]
                 holds_data = batch["status"] == BatchStatus.VALID and not batch["attributes"] & CONTROL
                 is_read = holds_data and not skip_records
@@ -344,7 +387,8 @@ def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> I
                         raise TextRecordError(f"offset {record.offset} is not in the batch before it")
                     current.records.append(record)
             elif line.startswith(_EXCEPTION) and current is not None and not current.is_complete:
-                # The tool failed: keep the records that it printed, and a keyless record if it failed to decode one.
+                # The tool failed: keep the records that it printed, and a keyless record if it failed to
+                # decode one.
                 if failed := _UNDECODED.search(_text(line)):
                     current.records.append(DumpedRecord(int(failed[1]), -1))
                 yield current
@@ -358,7 +402,7 @@ def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> I
             elif line.strip() and not line.startswith(_IGNORED_LINES):
                 raise TextRecordError("not a line of kafka-dump-log")
         except TextRecordError as error:
-            raise InputError(f"{segment.path}: byte {at}: {error}") from None
+            raise InputError(f"{segment.path}: byte {line_position}: {error}") from None
     if current is not None:
         yield _complete(current, segment.path)
 

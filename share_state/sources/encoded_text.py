@@ -28,9 +28,9 @@ class NotEncodedError(ValueError):
 def decode_texts(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Spans:
     """Decode a column of texts, all in one encoding.
 
-    Base64 may be URL-safe, without padding, or broken into lines, as MIME encoders such as Spark's `base64` write it.
-    Hexadecimal digits are also valid base64, so a column of them is base64 unless its first value begins with the
-    digit 0: keys and values of state records begin with a type or version below 4096.
+    Base64 may be URL-safe, without padding, or broken into lines, as MIME encoders such as Spark's `base64`
+    write it. Hexadecimal digits are also valid base64, so a column of them is base64 unless its first value
+    begins with the digit 0: keys and values of state records begin with a type or version below 4096.
 
     Args:
         data: uint8, the bytes of all texts in row order, without gaps.

@@ -28,7 +28,9 @@ def data_files(path: InputPath) -> list[InputPath]:
         return [path]
 
     def is_data(file: InputPath) -> bool:
-        return not any(part.startswith(_NOT_DATA) and "=" not in part for part in file.relative_to(str(path)).parts)
+        return not any(
+            part.startswith(_NOT_DATA) and "=" not in part for part in file.relative_to(str(path)).parts
+        )
 
     return [regular_path(file) for file in sorted(path.rglob("*")) if file.is_file() and is_data(file)]
 
@@ -71,7 +73,9 @@ def text_files(paths: Sequence[str], matches: Callable[[bytes], bool]) -> list[I
             raise InputError(f"{given}: no such file or folder; give a text, or a folder of texts")
         for path in named:
             is_file = path.is_file()
-            found += [path] if is_file else [one for one in data_files(path) if matches(read_head(one, HEAD_SIZE))]
+            found += (
+                [path] if is_file else [one for one in data_files(path) if matches(read_head(one, HEAD_SIZE))]
+            )
     if not found:
         raise InputError(f"{paths[0]}: no text of this format in this folder; give the files")
     return found

@@ -101,7 +101,9 @@ def split_topics(logs: Sequence[LogPartition], notes: tuple[str, ...] = ()) -> E
     return Export([log for log in logs if log.topic != GROUP_TOPIC], tuple(groups), notes)
 
 
-def find_by_topic(find: Callable[[ExportPaths, Sequence[str]], SortedLogs], what: str, given: ExportPaths) -> Export:
+def find_by_topic(
+    find: Callable[[ExportPaths, Sequence[str]], SortedLogs], what: str, given: ExportPaths
+) -> Export:
     """The logs of both topics; a note names the other topics, whose `what` are skipped."""
     logs, others = find(given, (STATE_TOPIC, GROUP_TOPIC))
     names = ", ".join(sorted(others)[:5])

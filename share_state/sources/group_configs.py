@@ -1,7 +1,7 @@
 """The configs of share groups that decide how their records are delivered, and which value brokers use of each.
 
-A group sets a config for itself (KIP-1240); otherwise the brokers' default counts, then Kafka's. Each value has a
-source in words.
+A group sets a config for itself (KIP-1240); otherwise the brokers' default counts, then Kafka's. Each value
+has a source in words.
 """
 
 from collections.abc import Mapping

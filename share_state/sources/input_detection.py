@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from share_state.sources.dead_letter_topics import DeadLetterSource
 
 
-def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | None = None) -> Export:
+def read_export(export_paths: ExportPaths, format: str = AUTO, kafka_properties: str | None = None) -> Export:
     """Find the log partitions of one export.
 
     Args:
-        given: its paths, or the address of a cluster.
+        export_paths: its paths, or the address of a cluster.
         format: one of `format_names`, kafka, or AUTO to look at the content.
         kafka_properties: path of a properties file for a cluster, as Kafka's tools take it with --command-config.
     Raises:
         InputError: if an input cannot be used, is not of this format, or AUTO finds several formats.
     """
-    address = find_cluster_address(given.paths, format)
+    address = find_cluster_address(export_paths.paths, format)
     if address is not None:
         from share_state.sources.kafka_cluster import read_cluster  # noqa: PLC0415  the client library is an extra
 
         return read_cluster(address, kafka_properties)
-    name = detect_format(given.paths) if format == AUTO else format
-    found = format_of(name).find(given)
+    name = detect_format(export_paths.paths) if format == AUTO else format
+    found = format_of(name).find(export_paths)
     if format == AUTO and name != SEGMENTS:
         return replace(found, notes=(f"read as {format_of(name).label} (--format {name})", *found.notes))
     return found
@@ -164,7 +164,9 @@ def detect_format(paths: Sequence[str]) -> str:
                 seen.setdefault(name, str(path))
     if len(seen) > 1:
         (one, of_one), (other, of_other) = list(seen.items())[:2]
-        raise InputError(f"{of_one} is {format_of(one).label}, {of_other} is {format_of(other).label}; give one format")
+        raise InputError(
+            f"{of_one} is {format_of(one).label}, {of_other} is {format_of(other).label}; give one format"
+        )
     return next(iter(seen), SEGMENTS)
 
 
@@ -195,8 +197,9 @@ def _format_of(path: InputPath) -> str | None:
 def adjacent_group_logs(paths: Sequence[str], logs: Sequence[LogPartition]) -> tuple[LogPartition, ...]:
     """The partitions of `__consumer_offsets` in the folders that hold the logs of the state topic.
 
-    Only folders that the paths name, or that are below one, are searched, and those of which a glob or several paths
-    name all logs of the state topic: a path to a single `__share_group_state-N` selects that log alone.
+    Only folders that the paths name, or that are below one, are searched, and those of which a glob or
+    several paths name all logs of the state topic: a path to a single `__share_group_state-N` selects that
+    log alone.
 
     Args:
         paths: folders, files or globs.

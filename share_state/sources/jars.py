@@ -88,8 +88,8 @@ def fetch(name: str) -> None:
     """Fetch a set of jars unless it exists; a failure leaves no partial set.
 
     Raises:
-        SetupError: if pyspark or Java is missing, the registry cannot be reached (with the last line of Ivy), or the
-            environment cannot be written.
+        SetupError: if pyspark or Java is missing, the registry cannot be reached (with the last line of Ivy),
+            or the environment cannot be written.
     """
     with start_fetch(name) as finish:
         finish()
@@ -100,7 +100,8 @@ def start_fetch(name: str) -> Iterator[Callable[[], None]]:
     """Start to fetch a set of jars unless it exists; several sets can be fetched side by side.
 
     Yields:
-        A function that waits for the jars and stores them. Ivy ends with the context, whether it is done or not.
+        A function that waits for the jars and stores them. Ivy ends with the context, whether it is done or
+        not.
     Raises:
         SetupError: as for `fetch`; what Ivy reports, by the function.
     """
@@ -111,7 +112,9 @@ def start_fetch(name: str) -> Iterator[Callable[[], None]]:
         output = Path(scratch, "output")
         command = _ivy_command(name, Path(scratch))
         with output.open("wb") as written:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=written, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=written, stderr=subprocess.STDOUT
+            )
 
         def finish() -> None:
             failed = process.wait() != 0
@@ -143,7 +146,10 @@ def _ivy_command(name: str, scratch: Path) -> list[str]:
 
 
 def _store(name: str, fetched: Sequence[Path]) -> None:
-    """Copy fetched jars to the folder of their set. Commands that start at the same time may store the same jars."""
+    """Copy fetched jars to the folder of their set.
+
+    Commands that start at the same time may store the same jars.
+    """
     if name == DELTA:
         fetched = [jar for jar in fetched if not _shipped_with_spark(jar)]
     try:

@@ -1,7 +1,7 @@
 """Queries a cluster for share groups with Kafka's Java Admin client: librdkafka lacks these requests.
 
-The client runs in a small JVM next to this process, so it supports every security setting of Kafka. It reads the
-properties file itself, so no secret is sent over the connection to the JVM.
+The client runs in a small JVM next to this process, so it supports every security setting of Kafka. It reads
+the properties file itself, so no secret is sent over the connection to the JVM.
 """
 
 import os
@@ -94,8 +94,8 @@ def list_share_group_offsets(
 ) -> list[ShareGroupOffset]:
     """All share-partitions with a start offset, of all share groups that this user may see.
 
-    The broker's list omits groups that the user may not see; a request for one of `groups` then fails. Arguments and
-    errors as for `fetch_broker_offsets`.
+    The broker's list omits groups that the user may not see; a request for one of `groups` then fails.
+    Arguments and errors as for `fetch_broker_offsets`.
     """
     with _connected(address, properties) as (jvm, admin):
         return list(_offsets(jvm, admin, groups))
@@ -160,7 +160,9 @@ def fetch_limits(address: str, properties: str | None) -> ClusterLimits:
             group_configs[group] = {
                 key: entry.value()
                 for key, entry in entries.items()
-                if entry is not None and entry.source().name() == "DYNAMIC_GROUP_CONFIG" and entry.value() is not None
+                if entry is not None
+                and entry.source().name() == "DYNAMIC_GROUP_CONFIG"
+                and entry.value() is not None
             }
             group_limits = {
                 limit: int(group_configs[group][key])
@@ -200,11 +202,17 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
     """
     with _connected(address, read_client_properties(properties)) as (jvm, admin):
         of_group = _configs(jvm, admin, "GROUP", _share_groups(jvm, admin))
-        topics_of_groups = ((group, _value(config, dead_letter_settings.TOPIC)) for group, config in of_group.items())
+        topics_of_groups = (
+            (group, _value(config, dead_letter_settings.TOPIC)) for group, config in of_group.items()
+        )
         named = {group: topic for group, topic in topics_of_groups if topic}
         existing = set(admin.listTopics().names().get())
         of_topic = _configs(jvm, admin, "TOPIC", existing)
-        enabled = {name for name, config in of_topic.items() if _value(config, dead_letter_settings.ENABLED) == "true"}
+        enabled = {
+            name
+            for name, config in of_topic.items()
+            if _value(config, dead_letter_settings.ENABLED) == "true"
+        }
         node = admin.describeCluster().nodes().get().iterator().next().idString()
         of_broker = _configs(jvm, admin, "BROKER", [node])[node]
         feature = admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("share.version")
@@ -283,7 +291,9 @@ def _offsets(jvm: Any, admin: Any, groups: Collection[str]) -> Iterator[ShareGro
         for entry in offsets.entrySet():
             info = entry.getValue()
             if info is not None and info.startOffset() >= 0:
-                where, epoch, lag = entry.getKey(), info.leaderEpoch().orElse(None), info.lag().orElse(None)
+                where = entry.getKey()
+                epoch = info.leaderEpoch().orElse(None)
+                lag = info.lag().orElse(None)
                 yield ShareGroupOffset(name, where.topic(), where.partition(), info.startOffset(), epoch, lag)
 
 
@@ -304,7 +314,9 @@ def _jvm() -> Iterator[Any]:
         die_on_exit=True, enable_auth=True, return_proc=True,
     )  # fmt: skip
     port, token, process = launched
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
+    gateway = JavaGateway(
+        gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
+    )
     try:
         yield gateway.jvm
     finally:

@@ -1,7 +1,7 @@
 """Addresses `kafka://host:port[,host:port…]`, and the properties files of Kafka's tools.
 
-Works without the Kafka client library, which only `kafka_cluster` imports. Values of properties may be secrets: no
-message, `repr` or log shows them.
+Works without the Kafka client library, which only `kafka_cluster` imports. Values of properties may be
+secrets: no message, `repr` or log shows them.
 """
 
 import re
@@ -57,7 +57,9 @@ class ClientProperties:
     def _login(self, login: str) -> dict[str, str]:
         if not any(module in login for module in _LOGINS):
             raise self._error("sasl.jaas.config", f"only {' and '.join(_LOGINS)} are supported")
-        fields = {name: double or single or bare for name, double, single, bare in _LOGIN_FIELD.findall(login)}
+        fields = {
+            name: double or single or bare for name, double, single, bare in _LOGIN_FIELD.findall(login)
+        }
         if not {"username", "password"} <= fields.keys():
             raise self._error("sasl.jaas.config", "it has no username and password")
         return {f"sasl.{name}": re.sub(r"\\(.)", r"\1", fields[name]) for name in ("username", "password")}
@@ -69,7 +71,9 @@ class ClientProperties:
         kind = self.settings.get(f"ssl.{store}.type", "JKS").upper()
         if kind not in _STORE_TYPES[store]:
             types = " or ".join(_STORE_TYPES[store])
-            raise self._error(f"ssl.{store}.location", f"a {kind} store is not supported; give one of type {types}")
+            raise self._error(
+                f"ssl.{store}.location", f"a {kind} store is not supported; give one of type {types}"
+            )
         if store == "truststore":
             return {"ssl.ca.location": location}
         if kind == "PEM":
@@ -102,7 +106,9 @@ def read_client_properties(path: str | None) -> ClientProperties:
         with read_errors(path, "give a file of client properties"):
             text = regular_path(to_path(path)).read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not text; give a file of client properties, one NAME=VALUE per line") from None
+        raise InputError(
+            f"{path}: not text; give a file of client properties, one NAME=VALUE per line"
+        ) from None
     settings = {}
     for number, line in _logical_lines(text):
         match = re.fullmatch(r"((?:[^\\=:\s]|\\.)+)\s*[=:]\s*(.*)", line, re.DOTALL)
@@ -114,7 +120,9 @@ def read_client_properties(path: str | None) -> ClientProperties:
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
     """Number of the first line and text of each property; a backslash at the end of a line continues it."""
-    lines, open_line, first = [], "", 0
+    lines = []
+    open_line = ""
+    first = 0
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.lstrip()
         if not open_line and (not stripped or stripped[0] in "#!"):

@@ -1,7 +1,7 @@
 """Reads a running Kafka cluster with confluent-kafka: the offsets of its logs, its topics, and the records.
 
-`read_cluster` returns the log partitions to fold, each read by a `KafkaSource` between the offsets taken at the start;
-`pruned_logs` reads on where the broker deletes records meanwhile.
+`read_cluster` returns the log partitions to fold, each read by a `KafkaSource` between the offsets taken at
+the start; `pruned_logs` reads on where the broker deletes records meanwhile.
 Needs the extra `share-state[kafka]`; import this module only when an address is given.
 """
 
@@ -21,7 +21,12 @@ from share_state.errors import InputError, PrunedError, missing_module
 from share_state.kafka.codec import uuid_text
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
-from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
+from share_state.sources.kafka_client import (
+    KAFKA_FORM,
+    ClientProperties,
+    bootstrap_servers,
+    read_client_properties,
+)
 from share_state.sources.record_tables import CONSUMED, rows_of_batches, rows_to_chunk
 from share_state.sources.topics import Topics, topics_of
 
@@ -96,7 +101,9 @@ class ClientErrors:
         return next((self._latest[code] for code in ranked if code in self._latest), otherwise)
 
 
-def client_error(where: str, error: KafkaException | KafkaError, earlier: ClientErrors | None = None) -> InputError:
+def client_error(
+    where: str, error: KafkaException | KafkaError, earlier: ClientErrors | None = None
+) -> InputError:
     """Convert an error of librdkafka to a one-line error; `where` names the cluster and the request."""
     kafka_error = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(kafka_error, KafkaError):
@@ -161,8 +168,8 @@ class Cluster:
     """An admin connection to `kafka://host:port[,host:port…]`.
 
     Raises:
-        InputError: if the address or a setting is invalid; also by all methods, if no broker answers or access is
-            denied.
+        InputError: if the address or a setting is invalid; also by all methods, if no broker answers or
+            access is denied.
     """
 
     def __init__(self, address: str, properties: ClientProperties) -> None:
@@ -175,7 +182,10 @@ class Cluster:
         self._connect()
 
     def _connect(self) -> None:
-        """Send requests until a broker answers; gives up early if the user is rejected or no broker is running."""
+        """Send requests until a broker answers.
+
+        Gives up early if the user is rejected or no broker is running.
+        """
         started = time.monotonic()
         while True:
             try:
@@ -197,17 +207,27 @@ class Cluster:
 
     def fetch_state_offsets(self) -> TopicOffsets | None:
         """Fetch the offsets of the state topic; None while there is no such topic."""
-        return self.fetch_topic_offsets([STATE_TOPIC])[STATE_TOPIC] if STATE_TOPIC in self._list_topics() else None
+        return (
+            self.fetch_topic_offsets([STATE_TOPIC])[STATE_TOPIC]
+            if STATE_TOPIC in self._list_topics()
+            else None
+        )
 
     def fetch_group_offsets(self) -> TopicOffsets | None:
-        """Fetch the offsets of `__consumer_offsets`; None if this user may not read it or it does not exist."""
+        """Fetch the offsets of `__consumer_offsets`.
+
+        None if this user may not read it or it does not exist.
+        """
         topic = self._described([GROUP_TOPIC]).get(GROUP_TOPIC)
         if topic is None or _admin.AclOperation.READ not in (topic.authorized_operations or ()):
             return None
         return self._topic_offsets(GROUP_TOPIC, topic)
 
     def fetch_topic_offsets(self, names: Sequence[str]) -> dict[str, TopicOffsets]:
-        """Fetch the offsets of topics; those that do not exist and partitions without a leader are left out."""
+        """Fetch the offsets of topics.
+
+        Those that do not exist and partitions without a leader are left out.
+        """
         described = self._described(names) if names else {}
         return {name: self._topic_offsets(name, topic) for name, topic in described.items()}
 
@@ -215,7 +235,9 @@ class Cluster:
         partitions = [(name, one.id) for one in topic.partitions if one.leader is not None]
         starts = self._offsets(partitions, _admin.OffsetSpec.earliest())
         ends = self._offsets(partitions, _admin.OffsetSpec.latest())
-        logs = (PartitionOffsets(one[1], starts[one], ends[one]) for one in sorted(starts.keys() & ends.keys()))
+        logs = (
+            PartitionOffsets(one[1], starts[one], ends[one]) for one in sorted(starts.keys() & ends.keys())
+        )
         return TopicOffsets(topic_id_text(topic.topic_id), tuple(logs), len(topic.partitions))
 
     def _list_topics(self) -> dict[str, Any]:
@@ -244,13 +266,17 @@ class Cluster:
         return replace(topics, are_live=True)
 
     def fetch_retention(self, names: Sequence[str]) -> dict[str, int]:
-        """Topic -> ms for which brokers keep its records, -1 for no limit of time; without topics that deny it.
+        """Topic -> ms for which brokers keep its records, -1 for no limit of time.
+
+        Without topics that deny it.
 
         Source: Kafka TopicConfig, retention.ms and cleanup.policy, with the brokers' defaults.
         """
         resources = [_admin.ConfigResource(_admin.ConfigResource.Type.TOPIC, name) for name in names]
         futures = self._admin.describe_configs(resources, request_timeout=TIMEOUT) if resources else {}
-        answers = self._results({resource.name: (resource.name, future) for resource, future in futures.items()})
+        answers = self._results(
+            {resource.name: (resource.name, future) for resource, future in futures.items()}
+        )
         retention = dict[str, int]()
         for name, configs in answers.items():
             is_deleted = "delete" in configs["cleanup.policy"].value.split(",")
@@ -271,11 +297,16 @@ class Cluster:
         listed = self._admin.list_offsets(
             specs, isolation_level=_kafka.IsolationLevel.READ_UNCOMMITTED, request_timeout=TIMEOUT
         )
-        futures = {(at.topic, at.partition): (f"{at.topic}-{at.partition}", future) for at, future in listed.items()}
+        futures = {
+            (at.topic, at.partition): (f"{at.topic}-{at.partition}", future) for at, future in listed.items()
+        }
         return {partition: result.offset for partition, result in self._results(futures).items()}
 
     def _results(self, requests: Mapping[_Key, tuple[str, Future[Any]]]) -> dict[_Key, Any]:
-        """The results of requests; topics with one of _SKIPPED_ERRORS are left out, except for the state topic."""
+        """The results of requests.
+
+        Topics with one of _SKIPPED_ERRORS are left out, except for the state topic.
+        """
         results = {}
         for key, (name, future) in requests.items():
             is_state = STATE_TOPIC in (name, name.rpartition("-")[0])
@@ -374,8 +405,8 @@ class KafkaSource:
 
     Attributes:
         end_offset: offset to stop at; later records were written after the command started.
-        is_extended: whether `end_offset` was fetched later than the ends of other topics, because the broker had
-            deleted records before they were read.
+        is_extended: whether `end_offset` was fetched later than the ends of other topics, because the broker
+            had deleted records before they were read.
     """
 
     address: str
@@ -399,7 +430,10 @@ class KafkaSource:
         yield from (rows_to_chunk(rows) for rows, _ in rows_of_batches(self.batches(log, chunk)))
 
     def batches(self, log: LogPartition, size: int = CHUNK_SIZE) -> Iterator[pa.RecordBatch]:
-        """The records as key, value, offset and timestamp (ms), about `size` bytes at a time; errors as in `chunks`."""
+        """The records as key, value, offset and timestamp (ms), about `size` bytes at a time.
+
+        Errors as in `chunks`.
+        """
         messages, read = list[Any](), 0
         for message in self.messages(log):
             messages.append(message)
@@ -411,7 +445,10 @@ class KafkaSource:
             yield _batch(messages)
 
     def messages(self, log: LogPartition) -> Iterator[Any]:
-        """The records of a partition as messages of confluent-kafka, in offset order; errors as in `chunks`."""
+        """The records of a partition as messages of confluent-kafka, in offset order.
+
+        Errors as in `chunks`.
+        """
         if log.log_start_offset >= self.end_offset:
             return
         where, errors = f"{self.address}: {log.name}", ClientErrors()
@@ -424,7 +461,9 @@ class KafkaSource:
                 for message in consumed:
                     error = message.error()
                     if error is not None and error.code() in _DELETED_RECORDS:
-                        raise PrunedError(str(client_error(where, error, errors)), self._remaining(log, consumer))
+                        raise PrunedError(
+                            str(client_error(where, error, errors)), self._remaining(log, consumer)
+                        )
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
                         raise client_error(where, error, errors)
                     if message.offset() >= self.end_offset:
@@ -447,7 +486,9 @@ class KafkaSource:
 
     def _watermarks(self, log: LogPartition, consumer: Any) -> tuple[int, int]:
         """The current log start offset and high watermark."""
-        watermarks = consumer.get_watermark_offsets(_kafka.TopicPartition(log.topic, log.partition), timeout=TIMEOUT)
+        watermarks = consumer.get_watermark_offsets(
+            _kafka.TopicPartition(log.topic, log.partition), timeout=TIMEOUT
+        )
         if watermarks is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return watermarks
@@ -480,8 +521,9 @@ def read_cluster(address: str, properties: str | None = None) -> Export:
     """
     client_properties = read_client_properties(properties)
     cluster = Cluster(address, client_properties)
-    # A group lists a share-partition before its state is written, and marks it as deleted before its state is removed.
-    # If groups were read after the state, they would list share-partitions that the state does not have yet.
+    # A group lists a share-partition before its state is written, and marks it as deleted before its state is
+    # removed. If groups were read after the state, they would list share-partitions that the state does not
+    # have yet.
     groups = cluster.fetch_group_offsets()
     state = cluster.fetch_offsets()
     logs = _log_partitions(STATE_TOPIC, state, address, client_properties)
@@ -503,11 +545,15 @@ def read_topics(address: str, properties: str | None, names: Sequence[str]) -> l
     """
     client_properties = read_client_properties(properties)
     offsets = Cluster(address, client_properties).fetch_topic_offsets(names)
-    logs = (_log_partitions(name, topic, address, client_properties) for name, topic in sorted(offsets.items()))
+    logs = (
+        _log_partitions(name, topic, address, client_properties) for name, topic in sorted(offsets.items())
+    )
     return list(chain.from_iterable(logs))
 
 
-def _log_partitions(name: str, topic: TopicOffsets, address: str, properties: ClientProperties) -> list[LogPartition]:
+def _log_partitions(
+    name: str, topic: TopicOffsets, address: str, properties: ClientProperties
+) -> list[LogPartition]:
     """The log partitions of a topic, each read up to the end that it has now."""
     return [
         LogPartition(

@@ -43,7 +43,9 @@ class LiveRecordTimes:
         """Any partition may be asked for."""
 
     def read(self, places: Iterable[RecordPlace]) -> dict[RecordPlace, int]:
-        """The timestamps of records, ms, or of the next record if an offset has none; without those that are denied.
+        """The timestamps of records, ms, or of the next record if an offset has none.
+
+        Without those that are denied.
 
         Raises:
             InputError: if no broker answers.
@@ -62,7 +64,9 @@ class LiveRecordTimes:
         """The times of records of different partitions."""
         times = dict[RecordPlace, int]()
         wanted = {(topic, partition): offset for topic, partition, offset in places}
-        with open_consumer(self._address, self._properties, ClientErrors(), self._address, _FEW_BYTES) as consumer:
+        with open_consumer(
+            self._address, self._properties, ClientErrors(), self._address, _FEW_BYTES
+        ) as consumer:
             consumer.assign([_kafka.TopicPartition(*place) for place in places])
             idle_until = time.monotonic() + _IDLE_SECONDS
             while wanted and time.monotonic() < min(deadline, idle_until):
@@ -73,7 +77,8 @@ class LiveRecordTimes:
                         continue
                     offset = wanted.pop(key)
                     answered.append(key)
-                    # Its error is the end of the partition, a deleted record, or a topic that may not be read.
+                    # Its error is the end of the partition, a deleted record, or a topic that may not be
+                    # read.
                     if message.error() is None:
                         kind, timestamp = message.timestamp()
                         if kind != _kafka.TIMESTAMP_NOT_AVAILABLE:

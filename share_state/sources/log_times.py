@@ -1,4 +1,7 @@
-"""The times of the first and the newest record of an input; reads the ends of segments, not what is between them."""
+"""The times of the first and the newest record of an input.
+
+Reads the ends of segments, not what is between them.
+"""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,7 +74,11 @@ def _last_time(segment: Segment) -> Iterable[int]:
         times = [
             int(found.max())
             for framed in frame_segments((replace(segment, begin=at),), _TAIL)
-            if len(found := _plausible(framed.batches["max_timestamp"][framed.batches["status"] == BatchStatus.VALID]))
+            if len(
+                found := _plausible(
+                    framed.batches["max_timestamp"][framed.batches["status"] == BatchStatus.VALID]
+                )
+            )
         ]
         if times or not begin:
             return [max(times)] if times else []

@@ -1,8 +1,9 @@
 """Reads `__cluster_metadata-0` of a broker or controller: what KRaft knows about topics, configs, features and brokers.
 
-The log starts with its newest snapshot (`<end offset>-<epoch>.checkpoint`), and the records of the segments from that
-offset on change it. `read_metadata_log` folds both, as Kafka's loader does: the records of a metadata transaction count
-once it ends. Confidential values are never kept: only configs with a key in KEPT_CONFIGS are read.
+The log starts with its newest snapshot (`<end offset>-<epoch>.checkpoint`), and the records of the segments
+from that offset on change it. `read_metadata_log` folds both, as Kafka's loader does: the records of a
+metadata transaction count once it ends. Confidential values are never kept: only configs with a key in
+KEPT_CONFIGS are read.
 """
 
 import re
@@ -120,19 +121,19 @@ class ClusterMetadata:
 
     Attributes:
         path: folder of the log.
-        topics: columns topic_id, topic, created and removed (ms; null if unknown or not removed), number (of the
-            record), partitions (their number) and extended (ms, when the last of them was created; null if unknown);
-            removed topics, too, if the log still shows them.
+        topics: columns topic_id, topic, created and removed (ms; null if unknown or not removed), number (of
+            the record), partitions (their number) and extended (ms, when the last of them was created; null
+            if unknown); removed topics, too, if the log still shows them.
         partitions: PARTITION rows of topics that exist and that were asked for.
-        config_changes: every change of a config that the log still shows, in its order: columns resource_type,
-            resource, key (its place in KEPT_CONFIGS), value (null if it is removed), timestamp (ms; null in a
-            snapshot) and number (of the record).
+        config_changes: every change of a config that the log still shows, in its order: columns
+            resource_type, resource, key (its place in KEPT_CONFIGS), value (null if it is removed), timestamp
+            (ms; null in a snapshot) and number (of the record).
         features: feature -> finalized level.
         brokers: id of each registered broker -> whether it is fenced.
         end_offset: offset after the last record that counts.
         newest_time: ms, of the newest record; -1 for none.
-        is_complete: whether the log is read from a snapshot or its very beginning on, without a gap or damage: only
-            then does a missing topic not exist.
+        is_complete: whether the log is read from a snapshot or its very beginning on, without a gap or
+            damage: only then does a missing topic not exist.
         skipped: reason -> number of records that were not understood.
         notes: what is wrong with the log, one line each.
     """
@@ -156,14 +157,18 @@ class ClusterMetadata:
         exists = topics["removed"].is_null()
         return topics if pc.all(exists).as_py() else topics.filter(exists)
 
-    def configs_of(self, resource_type: ResourceType, names: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
+    def configs_of(
+        self, resource_type: ResourceType, names: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str]]:
         """Name of a resource -> its configs; of a topic, those since it was created.
 
         Args:
             resource_type: topics, brokers or groups.
             names: those to look for; all by default.
         """
-        changes = self.config_changes.filter(pc.equal(self.config_changes["resource_type"], int(resource_type)))
+        changes = self.config_changes.filter(
+            pc.equal(self.config_changes["resource_type"], int(resource_type))
+        )
         if names is not None:
             changes = changes.filter(pc.is_in(changes["resource"], pa.array(names, pa.string())))
         configs, created = dict[str, dict[str, str]](), self._created(changes["resource"])
@@ -178,7 +183,9 @@ class ClusterMetadata:
 
     def _created(self, names: pa.ChunkedArray) -> dict[str, int]:
         """Name of a topic that exists -> number of the record that created it."""
-        live = self.topics.filter(pc.and_(self.topics["removed"].is_null(), pc.is_in(self.topics["topic"], names)))
+        live = self.topics.filter(
+            pc.and_(self.topics["removed"].is_null(), pc.is_in(self.topics["topic"], names))
+        )
         return dict(zip(live["topic"].to_pylist(), live["number"].to_pylist(), strict=True))
 
 
@@ -190,7 +197,8 @@ def read_metadata_log(
     Args:
         folder: the folder `__cluster_metadata-0`.
         until_time_ms: records with a later timestamp do not count.
-        partitions_of: names of the topics whose partitions are kept, since there may be millions; all by default.
+        partitions_of: names of the topics whose partitions are kept, since there may be millions; all by
+            default.
     Raises:
         InputError: if a file cannot be read.
     Source: Kafka MetadataLoader, MetadataBatchLoader, RecordsSnapshotReader, MetadataDelta.
@@ -202,7 +210,9 @@ def read_metadata_log(
         return _read(folder, until_time_ms, wanted, merge=True)
 
 
-def _read(folder: InputPath, until_time_ms: int | None, wanted: pa.Array | None, *, merge: bool) -> ClusterMetadata:
+def _read(
+    folder: InputPath, until_time_ms: int | None, wanted: pa.Array | None, *, merge: bool
+) -> ClusterMetadata:
     with read_errors(folder):
         files = sorted(folder.iterdir())
         segments = [
@@ -211,7 +221,9 @@ def _read(folder: InputPath, until_time_ms: int | None, wanted: pa.Array | None,
             if (name := _SEGMENT.fullmatch(file.name))
         ]
         snapshots = [(int(name[1]), file) for file in files if (name := _SNAPSHOT.fullmatch(file.name))]
-    image, start, notes = _MetadataFold(until_time_ms, wanted), 0, list[str]()
+    image = _MetadataFold(until_time_ms, wanted)
+    start = 0
+    notes = list[str]()
     for end_offset, file in sorted(snapshots, reverse=True):
         read, problem = _read_snapshot(file, until_time_ms, wanted)
         if read is not None:
@@ -285,15 +297,19 @@ _REPLACED = -2
 class _MetadataFold:
     """The state of a cluster while its metadata log is read.
 
-    Topics are numbered in the order of their records; `names` holds their names in that order. Hash tables find the
-    number of a topic by its id, and the row of a partition by topic and partition. `wanted` names the topics whose
-    partitions are kept; None for all.
+    Topics are numbered in the order of their records; `names` holds their names in that order. Hash tables
+    find the number of a topic by its id, and the row of a partition by topic and partition. `wanted` names
+    the topics whose partitions are kept; None for all.
     """
 
     def __init__(self, until_time_ms: int | None, wanted: pa.Array | None) -> None:
         self.wanted = wanted
-        self.until_time_ms, self.names, self.is_complete = until_time_ms, list[pa.Array](), True
-        self.configs, self.features, self.brokers = list[pa.Table](), dict[str, int](), dict[int, bool]()
+        self.until_time_ms = until_time_ms
+        self.names = list[pa.Array]()
+        self.is_complete = True
+        self.configs = list[pa.Table]()
+        self.features = dict[str, int]()
+        self.brokers = dict[int, bool]()
         self.topics, self.topic_slots = np.empty(0, _TOPIC), np.empty(0, np.int32)
         self.partitions, self.partition_slots = np.empty(0, PARTITION), np.empty(0, np.int32)
         self.counts = np.zeros(3, np.int64)  # topics, partitions, changes of what does not exist
@@ -348,7 +364,9 @@ class _MetadataFold:
         Source: Kafka MetadataBatchLoader.replay (KIP-868).
         """
         types = rows["type"]
-        is_marker = (types >= MetadataRecordType.BEGIN_TRANSACTION) & (types <= MetadataRecordType.ABORT_TRANSACTION)
+        is_marker = (types >= MetadataRecordType.BEGIN_TRANSACTION) & (
+            types <= MetadataRecordType.ABORT_TRANSACTION
+        )
         begin = 0
         for marker in (*np.flatnonzero(is_marker).tolist(), len(rows)):
             part = rows[begin:marker]
@@ -425,7 +443,9 @@ class _MetadataFold:
             self.problems["changes of topics that the log does not hold"] += int(self.counts[2])
         if not self.row_count:
             self.is_complete = False
-        problems = [f"{pluralize(count, 'time')}: {problem}" for problem, count in sorted(self.problems.items())]
+        problems = [
+            f"{pluralize(count, 'time')}: {problem}" for problem, count in sorted(self.problems.items())
+        ]
         problems += [
             f"{pluralize(count, 'record')} skipped: {reason.replace('_', ' ')}"
             for reason, count in sorted(self.skipped.items())
@@ -436,7 +456,9 @@ class _MetadataFold:
         return ClusterMetadata(
             path=path,
             topics=topics,
-            partitions=self._partitions if is_live.all() else self._partitions[is_live[self._partitions["topic"]]],
+            partitions=self._partitions
+            if is_live.all()
+            else self._partitions[is_live[self._partitions["topic"]]],
             config_changes=pa.concat_tables([_CONFIGS.empty_table(), *self.configs]),
             features={name: level for name, level in self.features.items() if level},
             brokers=dict(sorted(self.brokers.items())),
@@ -462,7 +484,9 @@ class _MetadataFold:
         names = pa.chunked_array(self.names, pa.string())
         created, removed, extended = (_times(rows[name]) for name in ("created", "removed", "extended"))
         is_live = rows["removed"] == _EXISTS
-        removed = pc.if_else(pa.array(is_live), pa.scalar(None, pa.int64()), pc.fill_null(removed, _UNKNOWN_TIME))
+        removed = pc.if_else(
+            pa.array(is_live), pa.scalar(None, pa.int64()), pc.fill_null(removed, _UNKNOWN_TIME)
+        )
         numbers, counts = (pa.array(rows[name].astype(np.int64)) for name in ("number", "partitions"))
         columns = [uuid_texts(ids), names, created, removed, numbers, counts, extended]
         return pa.table(columns, schema=_TOPICS), is_live
@@ -501,7 +525,9 @@ def _config_table(data: np.ndarray, rows: np.ndarray, numbers: np.ndarray) -> pa
     resources, values = (_texts(data, rows[f"{name}_at"], rows[f"{name}_size"]) for name in ("name", "text"))
     values = pc.if_else(pa.array(rows["text_size"] >= 0), values, pa.scalar(None, pa.string()))
     types = pa.array(np.ascontiguousarray(rows["resource_type"]))
-    return pa.table([types, resources, keys, values, _times(rows["timestamp"]), numbers[is_kept]], schema=_CONFIGS)
+    return pa.table(
+        [types, resources, keys, values, _times(rows["timestamp"]), numbers[is_kept]], schema=_CONFIGS
+    )
 
 
 def _with_own_bytes(data: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -528,7 +554,9 @@ def _extended(rows: np.ndarray, used: int, count: int) -> np.ndarray:
 
 @kernel
 def _hash(high, low):
-    value = (np.uint64(high) ^ (np.uint64(low) * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (np.uint64(high) ^ (np.uint64(low) * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(
+        0xBF58476D1CE4E5B9
+    )
     return value ^ (value >> np.uint64(29))
 
 
@@ -574,7 +602,9 @@ def _fill_partition_slots(partitions, count, slots):
 
 @kernel
 def _apply_rows(rows, is_wanted, first_number, topics, topic_slots, partitions, partition_slots, counts):
-    """Apply rows of topics and partitions; `is_wanted` says of each created topic whether its partitions are kept.
+    """Apply rows of topics and partitions.
+
+    `is_wanted` says of each created topic whether its partitions are kept.
 
     Source: Kafka TopicsDelta.replay, PartitionRegistration.merge.
     """
@@ -587,8 +617,12 @@ def _apply_rows(rows, is_wanted, first_number, topics, topic_slots, partitions, 
                 topics[topic_slots[slot]].removed = _REPLACED
             topic = topics[counts[0]]
             topic.high, topic.low = row.topic_high, row.topic_low
-            topic.created, topic.removed, topic.number = row.timestamp, _EXISTS, first_number + number
-            topic.extended, topic.partitions, topic.is_wanted = _UNKNOWN_TIME, 0, is_wanted[created]
+            topic.created = row.timestamp
+            topic.removed = _EXISTS
+            topic.number = first_number + number
+            topic.extended = _UNKNOWN_TIME
+            topic.partitions = 0
+            topic.is_wanted = is_wanted[created]
             created += 1
             topic_slots[slot] = counts[0]
             counts[0] += 1

@@ -1,7 +1,7 @@
 """How many partitions a topic has, and which of them are not in the input.
 
-The number is stated, or read from a cluster; else it is inferred from the folders in the input. The keys show if an
-inferred number is too small, since each hashes to its state partition: `PartitionCount`.
+The number is stated, or read from a cluster; else it is inferred from the folders in the input. The keys show
+if an inferred number is too small, since each hashes to its state partition: `PartitionCount`.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,7 +27,8 @@ class PartitionCount:
     Attributes:
         number: the number; None if unknown.
         least: the least possible number: after the greatest partition in the input.
-        is_inferred: whether the number is only that of the folders in the input, some of which may be missing.
+        is_inferred: whether the number is only that of the folders in the input, some of which may be
+            missing.
         recorded: partitions that a broker's checkpoint file beside the folders lists.
     """
 
@@ -78,8 +79,8 @@ def state_partition_coverage(
 ) -> StatePartitionCoverage:
     """Compare the state partitions in the input with those that must exist.
 
-    Folders of segments and clusters show partitions without records, too. A table or a text does not, so nothing is
-    missing there for certain.
+    Folders of segments and clusters show partitions without records, too. A table or a text does not, so
+    nothing is missing there for certain.
 
     Args:
         logs: the log partitions in the input.
@@ -103,7 +104,10 @@ def state_partition_coverage(
 
 
 def missing_numbers(end: int, present: Collection[int | None]) -> list[int]:
-    """The first 1,000 numbers below `end` that are not present; a damaged file may name partition 2^31 - 1."""
+    """The first 1,000 numbers below `end` that are not present.
+
+    A damaged file may name partition 2^31 - 1.
+    """
     return list(islice((number for number in range(end) if number not in present), _MOST_MISSING))
 
 
@@ -121,8 +125,8 @@ def count_partitions(logs: Sequence[LogPartition], stated: int | None = None) ->
 def infer_partition_count(logs: Sequence[LogPartition], topic: str) -> int | None:
     """Number of partitions of a topic; None if the logs do not run from 0 without a gap.
 
-    Only folders of segments include partitions without records. Partition 0 of `__consumer_offsets` alone may be the
-    first of many.
+    Only folders of segments include partitions without records. Partition 0 of `__consumer_offsets` alone may
+    be the first of many.
 
     Args:
         logs: all log partitions in the input; logs of other topics leave the number unknown.
@@ -134,7 +138,9 @@ def infer_partition_count(logs: Sequence[LogPartition], topic: str) -> int | Non
     return len(numbers) if len(numbers) >= least and is_complete else None
 
 
-def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[tuple[int | None, str]]) -> int | None:
+def infer_group_partition_count(
+    logs: Sequence[LogPartition], places: Sequence[tuple[int | None, str]]
+) -> int | None:
     """Number of partitions of `__consumer_offsets`; inferred like `infer_partition_count`.
 
     None if most groups are not in the partitions that this number implies: partitions are then missing.
@@ -144,5 +150,7 @@ def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[t
         places: (partition, group id) of every group in them.
     """
     count = infer_partition_count(logs, GROUP_TOPIC)
-    matching = sum(partition_for(group_id, count) == partition for partition, group_id in places) if count else 0
+    matching = (
+        sum(partition_for(group_id, count) == partition for partition, group_id in places) if count else 0
+    )
     return count if 2 * matching > len(places) else None

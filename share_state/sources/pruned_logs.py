@@ -1,8 +1,8 @@
 """Reads logs of a running cluster whole, although the broker prunes them meanwhile.
 
-The broker deletes records that a later snapshot replaces, and that snapshot may be after the end at which a reader
-stops. So where the log start passes a reader, the log is read from that start up to an end that was fetched after it:
-the broker had committed every snapshot between the two before it deleted anything.
+The broker deletes records that a later snapshot replaces, and that snapshot may be after the end at which a
+reader stops. So where the log start passes a reader, the log is read from that start up to an end that was
+fetched after it: the broker had committed every snapshot between the two before it deleted anything.
 """
 
 from collections.abc import Callable, Iterator
@@ -72,7 +72,9 @@ def _overtaken(log: LogPartition) -> InputError:
 
 @dataclass(frozen=True, slots=True)
 class CopiedRecords:
-    """The records of a log partition of a cluster, in a file that is deleted with this object; a `RecordSource`.
+    """The records of a log partition of a cluster, in a file that is deleted with this object.
+
+    A `RecordSource`.
 
     Attributes:
         rows: columns of CONSUMED, in offset order.

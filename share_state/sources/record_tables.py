@@ -1,7 +1,7 @@
 """Reads log partitions from Parquet files with the columns of Spark's Kafka source, row group by row group.
 
-`arrow_rows` converts Arrow columns to bytes and RECORD rows, `rows_to_chunk` sorts them and removes repeated offsets,
-and `TableRows` reads the row groups that `table_plan` selected.
+`arrow_rows` converts Arrow columns to bytes and RECORD rows, `rows_to_chunk` sorts them and removes repeated
+offsets, and `TableRows` reads the row groups that `table_plan` selected.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,9 @@ from share_state.stores.paths import parquet_source
 NO_TIME = -1
 """A missing timestamp. Source: Kafka RecordBatch.NO_TIMESTAMP."""
 
-CONSUMED = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())])
+CONSUMED = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())]
+)
 """Columns of the records of a log partition that a consumer returns; timestamps are in ms."""
 
 
@@ -50,7 +52,9 @@ class Rows:
 
     def compact(self) -> "Rows":
         """Copy the rows with their own bytes only, so that other bytes can be freed."""
-        sizes = np.maximum(self.records["key_size"], 0).astype(np.int64) + np.maximum(self.records["value_size"], 0)
+        sizes = np.maximum(self.records["key_size"], 0).astype(np.int64) + np.maximum(
+            self.records["value_size"], 0
+        )
         data, records = np.empty(int(sizes.sum()), np.uint8), self.records.copy()
         _copy(self.data, records, data)
         return Rows(data, records, self.file, self.position)
@@ -92,7 +96,9 @@ def arrow_rows(
     value_bytes, at, records["value_size"] = _spans(value)
     records["value_at"] = at + len(key_bytes)
     records["offset"], records["timestamp"] = offset, timestamp
-    return Rows(np.concatenate((key_bytes, value_bytes)), records, np.full(len(offset), file, np.int32), position)
+    return Rows(
+        np.concatenate((key_bytes, value_bytes)), records, np.full(len(offset), file, np.int32), position
+    )
 
 
 def rows_of_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Rows, int]]:
@@ -106,15 +112,22 @@ def rows_of_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Rows, i
         if not (count := batch.num_rows):
             continue
         offsets = batch["offset"].to_numpy()
-        times = timestamp_ms(batch["timestamp"]) if "timestamp" in batch.schema.names else np.full(count, NO_TIME)
-        yield arrow_rows(batch["key"], batch["value"], offsets, times, 0, np.arange(at, at + count)), int(offsets[-1])
+        times = (
+            timestamp_ms(batch["timestamp"]) if "timestamp" in batch.schema.names else np.full(count, NO_TIME)
+        )
+        yield (
+            arrow_rows(batch["key"], batch["value"], offsets, times, 0, np.arange(at, at + count)),
+            int(offsets[-1]),
+        )
         at += count
 
 
 def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The bytes of a column, and the start and size of each row (size -1 for null)."""
     data, ends = column_bytes(column)
-    at, sizes, present = ends[:-1], np.diff(ends), np.asarray(column.is_valid())
+    at = ends[:-1]
+    sizes = np.diff(ends)
+    present = np.asarray(column.is_valid())
     if is_text(column.type) and len(data):
         data, at, sizes = decode_texts(data, at, np.where(present, sizes, 0))
     return data, at, np.where(present, sizes, -1)
@@ -123,9 +136,9 @@ def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def rows_to_chunk(rows: Rows) -> Chunk:
     """Convert rows of a log partition to a chunk in offset order, each offset once.
 
-    Rows that repeat an offset with the same key and value are dropped and counted. If the contents of one offset
-    differ, the row with the latest timestamp is kept (for equal timestamps, the one with the greater bytes, so that the
-    order of files does not matter); the others become batches of status CONFLICT.
+    Rows that repeat an offset with the same key and value are dropped and counted. If the contents of one
+    offset differ, the row with the latest timestamp is kept (for equal timestamps, the one with the greater
+    bytes, so that the order of files does not matter); the others become batches of status CONFLICT.
 
     Args:
         rows: all rows of the offsets that they contain.
@@ -193,7 +206,9 @@ def _conflict_batches(rows: Rows) -> np.ndarray:
     batches = np.zeros(len(rows.records), BATCH)
     batches["base_offset"] = batches["last_offset"] = rows.records["offset"]
     batches["status"], batches["segment"] = BatchStatus.CONFLICT, rows.file
-    batches["file_position"], batches["count"], batches["magic"] = rows.position, 1, -1
+    batches["file_position"] = rows.position
+    batches["count"] = 1
+    batches["magic"] = -1
     return batches
 
 
@@ -203,7 +218,9 @@ def _split_runs(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     starts = np.flatnonzero(np.diff(records["offset"], prepend=records["offset"][:1] - 2) != 1)
     runs, ends = np.zeros(len(starts), BATCH), np.append(starts[1:], len(records))
     runs["base_offset"], runs["last_offset"] = records["offset"][starts], records["offset"][ends - 1]
-    runs["count"], runs["magic"], runs["status"] = ends - starts, 2, BatchStatus.VALID
+    runs["count"] = ends - starts
+    runs["magic"] = 2
+    runs["status"] = BatchStatus.VALID
     runs["segment"], runs["file_position"] = rows.file[starts], rows.position[starts]
     runs["max_timestamp"] = np.maximum.reduceat(records["timestamp"], starts) if len(starts) else NO_TIME
     records["batch"] = np.repeat(np.arange(len(starts)), ends - starts)
@@ -316,10 +333,12 @@ class TableRows:
     def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
         """The chunks of a log partition in offset order; the rows may be in any order.
 
-        Rows wait until all rows with lower offsets are read, so memory depends on how much row groups overlap.
+        Rows wait until all rows with lower offsets are read, so memory depends on how much row groups
+        overlap.
 
         Raises:
-            InputError: if a file cannot be read, an offset is missing, or a text is neither base64 nor hexadecimal.
+            InputError: if a file cannot be read, an offset is missing, or a text is neither base64 nor
+                hexadecimal.
         """
         yield from rows_in_chunks(self._read(log, chunk), chunk)
 
@@ -348,12 +367,16 @@ class TableRows:
     ) -> Iterator[tuple[Rows, int]]:
         names, columns = set(file.schema_arrow.names), self.columns
         identity = [name for name in (columns.offset, columns.partition, columns.topic) if name in names]
-        identities = file.read_row_group(group.number, columns=identity if not group.alone else [columns.offset])
+        identities = file.read_row_group(
+            group.number, columns=identity if not group.alone else [columns.offset]
+        )
         offsets = int64_column(
             identities[columns.offset], columns.offset, log.segments[group.file].path, group.rows_before
         )
         is_of_log = (
-            np.ones(len(offsets), bool) if group.alone else _is_of_log(identities, columns, log.topic, log.partition)
+            np.ones(len(offsets), bool)
+            if group.alone
+            else _is_of_log(identities, columns, log.topic, log.partition)
         )
         # The lowest offset of this log from each row to the end.
         least = np.minimum.accumulate(np.where(is_of_log, offsets, LARGEST_OFFSET)[::-1])[::-1]
@@ -366,7 +389,9 @@ class TableRows:
             if len(selected):
                 part = batch if len(selected) == batch.num_rows else batch.take(pa.array(selected))
                 has_times = columns.timestamp in names
-                times = timestamp_ms(part[columns.timestamp]) if has_times else np.full(len(selected), NO_TIME)
+                times = (
+                    timestamp_ms(part[columns.timestamp]) if has_times else np.full(len(selected), NO_TIME)
+                )
                 numbers = at + selected
                 rows = arrow_rows(part[columns.key], part[columns.value], offsets[numbers], times, group.file,
                                numbers + group.rows_before)  # fmt: skip
@@ -377,14 +402,19 @@ class TableRows:
 def _is_of_log(rows: pa.Table, columns: Columns, topic: str, partition: int | None) -> np.ndarray:
     """Mask of the rows of a topic and partition; missing columns are ignored."""
     mask = np.ones(len(rows), bool)
-    for name, kind, value in ((columns.topic, pa.string(), topic), (columns.partition, pa.int64(), partition)):
+    for name, kind, value in (
+        (columns.topic, pa.string(), topic),
+        (columns.partition, pa.int64(), partition),
+    ):
         if name in rows.column_names:
             mask &= np.asarray(pc.fill_null(pc.equal(rows[name].cast(kind), pa.scalar(value, kind)), False))
     return mask
 
 
 def int64_column(column: pa.ChunkedArray, name: str, path: str, rows_before: int) -> np.ndarray:
-    """Convert a column of integers; refuses null, negative numbers, and 2^63 - 1, which no record has as its offset.
+    """Convert a column of integers.
+
+    Refuses null, negative numbers, and 2^63 - 1, which no record has as its offset.
 
     Raises:
         InputError: if a value is refused; the message has its row in the file.

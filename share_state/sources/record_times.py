@@ -1,6 +1,7 @@
 """When records of topics were written, from the segments of the topics in a broker's data folder.
 
-The offset index of a segment leads close to the record batch of an offset, so that few headers and one batch are read.
+The offset index of a segment leads close to the record batch of an offset, so that few headers and one batch
+are read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,9 @@ class RecordTimes(Protocol):
         ...
 
     def read(self, places: Iterable[RecordPlace]) -> dict[RecordPlace, int]:
-        """The timestamps of records, ms, or of the next record if an offset has none; only of those that are there.
+        """The timestamps of records, ms, or of the next record if an offset has none.
+
+        Only of those that are there.
 
         Raises:
             InputError: if records cannot be read.
@@ -42,7 +45,10 @@ class RecordTimes(Protocol):
         ...
 
     def retention(self, topics: Sequence[str]) -> Mapping[str, int]:
-        """Topic -> ms for which brokers keep its records, -1 for no limit of time; empty if they are not asked."""
+        """Topic -> ms for which brokers keep its records, -1 for no limit of time.
+
+        Empty if they are not asked.
+        """
         ...
 
 
@@ -67,12 +73,15 @@ class FolderRecordTimes:
         return {}
 
 
-def read_record_times(data_folders: Sequence[InputPath], places: Iterable[RecordPlace]) -> dict[RecordPlace, int]:
+def read_record_times(
+    data_folders: Sequence[InputPath], places: Iterable[RecordPlace]
+) -> dict[RecordPlace, int]:
     """The timestamps of records in the logs of topics, ms.
 
     Args:
         data_folders: data folders of brokers in a local file system.
-        places: where the records are; if an offset has no record, as after compaction, the next record counts.
+        places: where the records are; if an offset has no record, as after compaction, the next record
+            counts.
     Returns:
         Only the places whose record is in one of the folders.
     Raises:
@@ -120,7 +129,9 @@ def _first_record(file: InputPath, base_offset: int, offset: int) -> _OffsetTime
     return None
 
 
-def _record_in_batch(file: InputPath, base_offset: int, header: BatchHeader, offset: int) -> _OffsetTime | None:
+def _record_in_batch(
+    file: InputPath, base_offset: int, header: BatchHeader, offset: int
+) -> _OffsetTime | None:
     """The first record of a batch at or after an offset; None for control batches, too."""
     segment = Segment(str(file), base_offset, header.position + header.size, begin=header.position)
     log = LogPartition(file.parent.name, None, (segment,), 0)

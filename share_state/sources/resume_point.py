@@ -66,8 +66,8 @@ class ResumePoint:
 
     Attributes:
         segment: base offset of its segment.
-        position, size: position and size of the batch in its segment, in bytes; -1 and 0 if the log was not read from
-            segments.
+        position, size: position and size of the batch in its segment, in bytes; -1 and 0 if the log was not
+            read from segments.
         base_offset: its first offset.
         leader_epoch: its leader epoch.
         crc: its checksum.
@@ -110,7 +110,9 @@ class ResumePoint:
         if not is_valid:
             raise ValueError("not a resume point")
         others = [field.name for field in fields(self) if field.name not in (*texts, *flags)]
-        numbers = [getattr(self, name) for name in others if (name, getattr(self, name)) != ("committed_end", None)]
+        numbers = [
+            getattr(self, name) for name in others if (name, getattr(self, name)) != ("committed_end", None)
+        ]
         if any(type(number) is not int or not -(2**63) <= number < 2**63 for number in numbers):
             raise ValueError("not a resume point")
 
@@ -130,15 +132,17 @@ def resume(log: LogPartition, point: ResumePoint) -> tuple[LogPartition, ResumeS
         log: the log partition in the current input.
         point: where the earlier run stopped.
     Returns:
-        The log partition with the segments left to read (all of them if it must be read from its start), and its
-        status.
+        The log partition with the segments left to read (all of them if it must be read from its start), and
+        its status.
     Raises:
         InputError: if a segment cannot be read.
     """
     if log.topic_id and point.topic_id and log.topic_id != point.topic_id:
         return log, ResumeStatus.RECREATED
     replicas = sorted({segment.replica for segment in log.segments})
-    located = [_locate([one for one in log.segments if one.replica == replica], point) for replica in replicas]
+    located = [
+        _locate([one for one in log.segments if one.replica == replica], point) for replica in replicas
+    ]
     statuses = {status for status, _ in located}
     if _ReplicaStatus.HAS_POINT not in statuses and _is_younger(log, point):
         return log, ResumeStatus.RECREATED
@@ -153,8 +157,13 @@ def resume(log: LogPartition, point: ResumePoint) -> tuple[LogPartition, ResumeS
     return left, ResumeStatus.UNCHANGED if is_same else ResumeStatus.GROWN
 
 
-def _discontinuity(log: LogPartition, point: ResumePoint, statuses: set[_ReplicaStatus]) -> ResumeStatus | None:
-    """Why a log may not continue the log read earlier, or None; at least one of its copies contains the point."""
+def _discontinuity(
+    log: LogPartition, point: ResumePoint, statuses: set[_ReplicaStatus]
+) -> ResumeStatus | None:
+    """Why a log may not continue the log read earlier, or None.
+
+    At least one of its copies contains the point.
+    """
     if log.log_start_offset > point.next_offset:
         return ResumeStatus.CLEANED
     if statuses == {_ReplicaStatus.DIFFERS}:
@@ -164,7 +173,9 @@ def _discontinuity(log: LogPartition, point: ResumePoint, statuses: set[_Replica
     epochs = [entry for copy in log.copies for entry in copy.leader_epochs]
     is_replaced = any(epoch > point.leader_epoch and start <= point.base_offset for epoch, start in epochs)
     is_certain = (
-        point.is_sound and not is_replaced and not statuses & {_ReplicaStatus.DIFFERS, _ReplicaStatus.UNREADABLE}
+        point.is_sound
+        and not is_replaced
+        and not statuses & {_ReplicaStatus.DIFFERS, _ReplicaStatus.UNREADABLE}
     )
     return None if is_certain else ResumeStatus.REREAD
 
@@ -175,7 +186,11 @@ def _is_younger(log: LogPartition, point: ResumePoint) -> bool:
         if segment.size >= HEADER_SIZE:
             head = _bytes(segment, 0, HEADER_SIZE)
             is_below = int.from_bytes(head[:8], "big", signed=True) < point.next_offset
-            return head[16] == 2 and is_below and struct.unpack_from(">q", head, _TIMESTAMP_AT)[0] > point.newest_time
+            return (
+                head[16] == 2
+                and is_below
+                and struct.unpack_from(">q", head, _TIMESTAMP_AT)[0] > point.newest_time
+            )
     return False
 
 
@@ -185,7 +200,9 @@ def _locate(segments: Sequence[Segment], point: ResumePoint) -> tuple[_ReplicaSt
         if segment.base_offset == point.segment and _has_point(segment, point):
             return _ReplicaStatus.HAS_POINT, _from(segments, number, point.position + point.size)
     # The segments of this replica have other bounds, or its bytes differ.
-    candidates = [number for number, segment in enumerate(segments) if segment.base_offset <= point.base_offset]
+    candidates = [
+        number for number, segment in enumerate(segments) if segment.base_offset <= point.base_offset
+    ]
     if not candidates:
         return _ReplicaStatus.STARTS_AFTER, list(segments)
     for framed in frame_segments((segments[candidates[-1]],)):
@@ -201,7 +218,8 @@ def _locate(segments: Sequence[Segment], point: ResumePoint) -> tuple[_ReplicaSt
     if any(segment.size for segment in rest):
         return _ReplicaStatus.STARTS_AFTER, rest
     segment, status = segments[candidates[-1]], _ReplicaStatus.ENDS_BEFORE
-    # A lagging replica may be truncated, or zero where it was preallocated, but cannot hold other bytes at the point.
+    # A lagging replica may be truncated, or zero where it was preallocated, but cannot hold other bytes at
+    # the point.
     is_covered = segment.base_offset == point.segment and segment.size >= point.position + point.size
     is_destroyed = any(
         (framed.batches["status"] == BatchStatus.UNREADABLE).any() for framed in frame_segments((segment,))
@@ -231,8 +249,8 @@ def _bytes(segment: Segment, position: int, size: int) -> bytes:
 def digest_of_logs(logs: Sequence[LogPartition]) -> str:
     """A hash that changes if the logs change.
 
-    It covers the bytes of local files, size and modification time of files in an object store (hashing would download
-    them), the end offsets of a cluster's log partitions, and the rows that Spark sorts.
+    It covers the bytes of local files, size and modification time of files in an object store (hashing would
+    download them), the end offsets of a cluster's log partitions, and the rows that Spark sorts.
 
     Args:
         logs: log partitions, in the order of the input.
@@ -250,7 +268,9 @@ def digest_of_logs(logs: Sequence[LogPartition]) -> str:
             digest.update(f"{log.topic_id} {log.log_start_offset} {end}\n".encode())
         for one in log.segments:
             # Several log partitions may share a file, each with its own slice.
-            digest.update(f"{one.base_offset} {one.begin} {one.size} {content or contents[one.path]}\n".encode())
+            digest.update(
+                f"{one.base_offset} {one.begin} {one.size} {content or contents[one.path]}\n".encode()
+            )
     return digest.hexdigest()
 
 
@@ -269,7 +289,10 @@ def _contents(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _last_written(store: Store, files: Sequence[tuple[str, StorePath]]) -> dict[str, str]:
-    """Size and modification time of files of an object store; a hash of the bytes if it has no modification times."""
+    """Size and modification time of files of an object store.
+
+    A hash of the bytes if it has no modification times.
+    """
     with read_errors(files[0][0]):
         infos = store.file_system.get_file_info([identities.inner for _, identities in files])
     identities = {}

@@ -2,7 +2,8 @@
 
 `read_chunks` yields the chunks of a log partition, `read_into` passes them to a consumer and reads ahead, and
 `index_records` finds the records of a chunk inside a window. `frame_segments` reads segment files without
-decompressing; `merge_replicas` selects one batch per offset where replicas or overlapping exports repeat a log.
+decompressing; `merge_replicas` selects one batch per offset where replicas or overlapping exports repeat a
+log.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,15 +45,17 @@ def frame_segments(
 ) -> Iterator[Chunk]:
     """The batches of segments, still compressed; each chunk stays valid until `buffers` more are read.
 
-    A buffer is filled from consecutive segments and yielded in about `slices` chunks. A batch that does not fit starts
-    the next buffer.
+    A buffer is filled from consecutive segments and yielded in about `slices` chunks. A batch that does not
+    fit starts the next buffer.
 
     Raises:
         InputError: if a segment cannot be read.
     """
     unread = sum(segment.unread for segment in segments)
     # A request to a store takes long, so it asks for more bytes, unless the caller limits memory.
-    is_remote = chunk >= CHUNK_SIZE and any(isinstance(to_path(segment.path), StorePath) for segment in segments)
+    is_remote = chunk >= CHUNK_SIZE and any(
+        isinstance(to_path(segment.path), StorePath) for segment in segments
+    )
     buffer = _SegmentBuffer(
         min(max(chunk, READ_SIZE) if is_remote else chunk, unread + 1), max(1, chunk // slices), buffers
     )
@@ -65,12 +68,13 @@ def frame_segments(
                 yield from buffer.flush(used)
                 used = buffer.restart()
             loaded = load(segment, position, buffer.data[used:])
-            end, at_end, stop = used + loaded, position + loaded >= segment.size, Stop.ENOUGH
+            end = used + loaded
+            at_end = position + loaded >= segment.size
+            stop = Stop.ENOUGH
             while stop == Stop.ENOUGH:
                 begin = used
-                buffer.rows, used, stop = frame_batches(
-                    buffer.data, begin, end, at_end, position, number, buffer.table, buffer.rows, buffer.enough
-                )
+                place = (buffer.data, begin, end, at_end, position, number)
+                buffer.rows, used, stop = frame_batches(*place, buffer.table, buffer.rows, buffer.enough)
                 position += used - begin
                 if stop == Stop.ENOUGH:
                     yield from buffer.flush(used)
@@ -108,7 +112,9 @@ class _SegmentBuffer:
     def __init__(self, size: int, slice_size: int, count: int) -> None:
         self._bytes = BufferPool(byte_buffer, size, count)
         self._tables = BufferPool(_batch_table, min(slice_size, size), count)
-        self.data, self.table, self.rows = self._bytes.next(), self._tables.next(), 0
+        self.data = self._bytes.next()
+        self.table = self._tables.next()
+        self.rows = 0
         self._slice_size = self.enough = slice_size
         self._is_handed_out = False
 
@@ -118,7 +124,9 @@ class _SegmentBuffer:
             self._bytes.mark_used()
             self._tables.mark_used()
             yield Chunk(self.data[:end], self.table[: self.rows])
-            self.table, self.rows, self._is_handed_out = self._tables.next(), 0, True
+            self.table = self._tables.next()
+            self.rows = 0
+            self._is_handed_out = True
         self.enough = end + self._slice_size
 
     def restart(self) -> int:
@@ -141,14 +149,15 @@ class _SegmentBuffer:
 def is_destroyed(segments: Sequence[Segment], number: int, row: np.void) -> bool:
     """Whether the first unread bytes of a segment are damaged, rather than a truncated batch or preallocated space.
 
-    A crash truncates a batch only after the start of its header. With log.preallocate, a broker preallocates only the
-    newest segment, with log.segment.bytes; its index is empty until 4 kB are written.
+    A crash truncates a batch only after the start of its header. With log.preallocate, a broker preallocates
+    only the newest segment, with log.segment.bytes; its index is empty until 4 kB are written.
 
     Args:
         segments: segments of a log partition.
         number: number of the segment.
         row: BATCH row of the bytes, if no batch follows them; magic -1 for zeros.
-    Source: Kafka LogSegment.open, FileRecords.open; TopicConfig.SEGMENT_BYTES_CONFIG, at least 1 MiB; OffsetIndex.
+    Source: Kafka LogSegment.open, FileRecords.open; TopicConfig.SEGMENT_BYTES_CONFIG, at least 1 MiB;
+    OffsetIndex.
     """
     segment = segments[number]
     if row["status"] == BatchStatus.TRUNCATED:
@@ -163,19 +172,28 @@ def is_destroyed(segments: Sequence[Segment], number: int, row: np.void) -> bool
             is_indexed = any(file.read(_INDEX_ENTRY))
     except (OSError, StoreUnavailableError):
         is_indexed = False
-    return segment.size > _MAGIC_AT and not (is_newest and segment.size >= _MIN_SEGMENT_BYTES and not is_indexed)
+    return segment.size > _MAGIC_AT and not (
+        is_newest and segment.size >= _MIN_SEGMENT_BYTES and not is_indexed
+    )
 
 
 def _row_of_zeros(position: int, segment: int) -> np.ndarray:
     """The row for zero bytes between batches."""
     row = np.zeros(1, BATCH)
-    row["file_position"], row["segment"], row["status"] = position, segment, BatchStatus.MALFORMED
-    row["base_offset"] = row["last_offset"] = row["magic"] = -1
+    row["file_position"] = position
+    row["segment"] = segment
+    row["status"] = BatchStatus.MALFORMED
+    row["base_offset"] = -1
+    row["last_offset"] = -1
+    row["magic"] = -1
     return row
 
 
 def next_valid_position(segment: Segment, position: int, window: np.ndarray) -> int:
-    """Position of the first valid batch at or after `position`, or the end of the file; overwrites the window."""
+    """Position of the first valid batch at or after `position`, or the end of the file.
+
+    Overwrites the window.
+    """
     while position < segment.size:
         loaded = load(segment, position, window)
         batch_at = find_valid_batch(window, 0, loaded)
@@ -189,7 +207,9 @@ def next_valid_position(segment: Segment, position: int, window: np.ndarray) -> 
 
 
 def load(segment: Segment, position: int, target: np.ndarray) -> int:
-    """Read a segment from a position in its file until it ends or `target` is full; returns the number of bytes.
+    """Read a segment from a position in its file until it ends or `target` is full.
+
+    Returns the number of bytes.
 
     Raises:
         InputError: if the file cannot be read, or has become shorter.
@@ -201,7 +221,9 @@ def load(segment: Segment, position: int, target: np.ndarray) -> int:
         while loaded < size:
             count = file.readinto(target.data[loaded:size])
             if not count:
-                raise InputError(f"{segment.path}: became shorter while it was read; copy the log folder first")
+                raise InputError(
+                    f"{segment.path}: became shorter while it was read; copy the log folder first"
+                )
             loaded += count
     return size
 
@@ -257,7 +279,9 @@ def read_into(
     def read(*, merge: bool) -> _Consumer:
         consumer = make_consumer()
         buffers = 1 if cores == 1 else 1 + PREFETCH_COUNT
-        parts = read_chunks(log, merge=merge, chunk=chunk, slices=slices, only_control=only_control, buffers=buffers)
+        parts = read_chunks(
+            log, merge=merge, chunk=chunk, slices=slices, only_control=only_control, buffers=buffers
+        )
         prepared = map(consumer.prepare, parts)
         for part in prepared if buffers == 1 else prefetched(prepared):
             consumer.take(part)
@@ -278,11 +302,14 @@ def read_chunks(
     only_control: bool = False,
     buffers: int = 1,
 ) -> Iterator[Chunk]:
-    """The chunks of a log partition in offset order; the arrays of one stay valid until `buffers` more are read.
+    """The chunks of a log partition in offset order.
+
+    The arrays of one stay valid until `buffers` more are read.
 
     Args:
         log: the log partition, in segments or in another format.
-        merge: read all batch headers first, then each offset from one replica only; needed if segments overlap.
+        merge: read all batch headers first, then each offset from one replica only; needed if segments
+            overlap.
         chunk: bytes to hold in memory at a time.
         slices: about how many chunks the bytes in memory are divided into, unless merged.
         only_control: do not decompress data batches; only control records will be read.
@@ -312,7 +339,9 @@ def read_chunks(
         yield from _decompressed(merged, pool, only_control, log.max_body_size)
 
 
-def _decompressed(framed: Chunk, pool: BufferPool[np.ndarray], only_control: bool, max_size: int) -> Iterator[Chunk]:
+def _decompressed(
+    framed: Chunk, pool: BufferPool[np.ndarray], only_control: bool, max_size: int
+) -> Iterator[Chunk]:
     """A chunk unchanged if nothing is compressed; otherwise one or more decompressed chunks."""
     summary = framed.summary or summarize_batches(framed.batches)
     if not summary.attributes & CODEC_BITS or not needs_decompression(framed.batches, only_control):
@@ -354,7 +383,11 @@ def _read_batches(segments: tuple[Segment, ...], table: np.ndarray, chunk: int) 
         )
         for run in np.split(np.arange(count), np.flatnonzero(~follows) + 1):
             first, last = rows[run[0]], rows[run[-1]]
-            load(segments[first["segment"]], int(first["file_position"]), data[first["at"] : last["at"] + last["size"]])
+            load(
+                segments[first["segment"]],
+                int(first["file_position"]),
+                data[first["at"] : last["at"] + last["size"]],
+            )
         yield Chunk(data, rows)
         start += count
 
@@ -413,7 +446,9 @@ def _contradict(table: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _valid_batches(segment: Segment) -> np.ndarray:
-    tables = [framed.batches[framed.batches["status"] == BatchStatus.VALID] for framed in frame_segments((segment,))]
+    tables = [
+        framed.batches[framed.batches["status"] == BatchStatus.VALID] for framed in frame_segments((segment,))
+    ]
     return np.concatenate(tables) if tables else np.zeros(0, BATCH)
 
 
@@ -445,9 +480,10 @@ def _mark_unreplicated(table: np.ndarray, log: LogPartition) -> None:
 def merge_replicas(table: np.ndarray) -> np.ndarray:
     """Select one batch per offset from replicas or overlapping exports of a log.
 
-    Batches with equal offsets and CRC are the same. If the bytes differ, the batch of the higher leader epoch is kept,
-    because the log of that leader survived; the other batch stays in the result with status CONFLICT. So does a batch
-    of an earlier leader epoch than a batch before it: followers truncate it (KIP-101).
+    Batches with equal offsets and CRC are the same. If the bytes differ, the batch of the higher leader epoch
+    is kept, because the log of that leader survived; the other batch stays in the result with status
+    CONFLICT. So does a batch of an earlier leader epoch than a batch before it: followers truncate it
+    (KIP-101).
 
     Args:
         table: BATCH rows of all replicas, in any order.
@@ -456,7 +492,9 @@ def merge_replicas(table: np.ndarray) -> np.ndarray:
     """
     # Damaged batches come before the valid replica of the same offset, so that no gap appears after them.
     is_valid = table["status"] == BatchStatus.VALID
-    order = np.lexsort((table["segment"], -table["leader_epoch"].astype("i8"), is_valid, table["base_offset"]))
+    order = np.lexsort(
+        (table["segment"], -table["leader_epoch"].astype("i8"), is_valid, table["base_offset"])
+    )
     table = table[order]
     valid, keep = table[table["status"] == BatchStatus.VALID], np.ones(len(table), np.bool_)
     # Of one copy all is read: no checksum covers its leader epochs.
@@ -511,7 +549,8 @@ def index_records(part: Chunk, begin: int, window: Window) -> RecordIndex:
 
     Args:
         part: chunk from `read_chunks`; batches whose records cannot be located become MALFORMED in place.
-        begin: skip valid batches that end before this offset: deleted by the broker or read by an earlier run.
+        begin: skip valid batches that end before this offset: deleted by the broker or read by an earlier
+            run.
         window: selects the records.
     """
     summary = part.summary or summarize_batches(part.batches)

@@ -2,9 +2,9 @@
 
 They are only a hint: the log decides.
 
-A folder holds one text file `<topic>-<partition>.share-snapshot` per topic-partition: the line `0` (version), the
-number of entries, then one line per entry: `group checkpoint-offset checkpoint-epoch last-offset`. In a group id,
-backslashes and line breaks are escaped as in Python.
+A folder holds one text file `<topic>-<partition>.share-snapshot` per topic-partition: the line `0` (version),
+the number of entries, then one line per entry: `group checkpoint-offset checkpoint-epoch last-offset`. In a
+group id, backslashes and line breaks are escaped as in Python.
 """
 
 import re
@@ -112,7 +112,9 @@ def read_share_snapshot_file(path: InputPath) -> list[ShareSnapshotEntry]:
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a share snapshot file (not UTF-8 text); leave it out") from None
     if lines[0] != _VERSION or len(lines) < 2 or not lines[1].isdecimal():
-        raise InputError(f"{path}: not a share snapshot file (line 1 must be 0, line 2 a count); leave it out")
+        raise InputError(
+            f"{path}: not a share snapshot file (line 1 must be 0, line 2 a count); leave it out"
+        )
     entries = [(number, line) for number, line in enumerate(lines[2:], 3) if line]
     if len(entries) != parse_digits(lines[1]):
         count = elide(lines[1], _LONGEST_SHOWN)

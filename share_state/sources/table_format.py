@@ -13,18 +13,20 @@ from share_state.sources.table_plan import TableFile, TablePlan, list_table_file
 from share_state.stores.paths import expand_paths
 
 
-def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) -> SortedLogs:
+def find_table_logs(export_paths: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) -> SortedLogs:
     """The log partitions of tables: Parquet files and Delta tables are read in place, all else is sorted by Spark.
 
     Args:
-        given: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
+        export_paths: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
         topics: those to find; the first must be there. A table without topics is of the first.
     Raises:
         InputError: if a path cannot be read as a table of records.
         ShareStateError: if the rows must be sorted and there is no sorter.
     """
-    files, to_sort, columns = list[TableFile](), list[tuple[str, str]](), Columns(**given.columns)
-    for name in given.paths:
+    files = list[TableFile]()
+    to_sort = list[tuple[str, str]]()
+    columns = Columns(**export_paths.columns)
+    for name in export_paths.paths:
         paths = expand_paths(name)
         if not paths:
             raise InputError(f"{name}: no such file or folder; give Parquet or JSON files, or a Delta table")
@@ -38,21 +40,27 @@ def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) 
                 continue
             data = data_files(path)
             if not data:
-                raise InputError(f"{path}: no data files; give a folder of Parquet or JSON files, or a Delta table")
+                raise InputError(
+                    f"{path}: no data files; give a folder of Parquet or JSON files, or a Delta table"
+                )
             first, head = first_content(data)
             if head.startswith(PARQUET_MAGIC):
                 files += list_table_files(data, path)
             elif _is_json_table(head):
                 to_sort.append(("json", str(path)))
             else:
-                raise InputError(f"{first}: neither Parquet nor lines of JSON with one record each; give one of these")
+                raise InputError(
+                    f"{first}: neither Parquet nor lines of JSON with one record each; give one of these"
+                )
     found = TablePlan([], set(), is_in_order=False) if to_sort else plan_table(files, columns, topics)
     if found.is_in_order:
         return found.logs, found.other_topics
-    if given.sorter is None:
-        raise ShareStateError("the rows of this table must be sorted by Spark; give spark=share_state.session()")
+    if export_paths.sorter is None:
+        raise ShareStateError(
+            "the rows of this table must be sorted by Spark; give spark=share_state.session()"
+        )
     to_sort += [("parquet", file.path) for file in files]
-    return given.sorter.sort_tables(to_sort, columns, given.paths[0], topics)
+    return export_paths.sorter.sort_tables(to_sort, columns, export_paths.paths[0], topics)
 
 
 def _is_json_table(head: bytes) -> bool:

@@ -65,7 +65,9 @@ class TablePlan:
     is_in_order: bool
 
 
-def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[str] = (STATE_TOPIC,)) -> TablePlan:
+def plan_table(
+    files: Sequence[TableFile], columns: Columns, topics: Sequence[str] = (STATE_TOPIC,)
+) -> TablePlan:
     """Plan from the footers; scans the columns of offsets and partitions if the statistics are insufficient.
 
     Args:
@@ -73,11 +75,16 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
         columns: names of its columns.
         topics: topics to read; the first must occur. A table without topics belongs to it.
     Raises:
-        InputError: if a file is not Parquet, a column is missing or of another type, or there is no record of the first
-            topic.
+        InputError: if a file is not Parquet, a column is missing or of another type, or there is no record of
+            the first topic.
     """
     row_groups: dict[tuple[str, int], list[RowGroup]] = {}
-    other_topics, total, to_read, scanned, has_times, is_mixed = set[str](), 0, 0, 0, True, False
+    other_topics = set[str]()
+    total = 0
+    to_read = 0
+    scanned = 0
+    has_times = True
+    is_mixed = False
     times = list[tuple[int, int] | None]()
     for number, file in enumerate(files):
         with parquet_errors(file.path), pq.ParquetFile(parquet_source(file.path)) as parquet:
@@ -100,7 +107,9 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
                         other_topics.add(topic)
                         continue
                     if not 0 <= partition < 2**31:
-                        raise InputError(f"{file.path}: partition {partition}; Kafka's are from 0 to {2**31 - 1}")
+                        raise InputError(
+                            f"{file.path}: partition {partition}; Kafka's are from 0 to {2**31 - 1}"
+                        )
                     size, is_alone = meta.total_byte_size, rows == meta.num_rows
                     row_group = RowGroup(number, group, rows_before, first, last, size, is_alone)
                     row_groups.setdefault((topic, partition), []).append(row_group)
@@ -112,11 +121,19 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
     if topics[0] not in present:
         raise InputError(f"{files[0].path}: {missing_topic_message(topics[0], other_topics | present)}")
     spans = [span for span in times if span is not None]
-    span = (min(first for first, _ in spans), max(last for _, last in spans)) if len(spans) == len(times) else None
-    logs = [_log(*identity, groups, files, columns, has_times, span) for identity, groups in row_groups.items()]
+    span = (
+        (min(first for first, _ in spans), max(last for _, last in spans))
+        if len(spans) == len(times)
+        else None
+    )
+    logs = [
+        _log(*identity, groups, files, columns, has_times, span) for identity, groups in row_groups.items()
+    ]
     logs.sort(key=lambda log: (topics.index(log.topic), log.partition))
     rereads_little = to_read - total <= max(total // 2, _MIN_REREAD)
-    return TablePlan(logs, other_topics, rereads_little and max(map(_max_overlap, row_groups.values())) <= MAX_OVERLAP)
+    return TablePlan(
+        logs, other_topics, rereads_little and max(map(_max_overlap, row_groups.values())) <= MAX_OVERLAP
+    )
 
 
 def missing_topic_message(topic: str, other_topics: Collection[str]) -> str:
@@ -136,7 +153,9 @@ def parquet_errors(path: str) -> Iterator[None]:
                 raise
         raise InputError(f"{path}: not a complete Parquet file ({_first_line(error)})") from None
     except (pa.ArrowException, ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
-        raise InputError(f"{path}: not a complete Parquet file ({_first_line(error)}); write it again") from None
+        raise InputError(
+            f"{path}: not a complete Parquet file ({_first_line(error)}); write it again"
+        ) from None
 
 
 def parquet_batches(
@@ -173,20 +192,27 @@ def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None
     }
     number = file.constants.get(columns.partition, "0")
     if columns.partition not in schema.names and parse_digits(str(number), _LARGEST_PARTITION) is None:
-        raise InputError(f"{file.path}: {columns.partition}={number} is no partition number; rename the folder")
+        raise InputError(
+            f"{file.path}: {columns.partition}={number} is no partition number; rename the folder"
+        )
     for ours, (name, is_right, expected) in kinds.items():
         if name not in schema.names:
             if ours in ("topic", "timestamp") or name in file.constants:
                 continue
             existing = ", ".join(schema.names)
-            raise InputError(f"{file.path}: no column {name} (columns: {existing}); give --column {ours}=NAME")
+            raise InputError(
+                f"{file.path}: no column {name} (columns: {existing}); give --column {ours}=NAME"
+            )
         check_distinct(file.path, name, schema.names)
         if not is_right(schema.field(name).type):
             raise InputError(f"{file.path}: column {name} is {schema.field(name).type}, not {expected}")
 
 
 def _check_times(parquet: pq.ParquetFile, path: str, name: str) -> tuple[int, int] | None:
-    """Refuse times that are not in ms; returns the first and the last time in ms, if the footer shows them."""
+    """Refuse times that are not in ms.
+
+    Returns the first and the last time in ms, if the footer shows them.
+    """
     if name not in parquet.schema_arrow.names:
         return None
     spans = [_time_span(parquet.metadata.row_group(group), name) for group in range(parquet.num_row_groups)]
@@ -211,7 +237,9 @@ def _time_span(meta: Any, name: str) -> tuple[int, int] | None:
         return None
     try:
         least, greatest = (
-            (value.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) if isinstance(value, datetime) else value
+            (value.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+            if isinstance(value, datetime)
+            else value
             for value in (statistics.min, statistics.max)
         )
     except (OverflowError, ValueError):
@@ -220,7 +248,12 @@ def _time_span(meta: Any, name: str) -> tuple[int, int] | None:
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+    binary = (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_fixed_size_binary,
+        pa.types.is_binary_view,
+    )
     return is_text(kind) or any(check(kind) for check in binary)
 
 
@@ -237,7 +270,8 @@ def _span_in_footer(meta: Any, file: TableFile, columns: Columns, default_topic:
     if meta.num_rows == 0:
         return []
     statistics = {
-        meta.column(number).path_in_schema: meta.column(number).statistics for number in range(meta.num_columns)
+        meta.column(number).path_in_schema: meta.column(number).statistics
+        for number in range(meta.num_columns)
     }
     topic = _single_value(statistics, file, columns.topic, default_topic)
     partition = _single_value(statistics, file, columns.partition, None)
@@ -259,14 +293,28 @@ def _single_value(statistics: Mapping[str, Any], file: TableFile, name: str, def
 
 
 def _is_complete(statistics: Any) -> bool:
-    return statistics is not None and statistics.has_min_max and statistics.has_null_count and not statistics.null_count
+    return (
+        statistics is not None
+        and statistics.has_min_max
+        and statistics.has_null_count
+        and not statistics.null_count
+    )
 
 
 def _scanned_spans(
-    parquet: pq.ParquetFile, group: int, file: TableFile, columns: Columns, rows_before: int, default_topic: str
+    parquet: pq.ParquetFile,
+    group: int,
+    file: TableFile,
+    columns: Columns,
+    rows_before: int,
+    default_topic: str,
 ) -> Iterator[_Span]:
     """The spans of a row group from its rows, one per log partition."""
-    names = [name for name in (columns.topic, columns.partition, columns.offset) if name in parquet.schema_arrow.names]
+    names = [
+        name
+        for name in (columns.topic, columns.partition, columns.offset)
+        if name in parquet.schema_arrow.names
+    ]
     table = parquet.read_row_group(group, columns=names)
     if columns.topic in names:
         topic = table[columns.topic].cast(pa.string())
@@ -277,7 +325,9 @@ def _scanned_spans(
     else:
         partition = np.full(len(table), int(file.constants[columns.partition]))
     offset = int64_column(table[columns.offset], columns.offset, file.path, rows_before)
-    rows = pa.table({"topic": topic, "partition": partition, "offset": offset}).filter(pc.field("topic").is_valid())
+    rows = pa.table({"topic": topic, "partition": partition, "offset": offset}).filter(
+        pc.field("topic").is_valid()
+    )
     grouped = rows.group_by(["topic", "partition"], use_threads=False)
     spans = grouped.aggregate([("offset", "min"), ("offset", "max"), ("offset", "count")])
     yield from zip(*(column.to_pylist() for column in spans.columns), strict=True)
@@ -308,7 +358,9 @@ def _max_overlap(groups: Sequence[RowGroup]) -> int:
     """The most bytes of row groups that overlap at one offset; 0 if none overlap."""
     edges = [(group.first_offset, 1, group.size) for group in groups]
     edges += [(group.last_offset + 1, 0, -group.size) for group in groups]
-    open_size = most = open_count = 0
+    open_size = 0
+    most = 0
+    open_count = 0
     for _, opens, size in sorted(edges):
         open_size, open_count = open_size + size, open_count + (1 if opens else -1)
         most = max(most, open_size if open_count > 1 else 0)
@@ -319,6 +371,8 @@ def list_table_files(paths: Sequence[InputPath], root: InputPath) -> list[TableF
     """Parquet files below a folder, with the column values in the folder names between (`topic=x/partition=3`)."""
     files = []
     for path in paths:
-        folders = (part.partition("=") for part in path.relative_to(str(root)).parts[:-1]) if path != root else ()
+        folders = (
+            (part.partition("=") for part in path.relative_to(str(root)).parts[:-1]) if path != root else ()
+        )
         files.append(TableFile(str(path), {name: value for name, sign, value in folders if sign}))
     return files

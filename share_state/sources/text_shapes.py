@@ -48,7 +48,9 @@ _SHAPES = (
     ),
     _Shape(
         "an export of Kafka UI, which decodes keys and values as text, so that bytes are lost",
-        lambda head: _begins(rb"\[\s*\{")(head) and b'"Value"' in head and any(one in head for one in _REPLACEMENT),
+        lambda head: (
+            _begins(rb"\[\s*\{")(head) and b'"Value"' in head and any(one in head for one in _REPLACEMENT)
+        ),
         f"consume the topic with kafka-console-consumer.sh --formatter {_FORMATTER}, or copy the segments",
     ),
     _Shape(
@@ -102,6 +104,10 @@ def name_shape(path: str, head: bytes) -> str | None:
     """
     for shape in _SHAPES:
         if shape.matches(head):
-            out = path.rpartition("/")[2].rpartition(".")[0] + "-share-state" + _ENDINGS.get(shape.name, ".json")
+            out = (
+                path.rpartition("/")[2].rpartition(".")[0]
+                + "-share-state"
+                + _ENDINGS.get(shape.name, ".json")
+            )
             return f"{path}: {shape.name}; {shape.fix.format(file=shlex.quote(path), out=shlex.quote(out))}"
     return None

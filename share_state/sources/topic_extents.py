@@ -1,7 +1,8 @@
 """Where the logs of topics begin and end, from a broker's data folder: checkpoint files, and batch headers only.
 
-A broker notes log starts in `log-start-offset-checkpoint` and high watermarks in `replication-offset-checkpoint`. A log
-ends after its last complete batch; its offset index leads close to it, so that few headers are read, and no records.
+A broker notes log starts in `log-start-offset-checkpoint` and high watermarks in
+`replication-offset-checkpoint`. A log ends after its last complete batch; its offset index leads close to it,
+so that few headers are read, and no records.
 """
 
 import re
@@ -32,7 +33,8 @@ class TopicExtent:
         topic_id: from partition.metadata; None if its folder is not in the export.
         start: offset of its first record; None if unknown.
         end: offset after its last record.
-        is_log_end: whether `end` is the end of the log; if not, it is only the high watermark that was noted last.
+        is_log_end: whether `end` is the end of the log; if not, it is only the high watermark that was noted
+            last.
         leader_epoch: of the last batch; -1 if unknown.
         node_id: the broker; None if unknown.
     """
@@ -85,7 +87,9 @@ def topic_folders(data_folders: Iterable[InputPath]) -> list[tuple[str, int]]:
     found = set[tuple[str, int]]()
     for data_folder in data_folders:
         with read_errors(data_folder):
-            found |= {key for folder in data_folder.iterdir() if (key := _topic_partition(folder.name)) is not None}
+            found |= {
+                key for folder in data_folder.iterdir() if (key := _topic_partition(folder.name)) is not None
+            }
     return sorted(found)
 
 
@@ -97,7 +101,12 @@ def _topic_partition(folder_name: str) -> tuple[str, int] | None:
 
 
 def _read_extent(
-    folder: InputPath, topic: str, partition: int, noted_start: int | None, mark: int | None, node_id: int | None
+    folder: InputPath,
+    topic: str,
+    partition: int,
+    noted_start: int | None,
+    mark: int | None,
+    node_id: int | None,
 ) -> TopicExtent | None:
     segments = find_segments(folder)
     if not segments:
@@ -112,7 +121,10 @@ def _read_extent(
 
 
 def _end_of(segment: InputPath, base_offset: int) -> tuple[int, int]:
-    """The offset after the last complete batch of a segment, and its leader epoch; -1 if there is no batch."""
+    """The offset after the last complete batch of a segment, and its leader epoch.
+
+    -1 if there is no batch.
+    """
     end, epoch = base_offset, -1
     with SegmentHeaders(segment, base_offset) as headers:
         for header in headers.walk(headers.position_near()):
@@ -136,7 +148,9 @@ def read_checkpoint(file: InputPath) -> dict[tuple[str, int], int]:
     return offsets
 
 
-def latest_extents(extents: Iterable[TopicExtent], leaders: dict[tuple[str, int], int]) -> Sequence[TopicExtent]:
+def latest_extents(
+    extents: Iterable[TopicExtent], leaders: dict[tuple[str, int], int]
+) -> Sequence[TopicExtent]:
     """One extent per topic partition: of its replicas, that of the latest leader epoch, of its leader, or the longest.
 
     Args:
@@ -145,7 +159,9 @@ def latest_extents(extents: Iterable[TopicExtent], leaders: dict[tuple[str, int]
     """
     latest = dict[tuple[str, str | None, int], tuple[tuple[object, ...], TopicExtent]]()
     for extent in extents:
-        is_leader = extent.node_id is not None and leaders.get((extent.topic, extent.partition)) == extent.node_id
+        is_leader = (
+            extent.node_id is not None and leaders.get((extent.topic, extent.partition)) == extent.node_id
+        )
         rank = (extent.is_log_end, extent.leader_epoch, is_leader, extent.end)
         key = extent.topic, extent.topic_id, extent.partition
         if key not in latest or latest[key][0] < rank:

@@ -1,4 +1,7 @@
-"""Names and end offsets of topics, which the state topic lacks; reads the files of `--topics` and `--subscriptions`."""
+"""Names and end offsets of topics, which the state topic lacks.
+
+Reads the files of `--topics` and `--subscriptions`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +16,9 @@ from share_state.errors import InputError
 from share_state.stores.object_stores import read_errors
 from share_state.stores.paths import regular_path, to_path
 
-TOPICS_HINT = "give --topics topics.json, which `share-state topics kafka://HOST:PORT --out topics.json` writes"
+TOPICS_HINT = (
+    "give --topics topics.json, which `share-state topics kafka://HOST:PORT --out topics.json` writes"
+)
 """What a person does if names or ends of topics are not known."""
 
 _NAMES = pa.schema([("topic_id", pa.string()), ("topic", pa.string())])
@@ -22,7 +27,8 @@ _STARTS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("sta
 _COUNTS = pa.schema([("topic_id", pa.string()), ("partitions", pa.int64()), ("extended", pa.int64())])
 
 BEFORE_THE_LOG = 0
-"""Value of `extended` for topics that have had all their partitions since before the metadata log shows times."""
+"""Value of `extended` for topics that have had all their partitions since before the metadata log shows
+times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +38,10 @@ class Topics:
     Attributes:
         names: columns topic_id and topic.
         ends: columns topic_id, partition (int32) and end_offset (next offset to be written, int64).
-        counts: columns topic_id, partitions (their number, int64), where it is known, and extended (ms, when the last
-            of them was created, or BEFORE_THE_LOG; null if unknown); `ends` may lack some of them.
-        starts: columns topic_id, partition (int32) and start_offset (first offset that is not deleted, int64).
+        counts: columns topic_id, partitions (their number, int64), where it is known, and extended (ms, when
+            the last of them was created, or BEFORE_THE_LOG; null if unknown); `ends` may lack some of them.
+        starts: columns topic_id, partition (int32) and start_offset (first offset that is not deleted,
+            int64).
         is_complete: whether a topic that `counts` lacks does not exist.
         are_live: whether a running cluster was asked for them.
         may_be_old: whether the ends come from a file that nobody named, so that they may be older than the log.
@@ -94,7 +101,9 @@ def topics_of(
         is_complete: as in Topics.
     """
     tables = [
-        pa.table([[key[0] for key in offsets], [key[1] for key in offsets], [*offsets.values()]], schema=schema)
+        pa.table(
+            [[key[0] for key in offsets], [key[1] for key in offsets], [*offsets.values()]], schema=schema
+        )
         for offsets, schema in ((ends or {}, _ENDS), (starts or {}, _STARTS))
     ]
     named = pa.table([[*names], [*names.values()]], schema=_NAMES)
@@ -102,7 +111,9 @@ def topics_of(
 
 
 def _counts(partition_counts: Mapping[str, int]) -> pa.Table:
-    return pa.table([[*partition_counts], [*partition_counts.values()], [None] * len(partition_counts)], schema=_COUNTS)
+    return pa.table(
+        [[*partition_counts], [*partition_counts.values()], [None] * len(partition_counts)], schema=_COUNTS
+    )
 
 
 def _join(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
@@ -138,7 +149,9 @@ class _Topic(BaseModel):
         starts = {
             entry["partition"]: entry["logStartOffset"]
             for entry in topic["partitions"]
-            if isinstance(entry, dict) and isinstance(entry.get("partition"), int) and "logStartOffset" in entry
+            if isinstance(entry, dict)
+            and isinstance(entry.get("partition"), int)
+            and "logStartOffset" in entry
         }
         # A partition without a leader has no high watermark.
         known = {number: end for number, end in {**ends, **end_offsets}.items() if end is not None}
@@ -163,9 +176,10 @@ _PROBLEMS = {
 def read_topics(path: str) -> Topics:
     """Read the file of `--topics`.
 
-    Accepts two forms: `{"<topic id>": {"name": "orders", "partitions": 3, "end_offsets": {"0": 612}}}`, and a list of
-    `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`; all but the id is optional.
-    A file that has the partitions of each topic in it is taken to name all topics of the cluster.
+    Accepts two forms: `{"<topic id>": {"name": "orders", "partitions": 3, "end_offsets": {"0": 612}}}`, and a
+    list of `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`; all but
+    the id is optional. A file that has the partitions of each topic in it is taken to name all topics of the
+    cluster.
 
     Raises:
         InputError: if the file is missing or invalid.
@@ -183,7 +197,9 @@ def read_topics(path: str) -> Topics:
         raise InputError(f"{path}: {place}: {problem}; {_EXPECTED}") from None
     except (ValueError, AttributeError, TypeError, KeyError) as error:
         raise InputError(f"{path}: not a JSON file of topics ({error}); {_EXPECTED}") from None
-    names = [{"topic_id": key, "topic": topic.name} for key, topic in topics.items() if topic.name is not None]
+    names = [
+        {"topic_id": key, "topic": topic.name} for key, topic in topics.items() if topic.name is not None
+    ]
     ends = [
         {"topic_id": key, "partition": number, "end_offset": end}
         for key, topic in topics.items()
@@ -205,7 +221,9 @@ def read_topics(path: str) -> Topics:
 
 
 def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
-    """Read the file of `--subscriptions`: topic name -> groups that subscribe to it; None if no file is given.
+    """Read the file of `--subscriptions`: topic name -> groups that subscribe to it.
+
+    None if no file is given.
 
     Raises:
         InputError: if the file is missing or invalid.
@@ -216,7 +234,9 @@ def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
         with read_errors(path, "--subscriptions needs a JSON file"):
             return TypeAdapter(dict[str, list[str]]).validate_json(regular_path(to_path(path)).read_bytes())
     except ValidationError:
-        raise InputError(f'{path}: not a JSON file of subscriptions; give {{"<topic>": ["<group>", ...]}}') from None
+        raise InputError(
+            f'{path}: not a JSON file of subscriptions; give {{"<topic>": ["<group>", ...]}}'
+        ) from None
 
 
 _EXPECTED = 'give {"<topic id>": {"name": "...", "partitions": 3, "end_offsets": {"0": 612}}}'

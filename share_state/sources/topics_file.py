@@ -1,4 +1,6 @@
-"""Makes the topics file: from a broker's data folder, a live cluster, or the texts that Kafka's tools print; finds it.
+"""Makes the topics file: from a broker's data folder, a live cluster, or the texts that Kafka's tools print.
+
+Finds it.
 
 `docs/topics.md` describes the file; `topics.read_topics` reads it.
 """
@@ -23,9 +25,12 @@ TOPICS_FILE = "topics.json"
 """Name of a topics file that is read without being named."""
 
 _DESCRIPTION = re.compile(
-    r"^Topic:\s*(?P<name>\S+)\s+TopicId:\s*(?P<id>[A-Za-z0-9_-]{22})\s+PartitionCount:\s*(?P<count>\d+)", re.MULTILINE
+    r"^Topic:\s*(?P<name>\S+)\s+TopicId:\s*(?P<id>[A-Za-z0-9_-]{22})\s+PartitionCount:\s*(?P<count>\d+)",
+    re.MULTILINE,
 )
-_OFFSET = re.compile(r"^(?P<name>[A-Za-z0-9._-]+):(?P<partition>\d{1,10}):(?P<end>\d{1,18})\s*$", re.MULTILINE)
+_OFFSET = re.compile(
+    r"^(?P<name>[A-Za-z0-9._-]+):(?P<partition>\d{1,10}):(?P<end>\d{1,18})\s*$", re.MULTILINE
+)
 _FIX = "give a broker's data folder, kafka://HOST:PORT, or texts of kafka-topics.sh --describe and kafka-get-offsets.sh"
 
 
@@ -53,7 +58,9 @@ def collect_topics(inputs: Sequence[str]) -> tuple[Topics, tuple[str, ...]]:
     if texts:
         return _of_texts(texts), ()
     if not folders:
-        raise InputError(f"{inputs[0]}: not the data folder of a broker (no __cluster_metadata-0 in it); {_FIX}")
+        raise InputError(
+            f"{inputs[0]}: not the data folder of a broker (no __cluster_metadata-0 in it); {_FIX}"
+        )
     facts = read_cluster_facts(folders)
     if not len(facts.topics.names):
         why = "; ".join(facts.notes) or "no __cluster_metadata-0 and no folders of topics in it"
@@ -152,7 +159,9 @@ def _entries(topics: Topics, names: pa.Table) -> Iterator[dict[str, str]]:
             entry["partitions"] = str(count)
         for key, offsets in (("start_offsets", starts), ("end_offsets", ends)):
             if topic_id in offsets:
-                lines = ",\n".join(f'      "{partition}": {offset}' for partition, offset in sorted(offsets[topic_id]))
+                lines = ",\n".join(
+                    f'      "{partition}": {offset}' for partition, offset in sorted(offsets[topic_id])
+                )
                 entry[key] = f"{{\n{lines}\n    }}"
         yield entry
 

@@ -1,4 +1,7 @@
-"""Which executor runs a plan: threads of this process, or Spark. Imports no Spark itself, so commands start quickly."""
+"""Which executor runs a plan: threads of this process, or Spark.
+
+Imports no Spark itself, so commands start quickly.
+"""
 
 import re
 import sys
@@ -35,7 +38,8 @@ _OTHER_FORMAT_FACTOR = 32
 class ExecutorChoice:
     """Which executor the caller requested: the Spark master and settings, if any, and whether Spark logs.
 
-    `schema` is that of the catalog in which Spark names the tables that it writes, if any; `open_place` sets it.
+    `schema` is that of the catalog in which Spark names the tables that it writes, if any; `open_place` sets
+    it.
 
     Raises:
         SetupError: if Spark is requested and not installed.
@@ -62,8 +66,8 @@ def open_executor(
 ) -> Iterator[Executor[Any]]:
     """Yield the executor that runs a plan.
 
-    Spark, if the caller requested a master or a setting, a session is active, or the input exceeds `IN_PROCESS_LIMIT`
-    bytes, or `IN_PROCESS_RECORDS` records of a cluster; threads of this process otherwise.
+    Spark, if the caller requested a master or a setting, a session is active, or the input exceeds
+    `IN_PROCESS_LIMIT` bytes, or `IN_PROCESS_RECORDS` records of a cluster; threads of this process otherwise.
 
     Args:
         choice, plan, progress: the request, the log partitions, and what shows the start of Spark.
@@ -79,7 +83,9 @@ def open_executor(
     from share_state.spark.spark_executor import SparkExecutor  # noqa: PLC0415  imports Spark
 
     master = choice.master or LOCAL_MASTER
-    with session(master, choice.conf, verbose=choice.verbose, progress=progress, delta=writes_tables) as spark:
+    with session(
+        master, choice.conf, verbose=choice.verbose, progress=progress, delta=writes_tables
+    ) as spark:
         yield SparkExecutor(spark, choice.schema)
 
 
@@ -121,7 +127,10 @@ def _fits_in_process(plan: FoldPlan) -> bool:
             records += cast("KafkaSource", log.source).end_offset - log.log_start_offset
     if records > IN_PROCESS_RECORDS:
         return False
-    return sum(log.size * (1 if log.source is None else _OTHER_FORMAT_FACTOR) for log in plan.logs) <= IN_PROCESS_LIMIT
+    return (
+        sum(log.size * (1 if log.source is None else _OTHER_FORMAT_FACTOR) for log in plan.logs)
+        <= IN_PROCESS_LIMIT
+    )
 
 
 def _is_spark_active() -> bool:

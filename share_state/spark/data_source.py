@@ -26,13 +26,26 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import DECODED_RECORDS
 from share_state.pipeline.result import keep_proven, summarize
-from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, OutputSpec, decoded_batches, returned_table
+from share_state.pipeline.task import (
+    CUTOFF,
+    FINDINGS,
+    IN_FLIGHT,
+    STATE,
+    OutputSpec,
+    decoded_batches,
+    returned_table,
+)
 from share_state.pipeline.task import run_task as fold_batches
 from share_state.rules.findings import conditional, unconditional
 from share_state.schema.declarations import table_schema
 from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.spark.kafka_stream import KAFKA_RECORDS, ClusterStreamReader, DecodedStreamReader, reader_options
+from share_state.spark.kafka_stream import (
+    KAFKA_RECORDS,
+    ClusterStreamReader,
+    DecodedStreamReader,
+    reader_options,
+)
 from share_state.stores.paths import absolute_address
 
 TABLES = (DECODED_RECORDS, STATE, IN_FLIGHT, CUTOFF, FINDINGS)
@@ -49,8 +62,9 @@ def register(spark: SparkSession) -> None:
 
     `spark.readStream` reads `kafka://` alone, and of the tables `decoded_records` or KAFKA_TABLE.
 
-    Options: `path`; `table` (one of TABLES); and the arguments of `reconstruct` but those of dead letters. Maps and
-    lists are given as JSON: `limits` as '{"delivery_count": 3}', `as_of` as a time or '{"3": 12000}'.
+    Options: `path`; `table` (one of TABLES); and the arguments of `reconstruct` but those of dead letters.
+    Maps and lists are given as JSON: `limits` as '{"delivery_count": 3}', `as_of` as a time or '{"3":
+    12000}'.
 
     Args:
         spark: a session whose workers have share_state.
@@ -75,7 +89,9 @@ class ShareGroupStateSource(DataSource):
         known = {*_OWN_OPTIONS, *(option.argument for option in input_options(DATA_SOURCE))}
         for name in self.options:
             if name not in known:
-                raise ShareStateError(f"option {name}: no such option; give one of {', '.join(sorted(known))}")
+                raise ShareStateError(
+                    f"option {name}: no such option; give one of {', '.join(sorted(known))}"
+                )
         return from_arrow_schema(KAFKA_RECORDS if self._table == KAFKA_TABLE else table_schema(self._table))
 
     def reader(self, schema: StructType) -> "ShareGroupStateReader":
@@ -86,7 +102,9 @@ class ShareGroupStateSource(DataSource):
             ShareStateError: if an option has an invalid value.
         """
         if self._table == KAFKA_TABLE:
-            raise ShareStateError(f"option table {KAFKA_TABLE!r}: for readStream only; give one of {', '.join(TABLES)}")
+            raise ShareStateError(
+                f"option table {KAFKA_TABLE!r}: for readStream only; give one of {', '.join(TABLES)}"
+            )
         side, plan = read_groups(self._plan())
         return ShareGroupStateReader(self._table, plan, side if self._table == FINDINGS else None, schema)
 
@@ -100,7 +118,9 @@ class ShareGroupStateSource(DataSource):
         address = find_cluster_address([self.options.get("path", "")], KAFKA_FORM)
         assert address is not None
         if self._table not in (KAFKA_TABLE, DECODED_RECORDS):
-            raise ShareStateError(f"option table {self._table!r}: a stream reads {KAFKA_TABLE} or {DECODED_RECORDS}")
+            raise ShareStateError(
+                f"option table {self._table!r}: a stream reads {KAFKA_TABLE} or {DECODED_RECORDS}"
+            )
         reader = DecodedStreamReader if self._table == DECODED_RECORDS else ClusterStreamReader
         return reader(*reader_options(self.options))
 
@@ -158,7 +178,10 @@ class ShareGroupStateReader(DataSourceReader):
     """
 
     def __init__(self, table: str, plan: FoldPlan, side: GroupSide | None, schema: StructType) -> None:
-        self.table, self.plan, self.side, self.schema = table, plan, side, to_arrow_schema(schema, timezone="UTC")
+        self.table = table
+        self.plan = plan
+        self.side = side
+        self.schema = to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> list[InputPartition]:
         """One per log partition; one more, None, for what needs all of them."""

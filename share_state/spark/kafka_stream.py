@@ -1,10 +1,10 @@
 """Streams of `__share_group_state` from a running cluster: readers of Spark's Python streaming data sources.
 
-The offset of a stream names the topic id and the next offset of each partition. Records that the broker has deleted are
-left out, and reading continues at the log start; a topic that was deleted and created again is read from its start.
-Where the log start passes the reader of the command `stream`, the state that it has is of no use: the reader goes on to
-an end that was fetched after that start (`sources/pruned_logs.py`), beyond the micro-batch, and `StreamFold` skips what
-the next micro-batch repeats.
+The offset of a stream names the topic id and the next offset of each partition. Records that the broker has
+deleted are left out, and reading continues at the log start; a topic that was deleted and created again is
+read from its start. Where the log start passes the reader of the command `stream`, the state that it has is
+of no use: the reader goes on to an end that was fetched after that start (`sources/pruned_logs.py`), beyond
+the micro-batch, and `StreamFold` skips what the next micro-batch repeats.
 """
 
 import json
@@ -17,7 +17,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from share_state.errors import InputError, PrunedError
@@ -74,22 +79,31 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads micro-batches of a cluster; subclasses define what a log partition yields.
 
     Attributes:
-        reads_on: whether a task may read beyond the end of its range, if the broker deletes records of the range.
+        reads_on: whether a task may read beyond the end of its range, if the broker deletes records of the
+            range.
     """
 
     reads_on = False
 
     def __init__(
-        self, address: str, properties: ClientProperties, most_records: int | None = None, starting: str | None = None
+        self,
+        address: str,
+        properties: ClientProperties,
+        most_records: int | None = None,
+        starting: str | None = None,
     ) -> None:
         """A reader of a cluster.
 
         Args:
             address, properties: the cluster, and its client properties.
             most_records: maximum number of records in a micro-batch; None for no limit.
-            starting: JSON of `topic_id` and `next`, log partition -> offset to begin at; by default all records.
+            starting: JSON of `topic_id` and `next`, log partition -> offset to begin at; by default all
+                records.
         """
-        self.address, self.properties, self.most_records, self.starting = address, properties, most_records, starting
+        self.address = address
+        self.properties = properties
+        self.most_records = most_records
+        self.starting = starting
         self._cluster: Any = None
         self._target: dict[str, Any] | None = None
 
@@ -106,7 +120,10 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._fetch() or self.initialOffset()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The offset up to which the next micro-batch reads; `start` while no broker answers or there is no topic."""
+        """The offset up to which the next micro-batch reads.
+
+        `start` while no broker answers or there is no topic.
+        """
         latest = self._target or self._fetch()
         if latest is None or not latest["next"]:
             return start
@@ -142,10 +159,15 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of a range, and with `reads_on` what it needs beyond it; waits for a broker that restarts."""
+        """The records of a range, and with `reads_on` what it needs beyond it.
+
+        Waits for a broker that restarts.
+        """
         assert isinstance(partition, LogRange)
         given, deadline = partition, time.monotonic() + _RETRY_SECONDS
-        facts, at, end = given.facts, given.next_offset, given.end_offset
+        facts = given.facts
+        at = given.next_offset
+        end = given.end_offset
         yield from self.begin(given)
         while at < end:
             try:
@@ -161,7 +183,8 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 facts = LogFacts(at, facts.topic_id, facts.state_partitions)
             except InputError as error:
                 if "no such topic" in str(error):
-                    # Deleted since the micro-batch was planned; the next one begins with the topic that replaces it.
+                    # Deleted since the micro-batch was planned; the next one begins with the topic that
+                    # replaces it.
                     return
                 if time.monotonic() > deadline:
                     raise
@@ -218,7 +241,9 @@ class DecodedStreamReader(ClusterStreamReader):
 
     def convert(self, batch: pa.RecordBatch, given: LogRange, facts: LogFacts) -> pa.RecordBatch:
         """Decode records."""
-        log = replace(_log(given, batch["offset"][0].as_py()), source=MicroBatch(pa.Table.from_batches([batch])))
+        log = replace(
+            _log(given, batch["offset"][0].as_py()), source=MicroBatch(pa.Table.from_batches([batch]))
+        )
         decoded = pa.concat_tables(decoded_tables(log, Window()))
         return decoded.cast(table_schema("decoded_records")).combine_chunks().to_batches()[0]
 
@@ -258,4 +283,9 @@ class PackedSource(DataSource):
 def reader_options(options: Mapping[str, str]) -> tuple[str, ClientProperties, int | None, str | None]:
     """The arguments of ClusterStreamReader: options path, kafka_properties, max_records and starting."""
     most, properties = options.get("max_records"), read_client_properties(options.get("kafka_properties"))
-    return normalize_address(options["path"]), properties, int(most) if most else None, options.get("starting")
+    return (
+        normalize_address(options["path"]),
+        properties,
+        int(most) if most else None,
+        options.get("starting"),
+    )

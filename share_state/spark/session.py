@@ -44,7 +44,9 @@ _ARCHIVES, _PATH = "spark.archives", "spark.executorEnv.PYTHONPATH"
 
 
 def scratch_folder(purpose: str) -> Path:
-    """A new folder that is deleted at exit; those that killed processes of this user left on this host are deleted now.
+    """A new folder that is deleted at exit.
+
+    Those that killed processes of this user left on this host are deleted now.
 
     Args:
         purpose: a word of its name.
@@ -150,10 +152,13 @@ def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-# Start-up is most of a usual run; the first compiler tier with the serial collector starts fastest, and half of the
-# heap for rows that are soon garbage saves 6 % of a run.
-# One tier alone gets 48 MB for code; Spark compiles a class per plan, and the JVM then spends its time on sweeping.
-_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:NewRatio=1 -XX:-UsePerfData"
+# Start-up is most of a usual run; the first compiler tier with the serial collector starts fastest, and half
+# of the heap for rows that are soon garbage saves 6 % of a run.
+# One tier alone gets 48 MB for code; Spark compiles a class per plan, and the JVM then spends its time on
+# sweeping.
+_QUICK_START = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:NewRatio=1 -XX:-UsePerfData"
+)
 
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -189,7 +194,9 @@ def session(
         SparkEndedError: in place of any error, if the JVM has ended.
     """
     if not is_master(master):
-        raise ShareStateError(f"--master {master}: give local[*], local[4], spark://HOST:PORT, yarn or k8s://HOST:PORT")
+        raise ShareStateError(
+            f"--master {master}: give local[*], local[4], spark://HOST:PORT, yarn or k8s://HOST:PORT"
+        )
     phase = progress or nullcontext
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -237,7 +244,9 @@ def _jvm_end(spark: SparkSession, error: Exception) -> SparkEndedError | None:
         chain = chain.__cause__ or chain.__context__
     text = "\n".join(texts)
     if _OUT_OF_MEMORY.search(text):
-        return SparkEndedError("Spark's JVM is out of memory; give it more: --spark-conf spark.driver.memory=4g")
+        return SparkEndedError(
+            "Spark's JVM is out of memory; give it more: --spark-conf spark.driver.memory=4g"
+        )
     if _has_ended(spark, _ENDS_WITHIN if is_cut or _LOST.search(text) else 0):
         return SparkEndedError(_ENDED)
     return None
@@ -291,18 +300,26 @@ def start(
     # Spark would say in many lines that they are missing, pandas only in a task.
     require("pandas")
     jars.java()
-    given = _operator_settings() | dict(conf or {})
+    operator_settings = _operator_settings() | dict(conf or {})
     if is_under_spark_submit():
-        master = given.get("spark.master", master)
-    defaults = {"spark.master": master, "spark.app.name": app} | _settings(master, verbose, delta and _has_delta())
-    settings = {name: value for name, value in defaults.items() if name not in given} | dict(conf or {})
+        master = operator_settings.get("spark.master", master)
+    defaults = {"spark.master": master, "spark.app.name": app} | _settings(
+        master, verbose, delta and _has_delta()
+    )
+    settings = {name: value for name, value in defaults.items() if name not in operator_settings} | dict(
+        conf or {}
+    )
     # Lists are joined.
-    settings |= {name: f"{given[name]},{defaults[name]}" for name in _LISTS if name in given and name in defaults}
+    settings |= {
+        name: f"{operator_settings[name]},{defaults[name]}"
+        for name in _LISTS
+        if name in operator_settings and name in defaults
+    }
     if not is_local(master):
-        settings |= package_settings(given)
+        settings |= package_settings(operator_settings)
     # By default, workers run the driver's interpreter, which has the dependencies.
-    if "spark.pyspark.python" in given and not is_under_spark_submit():
-        os.environ["PYSPARK_PYTHON"] = given["spark.pyspark.python"]
+    if "spark.pyspark.python" in operator_settings and not is_under_spark_submit():
+        os.environ["PYSPARK_PYTHON"] = operator_settings["spark.pyspark.python"]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder
     for name, value in settings.items():
@@ -317,7 +334,7 @@ def start(
         if _was_killed(error):
             raise SparkEndedError(_ENDED) from error
         # The value of a setting may be a secret.
-        given = " and ".join(["--master " + master, *(f"--spark-conf {name}" for name in conf or ())])
+        requested = " and ".join(["--master " + master, *(f"--spark-conf {name}" for name in conf or ())])
         why = reason(error)
         if "GATEWAY_EXITED" in why:
             why += " The lines before say why"
@@ -325,12 +342,15 @@ def start(
             why += "; check that the master can be reached"
         if (left := SparkSession.getActiveSession()) is not None:
             left.stop()
-        raise ShareStateError(f"Spark does not start with {given}: {why}") from error
+        raise ShareStateError(f"Spark does not start with {requested}: {why}") from error
     return spark
 
 
 def _operator_settings() -> dict[str, str]:
-    """The settings of spark-submit; without it those of spark-defaults.conf, which a builder would override."""
+    """The settings of spark-submit.
+
+    Without it those of spark-defaults.conf, which a builder would override.
+    """
     if is_under_spark_submit():
         SparkContext._ensure_initialized()
         return dict(SparkConf().getAll())

@@ -42,7 +42,12 @@ from share_state.sources.discovery import GROUP_TOPIC, LogPartition, Segment
 from share_state.sources.export_files import data_files
 from share_state.sources.formats import SortedLogs
 from share_state.sources.record_tables import Columns, check_time_unit, rows_in_chunks, rows_of_batches
-from share_state.sources.table_plan import list_table_files, missing_topic_message, parquet_batches, parquet_errors
+from share_state.sources.table_plan import (
+    list_table_files,
+    missing_topic_message,
+    parquet_batches,
+    parquet_errors,
+)
 from share_state.spark.session import reason
 from share_state.stores.object_stores import READ_SIZE, SCHEMES, StorePath, read_errors
 from share_state.stores.paths import absolute_address, parquet_source
@@ -50,7 +55,10 @@ from share_state.stores.paths import absolute_address, parquet_source
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
 _FRAME = "the DataFrame"
-_FILE, _WRONG, _TASK, _CORRUPT = "__file", "__wrong", "__task", "__corrupt"
+_FILE = "__file"
+_WRONG = "__wrong"
+_TASK = "__task"
+_CORRUPT = "__corrupt"
 _KEEP_CORRUPT = {"columnNameOfCorruptRecord": _CORRUPT}
 _UNION = partial(DataFrame.unionByName, allowMissingColumns=True)
 _LARGEST = {"partition": INT32_MAX, "offset": LARGEST_OFFSET - 1}
@@ -59,9 +67,11 @@ _LARGEST = {"partition": INT32_MAX, "offset": LARGEST_OFFSET - 1}
 class SparkSorter:
     """Sorts rows of tables and DataFrames into log partitions; a RowSorter of share_state.sources.formats.
 
-    One job counts the rows of each log partition; they are sorted when a plan is executed, by `map_frame`. Its methods
-    raise InputError if a table cannot be read, a column is missing or has the wrong type, a row has no offset, or there
-    is no record of the first topic.
+    A RowSorter of share_state.sources.input_detection.
+
+    One job counts the rows of each log partition; they are sorted when a plan is executed, by `map_frame`.
+    Its methods raise InputError if a table cannot be read, a column is missing or has the wrong type, a row
+    has no offset, or there is no record of the first topic.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -89,7 +99,8 @@ class FrameRows:
     """A log partition among the rows of a DataFrame; a `RecordSource`.
 
     Attributes:
-        frame: rows of one topic: key, value, partition, offset, and timestamp if they have times; None in a task.
+        frame: rows of one topic: key, value, partition, offset, and timestamp if they have times; None in a
+            task.
         read: yields the rows of a log partition in offset order; None while it travels to a task.
         has_times: whether there are timestamps.
         content: a hash of the rows in any order.
@@ -157,7 +168,9 @@ def map_frame(
     """
     tasks, own = balance_tasks(logs, cores), {log.partition: log for log in logs}
     numbers = (
-        (sql.lit(log.partition).cast("bigint"), sql.lit(number)) for number, task in enumerate(tasks) for log in task
+        (sql.lit(log.partition).cast("bigint"), sql.lit(number))
+        for number, task in enumerate(tasks)
+        for log in task
     )
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -209,7 +222,8 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
     if "topic" not in ours.columns:
         ours = ours.withColumn("topic", sql.lit(topics[0]))
     wrong = sql.when(
-        sql.col(_WRONG).isNotNull(), sql.struct(sql.col(_WRONG).alias("what"), "offset", sql.col(_FILE).alias("file"))
+        sql.col(_WRONG).isNotNull(),
+        sql.struct(sql.col(_WRONG).alias("what"), "offset", sql.col(_FILE).alias("file")),
     )
     size = sql.coalesce(sql.length("key"), sql.lit(0)) + sql.coalesce(sql.length("value"), sql.lit(0))
     content = [column for column in ours.columns if column not in (_FILE, _WRONG)]
@@ -256,7 +270,10 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
 
 
 def _normalized(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
-    """The columns under our names, in the types that the fold takes; _WRONG says what is wrong with a row, if any."""
+    """The columns under our names, in the types that the fold takes.
+
+    _WRONG says what is wrong with a row, if any.
+    """
     types = {field.name: field.dataType for field in frame.schema.fields}
     chosen, wrong = dict[str, Column](), sql.lit(None).cast("string")
     for ours in _OURS:
@@ -288,7 +305,8 @@ def _normalized(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
 
 
 _HEX = r"^(0x|\\x)?0[0-9A-Fa-f]([0-9A-Fa-f]{2})*$"
-"""As `sources.encoded_text`: hexadecimal digits that begin with 0, since keys and values of state records do."""
+"""As `sources.encoded_text`: hexadecimal digits that begin with 0, since keys and values of state records
+do."""
 
 
 def _decoded(given: Column) -> Column:
@@ -300,14 +318,16 @@ def _decoded(given: Column) -> Column:
     return sql.when(given.rlike(_HEX), sql.try_to_binary(digits, sql.lit("hex"))).otherwise(in_base64)
 
 
-def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataType], label: str) -> Column:
+def _in_our_type(ours: str, name: str, column: Column, types: Mapping[str, DataType], label: str) -> Column:
     kind = types[name]
     if ours in ("key", "value"):
         if isinstance(kind, StringType):
-            return _decoded(given)
+            return _decoded(column)
         right, expected = isinstance(kind, BinaryType), "binary, or text in base64 or hexadecimal"
     elif ours in ("partition", "offset"):
-        right, expected, given = isinstance(kind, IntegralType), "an integer", given.cast("bigint")
+        right = isinstance(kind, IntegralType)
+        expected = "an integer"
+        column = column.cast("bigint")
     elif ours == "topic":
         right, expected = isinstance(kind, StringType), "text"
     else:
@@ -315,15 +335,17 @@ def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataTy
         right, expected = is_time or isinstance(kind, IntegralType), "a timestamp or milliseconds"
         if isinstance(kind, StringType | TimestampNTZType):
             # JSON has no type for times: Spark writes them as ISO 8601. Without a zone they are in UTC.
-            given = given.cast("string")
+            column = column.cast("string")
             return sql.unix_millis(
-                sql.coalesce(sql.try_to_timestamp(sql.concat(given, sql.lit("Z"))), sql.try_to_timestamp(given))
+                sql.coalesce(
+                    sql.try_to_timestamp(sql.concat(column, sql.lit("Z"))), sql.try_to_timestamp(column)
+                )
             )
         if is_time:
-            given = sql.unix_millis(given)
+            column = sql.unix_millis(column)
     if not right:
         raise InputError(f"{label}: column {name} is {kind.simpleString()}, not {expected}")
-    return given
+    return column
 
 
 def _read(session: SparkSession, form: str, path: str, columns: Columns) -> DataFrame:
@@ -349,7 +371,9 @@ def _read(session: SparkSession, form: str, path: str, columns: Columns) -> Data
         addresses = [file.path for file, _ in group]
         lines = _read_in_tasks(session, addresses, _lines, pa.schema([("line", pa.string())]))
         kinds = reader.json(lines.select("line").rdd.map(itemgetter(0))).schema
-        rows = lines.select(sql.from_json("line", kinds, _KEEP_CORRUPT).alias("row"), _FILE).select("row.*", _FILE)
+        rows = lines.select(sql.from_json("line", kinds, _KEEP_CORRUPT).alias("row"), _FILE).select(
+            "row.*", _FILE
+        )
         of_folders = {
             name: sql.lit(value if (number := parse_digits(value)) is None else number)
             for name, value in constants.items()
@@ -367,13 +391,18 @@ def _plain(field: pa.Field) -> pa.Field:
         kind = pa.timestamp("us", "UTC")
     elif is_text(kind):
         kind = pa.string()
-    elif pa.types.is_fixed_size_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+    elif (
+        pa.types.is_fixed_size_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    ):
         kind = pa.binary()
     return pa.field(field.name, kind)
 
 
 def _read_in_tasks(
-    session: SparkSession, addresses: Sequence[str], read: Callable[[str], Iterable[pa.RecordBatch]], schema: pa.Schema
+    session: SparkSession,
+    addresses: Sequence[str],
+    read: Callable[[str], Iterable[pa.RecordBatch]],
+    schema: pa.Schema,
 ) -> DataFrame:
     """The rows of files, a task for each, with the address of the file."""
     with_file = schema.append(pa.field(_FILE, pa.string()))
@@ -381,7 +410,9 @@ def _read_in_tasks(
     def read_file(number: int) -> Iterator[pa.RecordBatch]:
         for rows in read(addresses[number]):
             columns = [rows[one.name].cast(one.type) for one in schema]
-            yield pa.RecordBatch.from_arrays([*columns, pa.repeat(addresses[number], len(rows))], schema=with_file)
+            yield pa.RecordBatch.from_arrays(
+                [*columns, pa.repeat(addresses[number], len(rows))], schema=with_file
+            )
 
     return run_tasks(session, len(addresses), read_file, with_file)
 

@@ -1,4 +1,7 @@
-"""Runs a plan in Spark's tasks: each log partition is folded by the task that reads it. Nothing is shuffled."""
+"""Runs a plan in Spark's tasks: each log partition is folded by the task that reads it.
+
+Nothing is shuffled.
+"""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -58,12 +61,15 @@ _SPLIT_KEYS = pa.schema(
         ("is_ambiguous", pa.bool_()),
     ]
 )
-"""A share-partition with state in several logs: whether another log is its own, and whether that is unknown."""
+"""A share-partition with state in several logs: whether another log is its own, and whether that is
+unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkExecutor:
-    """Runs a plan in Spark's tasks; an Executor of share_state.pipeline.executor whose rows are lazy DataFrames.
+    """Runs a plan in Spark's tasks.
+
+    An Executor of share_state.pipeline.executor whose rows are lazy DataFrames.
 
     Attributes:
         spark: the session.
@@ -74,13 +80,21 @@ class SparkExecutor:
     schema: str | None = None
 
     def map_logs(self, plan: FoldPlan, per_log: PerLog, schema: pa.Schema) -> DataFrame:
-        """Run a function over every log partition; a few tasks per core, the logs of a cluster one per task."""
-        by_frame, cores = dict[DataFrame | None, list[LogPartition]](), self.spark.sparkContext.defaultParallelism
+        """Run a function over every log partition.
+
+        A few tasks per core, the logs of a cluster one per task.
+        """
+        by_frame, cores = (
+            dict[DataFrame | None, list[LogPartition]](),
+            self.spark.sparkContext.defaultParallelism,
+        )
         for log in plan.logs:
             frame = log.source.frame if isinstance(log.source, FrameRows) else None
             by_frame.setdefault(frame, []).append(log)
         parts = [
-            self._map_files(logs, per_log, schema) if frame is None else map_frame(frame, logs, cores, per_log, schema)
+            self._map_files(logs, per_log, schema)
+            if frame is None
+            else map_frame(frame, logs, cores, per_log, schema)
             for frame, logs in (by_frame or {None: []}).items()
         ]
         return reduce(DataFrame.unionAll, parts)
@@ -115,7 +129,10 @@ class SparkExecutor:
         return {name: _rows_of(rows, name) for name in tables}
 
     def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, DataFrame]:
-        """Every table that `reconstruct` writes, by name; Spark folds once, when one of them is first used."""
+        """Every table that `reconstruct` writes, by name.
+
+        Spark folds once, when one of them is first used.
+        """
         rows = self.fold(plan, OutputSpec(RESULTS, incomplete=(FINDINGS,)))
         tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
         tables[FINDINGS] = _completed_findings(rows, None if side is None else side.folded.newest_time)
@@ -126,7 +143,9 @@ class SparkExecutor:
             tables[CUTOFF] = _settled_cutoffs(rows, plan)
         judged = _judge_states(rows, side, plan).cache()
         if has_several:
-            tables |= {name: _settle(_rows_of(rows, name, LOG), name, judged, LOG) for name in (STATE, IN_FLIGHT)}
+            tables |= {
+                name: _settle(_rows_of(rows, name, LOG), name, judged, LOG) for name in (STATE, IN_FLIGHT)
+            }
         tables[FINDINGS] = tables[FINDINGS].unionByName(_rows_of(judged, FINDINGS))
         of_groups = {} if side is None else side.tables()
         return tables | {name: self.spark.createDataFrame(table) for name, table in of_groups.items()}
@@ -136,7 +155,10 @@ class SparkExecutor:
         return _settled_cutoffs(self.fold(plan, OutputSpec(())), plan)
 
     def timeline(self, plan: FoldPlan) -> DataFrame:
-        """The states after every record of a plan; if it has several logs, their last states are folded, too."""
+        """The states after every record of a plan.
+
+        If it has several logs, their last states are folded, too.
+        """
         rows = self.map_logs(plan, partial(timeline_batches, plan), table_schema(TIMELINE))
         if not _has_several_logs(plan):
             return rows
@@ -189,7 +211,10 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
     schema = pa.schema([(_SPLIT, pa.struct(list(_SPLIT_KEYS))), (FINDINGS, pa.struct(list(findings)))])
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        states, newest, modulus, progress = [empty], 0, 0, dict[str, int | None]()
+        states = [empty]
+        newest = 0
+        modulus = 0
+        progress = dict[str, int | None]()
         for batch in batches:
             newest = max([newest, *batch["newest_time"].drop_null().to_pylist()])
             modulus = gcd(modulus, *batch["key_modulus"].drop_null().to_pylist())
@@ -205,7 +230,10 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
         split = split.append_column("is_misplaced", is_misplaced).append_column(
             "is_ambiguous", split["owner"].is_null()
         )
-        for name, table, columns in ((_SPLIT, split, _SPLIT_KEYS), *((FINDINGS, one, findings) for one in found)):
+        for name, table, columns in (
+            (_SPLIT, split, _SPLIT_KEYS),
+            *((FINDINGS, one, findings) for one in found),
+        ):
             for batch in table.select(columns.names).cast(columns).to_batches():
                 structs = {name: batch.to_struct_array()}
                 arrays = [structs.get(field.name, pa.nulls(len(batch), field.type)) for field in schema]
@@ -258,7 +286,9 @@ def _settled_cutoffs(rows: DataFrame, plan: FoldPlan) -> DataFrame:
 
 
 def _settle(rows: DataFrame, table: str, judged: DataFrame, log: str) -> DataFrame:
-    """Leave out states of keys that belong to another log, and mark those that may as suspect; as `settle_tables`.
+    """Leave out states of keys that belong to another log, and mark those that may as suspect.
+
+    Arguments as for `settle_tables`.
 
     Args:
         rows: rows of the table.
@@ -275,7 +305,9 @@ def _settle(rows: DataFrame, table: str, judged: DataFrame, log: str) -> DataFra
 
 
 def committed_frame(spark: SparkSession, tables: CommittedTables, name: str) -> DataFrame:
-    """A committed table as Delta reads it; tasks read the files of an object store, which Spark has no client for.
+    """A committed table as Delta reads it.
+
+    Tasks read the files of an object store, which Spark has no client for.
 
     Raises:
         WarehouseError: if the table is gone.

@@ -1,7 +1,7 @@
 """Writes the tables of a run with Spark: its own Delta writer brings the cluster's credentials and commit protocol.
 
-The fold returns the rows of all tables as one cached DataFrame, so that the input is read once; each table is a filter
-of it. Several tables are committed at a time, and `runs` last.
+The fold returns the rows of all tables as one cached DataFrame, so that the input is read once; each table is
+a filter of it. Several tables are committed at a time, and `runs` last.
 """
 
 import math
@@ -51,7 +51,10 @@ _ROWS_PER_FILE = 1 << 18
 def missing_support(spark: SparkSession, root: str) -> str | None:
     """Why a session cannot write Delta tables to a folder or address; None if it can."""
     # Databricks has Delta without an extension.
-    if "delta" not in (spark.conf.get("spark.sql.extensions", "") or "").lower() and _DATABRICKS not in os.environ:
+    if (
+        "delta" not in (spark.conf.get("spark.sql.extensions", "") or "").lower()
+        and _DATABRICKS not in os.environ
+    ):
         return "this Spark session has no Delta"
     return missing_client(spark, root)
 
@@ -88,9 +91,17 @@ class SparkSink:
     def __init__(
         self, tables: Warehouse, executor: Executor[DataFrame], spark: SparkSession, schema: str | None
     ) -> None:
-        """Begin; the executor runs in the session, which has Delta; the schema, if any, is at the warehouse."""
-        self.tables, self._executor, self._spark, self._schema = tables, executor, spark, schema
-        self._output, self._rows, self._counts = OutputSpec(()), None, Counter[str]()
+        """Begin; the executor runs in the session, which has Delta.
+
+        The schema, if any, is at the warehouse.
+        """
+        self.tables = tables
+        self._executor = executor
+        self._spark = spark
+        self._schema = schema
+        self._output = OutputSpec(())
+        self._rows = None
+        self._counts = Counter[str]()
         self._changed = dict[str, DataFrame]()
         self._added = defaultdict[str, list[pa.Table]](list)
         self._threads, self._commits = ThreadPoolExecutor(_WRITERS), list[Future[None]]()
@@ -145,7 +156,9 @@ class SparkSink:
 
     def finish(self, table: str, finish: FinishRows) -> None:
         """Complete the staged rows of a table."""
-        self._changed[table] = _mapped(self._made(table), self._output.schema_of(table), finish, table_schema(table))
+        self._changed[table] = _mapped(
+            self._made(table), self._output.schema_of(table), finish, table_schema(table)
+        )
 
     def add(self, table: str, rows: Iterable[pa.Table]) -> None:
         """Add rows that the driver made."""
@@ -192,7 +205,9 @@ class SparkSink:
 
     def _frame(self, table: str) -> DataFrame:
         """All rows of a table, in few files."""
-        frames, count, schema = list[DataFrame](), self._counts[table], table_schema(table)
+        frames = list[DataFrame]()
+        count = self._counts[table]
+        schema = table_schema(table)
         if self._rows is None:
             return self._changed[table]
         if count:
@@ -204,40 +219,47 @@ class SparkSink:
         return reduce(DataFrame.unionByName, frames).coalesce(max(1, math.ceil(count / _ROWS_PER_FILE)))
 
     def _commit(self, table: str, replaced_runs: Collection[str] | None) -> None:
-        with self.tables.commit(table, replaced_runs) as one, _spark_errors(one.path):
-            name, number = self._name(table), one.existing and one.existing.transaction_version(APP_ID)
+        with self.tables.commit(table, replaced_runs) as commit, _spark_errors(commit.path):
+            name, number = self._name(table), commit.existing and commit.existing.transaction_version(APP_ID)
             with described(self._spark, f"share_state: write {table}"):
-                if self._schema and one.existing and not self._spark.catalog.tableExists(name):
-                    self._spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{local_address(one.path)}'")
-                if one.existing is None:
+                if self._schema and commit.existing and not self._spark.catalog.tableExists(name):
+                    self._spark.sql(
+                        f"CREATE TABLE {name} USING delta LOCATION '{local_address(commit.path)}'"
+                    )
+                if commit.existing is None:
                     # Spark creates no table where files are, such as those of a run that was killed.
-                    delete_folder(one.path)
-                change = _definition(name, table, one)
+                    delete_folder(commit.path)
+                change = _definition(name, table, commit)
                 if change is not None:
                     self._spark.sql(change)
                 may_have_rows = self._rows is None or self._counts[table] or self._added[table]
-                if one.existing is None and not may_have_rows:
+                if commit.existing is None and not may_have_rows:
                     return
-                one.version += change is not None
+                commit.version += change is not None
                 writer = self._frame(table).writeTo(name)
                 # An append of no rows commits nothing, and rows that are changed may be left out.
-                if one.existing is None and table not in self._changed:
-                    # Delta would run three jobs to look for a number in a table that this run has just created.
+                if commit.existing is None and table not in self._changed:
+                    # Delta would run three jobs to look for a number in a table that this run has just
+                    # created.
                     writer.append()
                     return
-                # A write of another run with the same number would leave the version as it is, which `commit` checks.
+                # A write of another run with the same number would leave the version as it is, which `commit`
+                # checks.
                 writer.options(txnAppId=APP_ID, txnVersion=str(0 if number is None else number + 1))
-                if one.replaces_all:
-                    writer.overwrite(_every_row(table, one))
-                elif one.replaced_runs:
-                    writer.overwrite(sql.col("run_id").isin(one.replaced_runs))
+                if commit.replaces_all:
+                    writer.overwrite(_every_row(table, commit))
+                elif commit.replaced_runs:
+                    writer.overwrite(sql.col("run_id").isin(commit.replaced_runs))
                 else:
                     writer.append()
 
 
 @contextmanager
 def _spark_errors(path: str) -> Iterator[None]:
-    """Raise errors of Spark's writer as WarehouseError; those of the fold, which may run again, stay as they are."""
+    """Raise errors of Spark's writer as WarehouseError.
+
+    Those of the fold, which may run again, stay as they are.
+    """
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -245,11 +267,16 @@ def _spark_errors(path: str) -> Iterator[None]:
             raise
         if isinstance(full := disk_error(path, error), DiskFullError):
             raise full from None
-        raise WarehouseError(f"{path}: cannot be written as a Delta table by Spark ({reason(error)})") from error
+        raise WarehouseError(
+            f"{path}: cannot be written as a Delta table by Spark ({reason(error)})"
+        ) from error
 
 
 def _every_row(table: str, one: Commit) -> Column:
-    """A condition that all rows of a table meet; Delta drops the clustering of a table that is overwritten without."""
+    """A condition that all rows of a table meet.
+
+    Delta drops the clustering of a table that is overwritten without.
+    """
     features = None if one.existing is None else one.existing.protocol().writer_features
     if not any("cluster" in str(feature).lower() for feature in features or ()):
         return sql.lit(True)
@@ -263,7 +290,9 @@ def _mapped(frame: DataFrame, given: pa.Schema, change: FinishRows, made: pa.Sch
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from change(pa.Table.from_batches([batch]).cast(given)).select(made.names).cast(made).to_batches()
+            yield from (
+                change(pa.Table.from_batches([batch]).cast(given)).select(made.names).cast(made).to_batches()
+            )
 
     return frame.mapInArrow(run, from_arrow_schema(made))
 

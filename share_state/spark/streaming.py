@@ -1,8 +1,8 @@
 """The stream: Structured Streaming over records of `__share_group_state`, folded by `transformWithState`.
 
-Tasks read the records of a micro-batch and pack those of a log partition into one row. The state operator is keyed by
-log partition: its state is one value per log partition, and one compiled fold takes all records of a micro-batch. The
-driver merges the rows that changed into the tables.
+Tasks read the records of a micro-batch and pack those of a log partition into one row. The state operator is
+keyed by log partition: its state is one value per log partition, and one compiled fold takes all records of a
+micro-batch. The driver merges the rows that changed into the tables.
 """
 
 import json
@@ -53,7 +53,9 @@ from share_state.stores.paths import parquet_source, to_path
 _CHANGES = "state_partition int, changes binary"
 _FILES = "path string, modificationTime timestamp, length long, content binary"
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_CHECKPOINT_FILES = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _LARGEST_PARTITION = 2**31 - 1
 _ROWS_A_PART = 1 << 18
@@ -76,7 +78,9 @@ def pack_rows(table: pa.Table) -> Iterator[pa.RecordBatch]:
     if unplaced := len(table) - (pc.sum(is_placed).as_py() or 0):
         yield _problem(f"{unplaced} rows without a partition or an offset that a log can have are left out")
     if "timestamp" in table.column_names:
-        times = np.concatenate([timestamp_ms(chunk) for chunk in table["timestamp"].chunks] or [np.zeros(0, np.int64)])
+        times = np.concatenate(
+            [timestamp_ms(chunk) for chunk in table["timestamp"].chunks] or [np.zeros(0, np.int64)]
+        )
     else:
         times = np.full(len(table), -1)
     rows = pa.table({"key": table["key"], "value": table["value"], "offset": offset, "timestamp": times})
@@ -96,7 +100,10 @@ def _problem(text: str) -> pa.RecordBatch:
 
 
 def _read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read and pack the Parquet files of a micro-batch; a file that cannot be read is a problem, not a failure."""
+    """Read and pack the Parquet files of a micro-batch.
+
+    A file that cannot be read is a problem, not a failure.
+    """
     for batch in batches:
         for address in batch["path"].to_pylist():
             path = address.removeprefix("file://") if address.startswith("file:///") else address
@@ -114,11 +121,11 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def check_readable(given: str, root: str) -> None:
+def check_readable(folder: str, root: str) -> None:
     """Refuse a local folder in which no Parquet file can be read; one without files may grow.
 
     Args:
-        given: the folder as the user wrote it.
+        folder: the folder as the user wrote it.
         root: its path from the root of the file system.
     Raises:
         InputError: naming the first file.
@@ -133,7 +140,7 @@ def check_readable(given: str, root: str) -> None:
             return
     if problem:
         raise InputError(
-            f"{given}: none of its {pluralize(count, 'Parquet file')} can be read ({problem}); "
+            f"{folder}: none of its {pluralize(count, 'Parquet file')} can be read ({problem}); "
             "give a folder of Parquet files with Spark's Kafka columns"
         )
 
@@ -234,7 +241,10 @@ class StreamSpec:
 
 
 def run_stream(
-    spark: SparkSession, spec: StreamSpec, tables: StreamTables, seen: Callable[[StreamProgress], None] | None = None
+    spark: SparkSession,
+    spec: StreamSpec,
+    tables: StreamTables,
+    seen: Callable[[StreamProgress], None] | None = None,
 ) -> None:
     """Run a stream until it has read what is there (`once`), or until it is interrupted.
 
@@ -250,7 +260,8 @@ def run_stream(
     # It logs tracebacks of what `write` raises, which is raised again here.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
     if not spec.verbose:
-        # The worker that declares the state prints ten lines of notes. Spark's own log keeps the stderr that it opened.
+        # The worker that declares the state prints ten lines of notes. Spark's own log keeps the stderr that
+        # it opened.
         jvm: Any = spark.sparkContext._jvm
         jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
     try:
@@ -286,7 +297,8 @@ def _stopped(spark: SparkSession, spec: StreamSpec, error: PySparkException | Py
         return error
     why = reason(error)
     if re.search(
-        r"No FileSystem for scheme|Class org\.apache\.hadoop\.fs.* not found|CANNOT_LOAD_CHECKPOINT_FILE_MANAGER", why
+        r"No FileSystem for scheme|Class org\.apache\.hadoop\.fs.* not found|CANNOT_LOAD_CHECKPOINT_FILE_MANAGER",
+        why,
     ):
         jvm: Any = spark.sparkContext._jvm
         client = f"org.apache.hadoop:hadoop-aws:{jvm.org.apache.hadoop.util.VersionInfo.getVersion()}"
@@ -297,7 +309,9 @@ def _stopped(spark: SparkSession, spec: StreamSpec, error: PySparkException | Py
     return ShareStateError(f"{spec.source}: the stream stopped ({why}); the checkpoint is {spec.checkpoint}")
 
 
-def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]) -> StreamingQuery:
+def _start(
+    spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]
+) -> StreamingQuery:
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
     if "://" not in spec.checkpoint:
         # By default Hadoop starts 80 processes per micro-batch (`readlink`) to rename local files.
@@ -321,8 +335,12 @@ def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures
             raise
 
     writer = changed.writeStream.foreachBatch(write).outputMode("update")
-    writer = writer.option("checkpointLocation", local_address(spec.checkpoint)).queryName("share_state stream")
-    return (writer.trigger(availableNow=True) if spec.once else writer.trigger(processingTime=spec.trigger)).start()
+    writer = writer.option("checkpointLocation", local_address(spec.checkpoint)).queryName(
+        "share_state stream"
+    )
+    return (
+        writer.trigger(availableNow=True) if spec.once else writer.trigger(processingTime=spec.trigger)
+    ).start()
 
 
 def _cluster_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:

@@ -1,8 +1,11 @@
-"""Object stores: `StorePath` is the path of an address such as s3://bucket/folder; `paths` has paths of either kind.
+"""Object stores: `StorePath` is the path of an address such as s3://bucket/folder.
+
+`paths` has paths of either kind.
 
 `StorePath` has the methods of `pathlib.Path` that reading needs, over pyarrow's file systems. fsspec and
-universal-pathlib would not replace it: over pyarrow they list folder by folder without a cache (7 requests instead of 1
-for test_s3_segments), and their own S3 client needs s3fs with other credentials, time limits and error texts.
+universal-pathlib would not replace it: over pyarrow they list folder by folder without a cache (7 requests
+instead of 1 for test_s3_segments), and their own S3 client needs s3fs with other credentials, time limits and
+error texts.
 """
 
 import glob
@@ -27,7 +30,9 @@ SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
 """Schemes that pyarrow supports; others need fsspec with the package for the scheme."""
 
 
-_CONNECT_SECONDS, _ATTEMPTS, _RETRY_SECONDS = 5, 3, 20
+_CONNECT_SECONDS = 5
+_ATTEMPTS = 3
+_RETRY_SECONDS = 20
 """Time limit of a connection, number of attempts, and time limit of all of them."""
 
 
@@ -67,7 +72,9 @@ _ERROR_TEXTS = {
     r"|Connection (refused|reset)|error sending request|UNAVAILABLE": (
         "the store cannot be reached, or closed the connection; check the network and the endpoint, then retry"
     ),
-    r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE": ("the store does not respond; retry later"),
+    r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE": (
+        "the store does not respond; retry later"
+    ),
 }
 """Pattern of a store's message -> reason and fix; the first match is used."""
 
@@ -79,7 +86,10 @@ _ACCESS_DENIED = re.compile(
 
 
 class StoreUnavailableError(Exception):
-    """Raised when the file system of a store cannot be opened; messages put the address in front of its text."""
+    """Raised when the file system of a store cannot be opened.
+
+    Messages put the address in front of its text.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +125,13 @@ def parse_address(address: str) -> tuple[Store, str]:
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise InputError(f"{address}: not an address; give a path, or an address such as s3://bucket/folder")
-    scheme, authority, rest = match[1].lower(), match[2], match[3].rstrip("/")
+    scheme = match[1].lower()
+    authority = match[2]
+    rest = match[3].rstrip("/")
     if ":" in authority.rpartition("@")[0] or _SECRET_IN_QUERY.search(rest):
-        raise InputError(f"{scheme}://...: an address must not contain credentials; use environment variables")
+        raise InputError(
+            f"{scheme}://...: an address must not contain credentials; use environment variables"
+        )
     if scheme in SCHEMES and not authority and scheme != "hdfs":
         raise InputError(f"{address}: no bucket; give an address such as {scheme}://bucket/folder")
     prefix = f"{scheme}://{authority}"
@@ -227,7 +241,9 @@ def _abfs(store: Store) -> pafs.FileSystem:
     container, _, host = store.prefix.partition("://")[2].partition("@")
     if not container or not host:
         raise StoreUnavailableError(f"give {store.scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/folder")
-    return pafs.AzureFileSystem(host.partition(".")[0], account_key=os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"))
+    return pafs.AzureFileSystem(
+        host.partition(".")[0], account_key=os.environ.get("AZURE_STORAGE_ACCOUNT_KEY")
+    )
 
 
 def _hdfs(store: Store) -> pafs.FileSystem:
@@ -289,8 +305,8 @@ class StorePath:
 
     Size: one method per method of `pathlib.Path` that reading needs.
 
-    A folder caches its listing, so use an instance for one search only. Methods raise InputError if an address is
-    invalid, or the store fails or denies access.
+    A folder caches its listing, so use an instance for one search only. Methods raise InputError if an
+    address is invalid, or the store fails or denies access.
     """
 
     __slots__ = ("_children", "_content", "_info", "_parent", "rest", "store")
@@ -368,7 +384,10 @@ class StorePath:
         return self._known_info().type == pafs.FileType.Directory
 
     def iterdir(self) -> "Iterator[StorePath]":
-        """The contents of a folder; lists all levels below it, which costs no more requests than one level."""
+        """The contents of a folder.
+
+        Lists all levels below it, which costs no more requests than one level.
+        """
         yield from self._listed(recursive=True)
 
     def names(self) -> "list[str]":

@@ -24,7 +24,9 @@ def regular_path(path: InputPath) -> InputPath:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise InputError(f"{str(path)!r}: the name is not UTF-8, so no table can hold it; rename it") from None
+        raise InputError(
+            f"{str(path)!r}: the name is not UTF-8, so no table can hold it; rename it"
+        ) from None
     if isinstance(path, Path) and not path.is_file() and not path.is_dir() and path.exists():
         raise InputError(f"{path}: a pipe or a device; give a file")
     return path
@@ -49,7 +51,10 @@ def normalize_address(text: str) -> str:
 
 
 def absolute_address(text: str) -> str:
-    """A path from the root of the file system, without `..`; an address as it is, without a slash at its end."""
+    """A path from the root of the file system, without `..`.
+
+    An address as it is, without a slash at its end.
+    """
     if "://" in text:
         return text.rstrip("/")
     path = Path(text).absolute()
@@ -87,7 +92,10 @@ def read_head(file: InputPath, size: int) -> bytes:
         InputError: if it is a pipe or a device, or a store fails or denies access.
     """
     regular_path(file)
-    with file.open("rb", buffering=0) as opened, read_errors(file) if isinstance(file, StorePath) else nullcontext():
+    with (
+        file.open("rb", buffering=0) as opened,
+        read_errors(file) if isinstance(file, StorePath) else nullcontext(),
+    ):
         return opened.read(size)
 
 

@@ -1,7 +1,7 @@
 """The ranges of offsets that enter and leave ARCHIVING: collected while a log is folded, and merged over audits.
 
-A record that shows a range in ARCHIVING or ARCHIVED, moves the start offset, or resets the share-partition is an event
-about a range of offsets. `resolve` gives each offset its history from the events about it.
+A record that shows a range in ARCHIVING or ARCHIVED, moves the start offset, or resets the share-partition is
+an event about a range of offsets. `resolve` gives each offset its history from the events about it.
 """
 
 from collections.abc import Collection, Sequence
@@ -62,8 +62,8 @@ _MOST_EVENTS = 1 << 18
 class ArchivingRanges:
     """Collects the events of one log partition.
 
-    Those of a share-partition count from its first range in ARCHIVING on; in `groups`, from the start of the log: the
-    write of ARCHIVING may have failed before the dead letter was written.
+    Those of a share-partition count from its first range in ARCHIVING on; in `groups`, from the start of the
+    log: the write of ARCHIVING may have failed before the dead letter was written.
 
     Attributes:
         first_time: ms, timestamp of the first record; None before it.
@@ -82,7 +82,9 @@ class ArchivingRanges:
         """
         self._groups, self._is_whole = pa.array(sorted(groups), pa.string()), is_whole
         self._is_every = groups == EVERY_GROUP
-        self._wanted, self._merged, self.first_time = np.zeros(0, bool), 0, None
+        self._wanted = np.zeros(0, bool)
+        self._merged = 0
+        self.first_time = None
         waiting = np.flatnonzero(chains.batches["state"] == ARCHIVING)
         held = np.zeros(len(waiting), _EVENT)
         held["key"] = np.searchsorted(chains.ends, waiting, side="right") - 1
@@ -149,14 +151,18 @@ class ArchivingRanges:
         owners = np.searchsorted(ends, shown, side="right")
         states = batches["state"][shown]
         counts = is_own[owners] & (states <= ARCHIVED) & (batches["first"][shown] <= batches["last"][shown])
-        shown, owners, states = shown[counts], owners[counts], states[counts]
+        shown = shown[counts]
+        owners = owners[counts]
+        states = states[counts]
         found = np.zeros(len(shown), _EVENT)
         for name, column in (("key", "key"), ("at", "offset"), ("time", "timestamp")):
             found[name] = rows[column][owners]
         found["kind"] = np.where(states == ARCHIVING, ENTERED, LEFT)
         _set_ranges(found, batches[shown])
         if not self._is_whole:
-            begins = first_rows[(rows["kind"][first_rows] == Kind.SNAPSHOT) & ~_exist(chains, rows["key"][first_rows])]
+            begins = first_rows[
+                (rows["kind"][first_rows] == Kind.SNAPSHOT) & ~_exist(chains, rows["key"][first_rows])
+            ]
             found["time"][np.isin(owners, begins) & (found["kind"] == ENTERED)] = 0
         return found
 
@@ -182,7 +188,10 @@ def _exist(chains: Chains, keys: np.ndarray) -> np.ndarray:
 
 
 def _before(rows: np.ndarray, chains: Chains, field: str, given: np.ndarray) -> np.ndarray:
-    """The value of a field before each row, NO_OFFSET for none; `given` holds it after each. Rows are sorted by key."""
+    """The value of a field before each row, NO_OFFSET for none; `given` holds it after each.
+
+    Rows are sorted by key.
+    """
     before = np.concatenate(([NO_OFFSET], given[:-1]))
     first = np.flatnonzero(np.diff(rows["key"], prepend=-1) != 0)
     keys = rows["key"][first]
@@ -206,7 +215,10 @@ def _resets(rows: np.ndarray, chains: Chains) -> np.ndarray:
 
 
 def _passed(rows: np.ndarray, is_first: np.ndarray, chains: Chains) -> np.ndarray:
-    """The offsets that the start offset passes; rows are sorted by key, `is_first` marks the first of each."""
+    """The offsets that the start offset passes.
+
+    Rows are sorted by key, `is_first` marks the first of each.
+    """
     given = rows["start_offset"].copy()
     given[rows["kind"] == Kind.TOMBSTONE] = 0
     # An update without a start offset keeps the last one.
@@ -223,19 +235,26 @@ def _events(
     rows: np.ndarray, kind: int, first: np.ndarray | int = 0, end: np.ndarray | int = LARGEST_OFFSET
 ) -> np.ndarray:
     found = np.zeros(len(rows), _EVENT)
-    found["key"], found["at"], found["time"] = rows["key"], rows["offset"], rows["timestamp"]
-    found["first"], found["end"], found["kind"], found["count"] = first, end, kind, NO_OFFSET
+    found["key"] = rows["key"]
+    found["at"] = rows["offset"]
+    found["time"] = rows["timestamp"]
+    found["first"] = first
+    found["end"] = end
+    found["kind"] = kind
+    found["count"] = NO_OFFSET
     return found
 
 
 def resolve(events: np.ndarray) -> np.ndarray:
     """The histories of offsets: _HISTORY rows by key and range, from _EVENT rows in any order.
 
-    The first record that shows a range in ARCHIVING begins its history. ARCHIVED, the start offset or a reset ends it;
-    the first ARCHIVED counts. After an end the same offset may enter again.
+    The first record that shows a range in ARCHIVING begins its history. ARCHIVED, the start offset or a reset
+    ends it; the first ARCHIVED counts. After an end the same offset may enter again.
     """
     # All offsets between two adjacent bounds of ranges have the same history.
-    keys, edges = (np.concatenate([events[one], events[other]]) for one, other in (("key", "key"), ("first", "end")))
+    keys, edges = (
+        np.concatenate([events[side], events[other]]) for side, other in (("key", "key"), ("first", "end"))
+    )
     order = np.lexsort((edges, keys))
     is_new = np.ones(len(order), bool)
     is_new[1:] = (np.diff(keys[order]) != 0) | (np.diff(edges[order]) != 0)
@@ -252,29 +271,31 @@ def resolve(events: np.ndarray) -> np.ndarray:
     begin, end = np.searchsorted(pieces, begin), np.searchsorted(pieces, end)
     spread = np.repeat(np.arange(len(events)), end - begin)
     piece = np.arange(len(spread)) + np.repeat(begin - np.cumsum(end - begin) + (end - begin), end - begin)
-    found = events[spread]
-    order = np.lexsort((-found["time"], found["kind"], found["at"], piece))
-    piece, found = piece[order], found[order]
-    kind, before = found["kind"], np.concatenate(([RESET], found["kind"][:-1]))
+    events_of_pieces = events[spread]
+    order = np.lexsort((-events_of_pieces["time"], events_of_pieces["kind"], events_of_pieces["at"], piece))
+    piece, events_of_pieces = piece[order], events_of_pieces[order]
+    kind, before = events_of_pieces["kind"], np.concatenate(([RESET], events_of_pieces["kind"][:-1]))
     begins = np.diff(piece, prepend=-1) != 0
     begins |= (before == RESET) | ((kind == ENTERED) & ((before == LEFT) | (before == PASSED)))
     starts = np.flatnonzero(begins)
     if not len(starts):
         return np.zeros(0, _HISTORY)
-    first = {one: np.minimum.reduceat(np.where(kind == one, np.arange(len(kind)), len(kind)), starts)
-             for one in (ENTERED, LEFT, PASSED, RESET)}  # fmt: skip
-    has = {one: rows < len(kind) for one, rows in first.items()}
+    first = {event: np.minimum.reduceat(np.where(kind == event, np.arange(len(kind)), len(kind)), starts)
+             for event in (ENTERED, LEFT, PASSED, RESET)}  # fmt: skip
+    has = {event: rows < len(kind) for event, rows in first.items()}
     ended = np.where(has[LEFT], first[LEFT], np.minimum(first[PASSED], first[RESET]))
     has_end = ended < len(kind)
     entered, ended = np.minimum(first[ENTERED], len(kind) - 1), np.minimum(ended, len(kind) - 1)
     rows = np.zeros(len(starts), _HISTORY)
-    rows["key"], rows["first"] = found["key"][starts], cuts[pieces[piece[starts]]]
+    rows["key"], rows["first"] = events_of_pieces["key"][starts], cuts[pieces[piece[starts]]]
     rows["end"] = cuts[pieces[piece[starts]] + 1]
-    rows["count"] = np.where(has[ENTERED], found["count"][entered], found["count"][ended])
-    rows["entered_at"] = np.where(has[ENTERED], found["at"][entered], NO_OFFSET)
-    rows["entered_time"] = np.where(has[ENTERED], found["time"][entered], 0)
-    rows["left_at"] = np.where(has_end, found["at"][ended], NO_OFFSET)
-    rows["left_time"] = np.where(has_end, found["time"][ended], 0)
+    rows["count"] = np.where(
+        has[ENTERED], events_of_pieces["count"][entered], events_of_pieces["count"][ended]
+    )
+    rows["entered_at"] = np.where(has[ENTERED], events_of_pieces["at"][entered], NO_OFFSET)
+    rows["entered_time"] = np.where(has[ENTERED], events_of_pieces["time"][entered], 0)
+    rows["left_at"] = np.where(has_end, events_of_pieces["at"][ended], NO_OFFSET)
+    rows["left_time"] = np.where(has_end, events_of_pieces["time"][ended], 0)
     rows["left_by"] = np.where(has_end, kind[ended], NO_OFFSET)
     return _joined(rows[has[ENTERED] | has[LEFT]])
 

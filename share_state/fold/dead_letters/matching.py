@@ -23,8 +23,9 @@ _CLOCK_SKEW_MS = 5_000
 """How much the clocks of the brokers that stamp dead letters and records of the state log may differ."""
 
 _LONGEST_WRITE_MS = 2 * (5 * 30_000 + 18_000)
-"""The longest time that a broker needs to write a dead letter: five requests of 30 s to create the topic and five to
-produce, with pauses of 1, 2, 4 and 8 s and a jitter of a fifth. Source: Kafka ShareGroupDLQStateManager."""
+"""The longest time that a broker needs to write a dead letter: five requests of 30 s to create the topic and
+five to produce, with pauses of 1, 2, 4 and 8 s and a jitter of a fifth. Source: Kafka
+ShareGroupDLQStateManager."""
 
 NEVER = LARGEST_OFFSET
 
@@ -64,7 +65,8 @@ class MatchedLetters:
     Attributes:
         letters: the table `dead_letters`.
         lost: the table `lost_dead_letters`.
-        unknown: why it cannot be known whether a dead letter was written (one of UNKNOWN) -> number of offsets.
+        unknown: why it cannot be known whether a dead letter was written (one of UNKNOWN) -> number of
+            offsets.
     """
 
     letters: pa.Table
@@ -104,7 +106,8 @@ def letters_of_offset(
         partition: partition of the topic.
         offset: offset in the partition.
     Returns:
-        Topic, partition, offset, timestamp, delivery count and reason of each; columns of the table `dead_letters`.
+        Topic, partition, offset, timestamp, delivery count and reason of each; columns of the table
+        `dead_letters`.
     Raises:
         InputError: if they cannot be read.
     """
@@ -133,16 +136,15 @@ def match_letters(
         letters: what was read.
         ranges: the table `archiving_ranges`, merged.
         names: columns `topic_id` and `topic` of known topics.
-        known: state partition -> first and last time (ms) between which its log has every record; None for all others.
+        known: state partition -> first and last time (ms) between which its log has every record; None for
+            all others.
         copied_last: whether the dead-letter topics were copied after the state logs.
         partitions: topic -> number of its partitions, as far as they are known.
         topic_of: group -> the dead-letter topic that it is configured with, as far as that is known.
     """
     matched = _Match(ranges, letters.rows, names)
-    counts, configured = (
-        {**(partitions or {}), **letters.read.partitions},
-        {**(topic_of or {}), **letters.read.topic_of},
-    )
+    counts = {**(partitions or {}), **letters.read.partitions}
+    configured = {**(topic_of or {}), **letters.read.topic_of}
     lost, unknown = matched.lost(_Copies(letters, matched, counts, configured, copied_last=copied_last))
     return MatchedLetters(matched.letters(known), lost, unknown)
 
@@ -150,9 +152,10 @@ def match_letters(
 class _Copies:
     """What the copies of the dead-letter topics cover.
 
-    A dead letter is written after the record that shows its offset in ARCHIVING, and before the one in ARCHIVED. So if
-    ARCHIVED of one offset precedes ARCHIVING of another in a state log, their dead letters are in that order, too.
-    Otherwise the times decide: a dead letter is stamped before the first attempt to write it.
+    A dead letter is written after the record that shows its offset in ARCHIVING, and before the one in
+    ARCHIVED. So if ARCHIVED of one offset precedes ARCHIVING of another in a state log, their dead letters
+    are in that order, too. Otherwise the times decide: a dead letter is stamped before the first attempt to
+    write it.
 
     Source: Kafka SharePartition, ShareGroupDLQStateManager.
     """
@@ -176,69 +179,80 @@ class _Copies:
         for topic, number in given:
             counts[topic] = max(counts[topic], 1 + number)
         if (number := max(counts.values(), default=0)) > _MOST_PARTITIONS:
-            raise InputError(f"dead letters: partition {number - 1}: no topic has so many; give the dead-letter topics")
+            raise InputError(
+                f"dead letters: partition {number - 1}: no topic has so many; give the dead-letter topics"
+            )
         self._counts, self._first = counts, np.cumsum([0, *counts.values()])
         self._known_counts, self._topic_of = {*partitions}, topic_of
         self._groups = {
             topic: pc.unique(letters.rows.filter(pc.field("dead_letter_topic") == topic)["group_id"])
             for topic in counts
         }
-        places, logs = [(topic, number) for topic, count in counts.items() for number in range(count)], matched.logs
+        places, logs = (
+            [(topic, number) for topic, count in counts.items() for number in range(count)],
+            matched.logs,
+        )
         self._given = np.array([place in starts for place in places], bool)
         # ms from which on, and up to which, every dead letter is known.
         self._known_from, self._known_to = np.full(len(places), NEVER), np.zeros(len(places), np.int64)
-        # Offsets in each state log: the first ARCHIVED of a dead letter that is not deleted, the last ARCHIVING of any.
+        # Offsets in each state log: the first ARCHIVED of a dead letter that is not deleted, the last
+        # ARCHIVING of any.
         self._left = np.full((len(places), 1 + logs.max(initial=-1)), NEVER)
         self._entered = np.full(self._left.shape, -1)
         offsets, times = letters.rows["dead_letter_offset"].to_numpy(), letters.rows["timestamp"].to_numpy()
-        topic_of_row = pc.index_in(letters.rows["dead_letter_topic"], pa.array(counts, pa.string())).to_numpy()
+        topic_of_row = pc.index_in(
+            letters.rows["dead_letter_topic"], pa.array(counts, pa.string())
+        ).to_numpy()
         place_of = self._first[topic_of_row] + letters.rows["dead_letter_partition"].to_numpy()
         pairs = [letters.rows[name].to_numpy() for name in ("partition", "dead_letter_partition")]
         self._steps = {
-            topic: _step(*(column[topic_of_row == number] for column in pairs)) for number, topic in enumerate(counts)
+            topic: _step(*(column[topic_of_row == number] for column in pairs))
+            for number, topic in enumerate(counts)
         }
         order = np.lexsort((offsets, place_of))
         bounds = np.searchsorted(place_of[order], np.arange(len(places) + 1))
         began = milliseconds(matched.ranges["archiving_time"])
         exists_from = dict.fromkeys(counts, NEVER)
-        for at, (topic, number) in enumerate(places):
-            own = order[bounds[at] : bounds[at + 1]]
-            self._known_to[at] = NEVER if copied_last else times[own].max(initial=0)
+        for place_number, (topic, number) in enumerate(places):
+            own = order[bounds[place_number] : bounds[place_number + 1]]
+            self._known_to[place_number] = NEVER if copied_last else times[own].max(initial=0)
             ranges = matched.range_of[own]
             ranges = ranges[ranges >= 0]
-            np.maximum.at(self._entered[at], logs[ranges], matched.entered_at[ranges])
+            np.maximum.at(self._entered[place_number], logs[ranges], matched.entered_at[ranges])
             start = starts.get((topic, number), 0)
             first = _first_kept(offsets[own], start, letters.so_far.get((topic, number), 0))
             if first is not None:
-                self._known_from[at] = (times[own[first:]] + _LONGEST_WRITE_MS).min(initial=NEVER)
+                self._known_from[place_number] = (times[own[first:]] + _LONGEST_WRITE_MS).min(initial=NEVER)
             kept = own[first or 0 :]
             ranges = matched.range_of[kept]
             is_first = times[kept] == times[kept].min(initial=NEVER)
             if first is None and len(kept):
-                # The topic, all its partitions, was there when the first range with a dead letter was archived.
+                # The topic, all its partitions, was there when the first range with a dead letter was
+                # archived.
                 since = np.append(began[ranges[(ranges >= 0) & is_first]], times[kept].min())
                 exists_from[topic] = min(exists_from[topic], int(since[since > 0].min(initial=NEVER)))
             ranges = ranges[(ranges >= 0) & matched.is_archived[ranges]]
-            np.minimum.at(self._left[at], logs[ranges], matched.left_at[ranges])
-        for at, (topic, number) in enumerate(places):
+            np.minimum.at(self._left[place_number], logs[ranges], matched.left_at[ranges])
+        for place_number, (topic, number) in enumerate(places):
             if not starts.get((topic, number), 0):
-                self._known_from[at] = exists_from[topic] - 2 * _CLOCK_SKEW_MS
+                self._known_from[place_number] = exists_from[topic] - 2 * _CLOCK_SKEW_MS
 
     def of(self, matched: "_Match", rows: np.ndarray) -> np.ndarray:
         """Whether the copies cover the dead letters of ranges.
 
-        The dead-letter topic of a group is the one that it is configured with, and each that holds dead letters of it;
-        all of them must cover the range. The partition is that of the source modulo their number.
+        The dead-letter topic of a group is the one that it is configured with, and each that holds dead
+        letters of it; all of them must cover the range. The partition is that of the source modulo their
+        number.
 
         Returns:
-            bool of shape (4, ranges): the topic is known; the partition is among the copies; the dead letters are not
-            deleted from it; they were written before it was copied.
+            bool of shape (4, ranges): the topic is known; the partition is among the copies; the dead letters
+            are not deleted from it; they were written before it was copied.
         """
         ranges, logs = matched.ranges.take(pa.array(rows)), matched.logs[rows]
-        entered, left = milliseconds(ranges["archiving_time"]), milliseconds(ranges["left_time"])
+        entered, left_times = milliseconds(ranges["archiving_time"]), milliseconds(ranges["left_time"])
         is_archived, group_ids = matched.is_archived[rows], ranges["group_id"]
         # The start offset may pass while the dead letter is being written.
-        left += np.where(is_archived, 0, _LONGEST_WRITE_MS) + _CLOCK_SKEW_MS
+        left_times += np.where(is_archived, 0, _LONGEST_WRITE_MS) + _CLOCK_SKEW_MS
         absent = [group for group, topic in self._topic_of.items() if topic not in self._counts]
         answers = np.ones((4, len(ranges)), bool)
         answers[1] = ~_is_among(group_ids, absent)
@@ -250,14 +264,18 @@ class _Copies:
             answers[0] |= of_topic
             found = [self._partitions_of(topic, partition) for partition in sources.tolist()]
             places = [first + numbers for numbers, _ in found]
-            given = [is_sure and self._given[at].all() for at, (_, is_sure) in zip(places, found, strict=True)]
+            given = [
+                is_sure and self._given[at].all() for at, (_, is_sure) in zip(places, found, strict=True)
+            ]
             given = np.array(given, bool)[source_of]
             known_from = np.array([self._known_from[at].max() for at in places], np.int64)[source_of]
             known_to = np.array([self._known_to[at].min() for at in places], np.int64)[source_of]
             first_left = _rows_of([self._left[at].max(axis=0) for at in places], self._left)[source_of, logs]
-            last_entered = _rows_of([self._entered[at].min(axis=0) for at in places], self._left)[source_of, logs]
+            last_entered = _rows_of([self._entered[at].min(axis=0) for at in places], self._left)[
+                source_of, logs
+            ]
             is_kept = (entered - _CLOCK_SKEW_MS >= known_from) | (matched.entered_at[rows] > first_left)
-            is_copied = (left < known_to) | (is_archived & (matched.left_at[rows] < last_entered))
+            is_copied = (left_times < known_to) | (is_archived & (matched.left_at[rows] < last_entered))
             answers[1:] &= np.stack((given, is_kept, is_copied)) | ~of_topic
         return answers
 
@@ -284,7 +302,10 @@ def _divisors(number: int) -> set[int]:
 
 
 def _step(sources: np.ndarray, partitions: np.ndarray) -> int:
-    """The greatest common divisor of the differences of source and dead-letter partitions; -1 if none fits."""
+    """The greatest common divisor of the differences of source and dead-letter partitions.
+
+    -1 if none fits.
+    """
     differences = sources.astype(np.int64) - partitions
     return -1 if (differences < 0).any() else int(np.gcd.reduce(differences, initial=0))
 
@@ -322,12 +343,16 @@ class _Match:
         is_id = pc.index_in(rows["topic"], ids).combine_chunks()
         self.topics = pc.call_function("coalesce", [texts.take(is_id), rows["topic"].combine_chunks()])
         own = (rows["group_id"], pa.chunked_array([self.topics]), rows["partition"])
-        shown = pa.chunked_array([pc.call_function("coalesce", [self.names, ranges["topic_id"].combine_chunks()])])
+        shown = pa.chunked_array(
+            [pc.call_function("coalesce", [self.names, ranges["topic_id"].combine_chunks()])]
+        )
         of_ranges = (ranges["group_id"], shown, ranges["partition"])
         pairs = zip(of_ranges, own, strict=True)
         codes = row_codes(*(pa.chunked_array([*one.chunks, *other.chunks], one.type) for one, other in pairs))
         count = len(ranges)
-        self.key, self.letter_key, offsets = codes[:count], codes[count:], rows["offset"].to_numpy()
+        self.key = codes[:count]
+        self.letter_key = codes[count:]
+        offsets = rows["offset"].to_numpy()
         first, end = ranges["first_offset"].to_numpy(), ranges["last_offset"].to_numpy() + 1
         order = np.lexsort((offsets, self.letter_key))
         low, high = self._places(order, offsets, first), self._places(order, offsets, end)
@@ -374,8 +399,12 @@ class _Match:
                       for side, default in ((0, NEVER), (1, 0)))  # fmt: skip
         is_named = self.topic_ids.is_valid().to_numpy(zero_copy_only=False)
         judged = found | is_named & ((times >= begin) & (times <= end - _LONGEST_WRITE_MS - _CLOCK_SKEW_MS))
-        archived = pc.call_function("coalesce", [pa.array(found, mask=~judged), rows["archived"].combine_chunks()])
-        given = {name: rows[name] for name in rows.schema.names if name not in ("topic", "timestamp", "archived")}
+        archived = pc.call_function(
+            "coalesce", [pa.array(found, mask=~judged), rows["archived"].combine_chunks()]
+        )
+        given = {
+            name: rows[name] for name in rows.schema.names if name not in ("topic", "timestamp", "archived")
+        }
         return declared_table(LETTERS, {
             "dialect": pa.repeat(SHARE_GROUP_STATE, len(rows)), "topic_id": self.topic_ids, "topic": self.topics,
             **given, "timestamp": to_timestamps(times), "duplicate": pa.array(duplicate), "archived": archived,
@@ -384,7 +413,9 @@ class _Match:
     def _of_letters(self, by_partition: Mapping[int | None, int], default: int) -> np.ndarray:
         """The value for each letter's state partition, which the ranges of its share-partition show."""
         numbers = np.array([number for number in by_partition if number is not None] or [-1])
-        values = np.array([by_partition[number] for number in by_partition if number is not None] or [default])
+        values = np.array(
+            [by_partition[number] for number in by_partition if number is not None] or [default]
+        )
         order = np.argsort(numbers)
         at = np.searchsorted(numbers[order], self.logs)
         at = order[np.minimum(at, len(numbers) - 1)]
@@ -405,7 +436,9 @@ class _Match:
         order = np.lexsort((places, owners))
         owners, places = owners[order], places[order]
         gaps = np.flatnonzero((owners[1:] == owners[:-1]) & (np.diff(places) > 1) & left[owners[1:]])
-        of, begins, ends = owners[gaps], places[gaps] + 1, places[gaps + 1]
+        of = owners[gaps]
+        begins = places[gaps] + 1
+        ends = places[gaps + 1]
         is_named = self.names.is_valid().to_numpy(zero_copy_only=False)[of]
         is_named |= pc.is_in(ranges["topic_id"], self.topic_ids).to_numpy()[of]
         is_known, is_given, is_kept, is_copied = copies.of(self, of)
@@ -414,7 +447,9 @@ class _Match:
         sizes = ends - begins
         unknown = {reason: int(sizes[why == reason].sum()) for reason in UNKNOWN if (why == reason).any()}
         kept = np.flatnonzero(why == "")
-        rows, begins, ends = ranges.take(pa.array(of[kept])), begins[kept], ends[kept]
+        rows = ranges.take(pa.array(of[kept]))
+        begins = begins[kept]
+        ends = ends[kept]
         given = {name: rows[name] for name in (*KEY, "state_partition", "delivery_count", "archiving_time")}
         given["archived_time"] = pc.if_else(pa.array(self.is_archived[of[kept]]), rows["left_time"], None)
         given |= {"first_offset": pa.array(begins), "last_offset": pa.array(ends - 1)}

@@ -31,7 +31,10 @@ CHECKPOINTS = pa.schema(
         ("checkpoint_epoch", pa.int32()),
         ("last_control_offset", pa.int64()),
         ("record_count", pa.int64()),  # number of its control records in the log
-        ("redundant_retained", pa.int64()),  # number of them at or after the cutoff that its checkpoint supersedes
+        (
+            "redundant_retained",
+            pa.int64(),
+        ),  # number of them at or after the cutoff that its checkpoint supersedes
     ]
 )
 """One row per share group of the log."""
@@ -83,19 +86,26 @@ def index_entries(
         entries: those of the existing file.
         groups, rows, links: as for `checkpoints_table`.
     """
-    of_groups = (ShareSnapshotEntry(*(row[name] for name in _INDEX_COLUMNS)) for row in with_checkpoint.to_pylist())
+    of_groups = (
+        ShareSnapshotEntry(*(row[name] for name in _INDEX_COLUMNS)) for row in with_checkpoint.to_pylist()
+    )
     return [*of_groups, *_contradicted(entries, groups, rows, links)]
 
 
 def _contradicted(
     entries: Sequence[ShareSnapshotEntry], groups: pa.Array, rows: np.ndarray, links: np.ndarray
 ) -> Iterator[ShareSnapshotEntry]:
-    """The entries of a share snapshot file that this log contradicts; deleted records do not contradict an entry."""
+    """The entries of a share snapshot file that this log contradicts.
+
+    Deleted records do not contradict an entry.
+    """
     if not entries:
         return
     numbers = {group: number for number, group in enumerate(groups.to_pylist())}
     named = links[np.isin(links["offset"], [entry.checkpoint_offset for entry in entries])]
-    is_checkpoint = (named["kind"] == ControlKind.CHECKPOINT) & (named["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
+    is_checkpoint = (named["kind"] == ControlKind.CHECKPOINT) & (
+        named["fault"] & UNREADABLE_CONTROL_FAULTS == 0
+    )
     epochs = np.where(is_checkpoint, named["epoch"], NO_OFFSET)
     found = zip(named["group"].tolist(), epochs.tolist(), strict=True)
     checkpoints = dict(zip(named["offset"].tolist(), found, strict=True))

@@ -1,13 +1,14 @@
 """Folds the checkpoints and deltas of many share groups of one topic-partition at once.
 
-Per group, the base is the latest checkpoint by offset (epochs wrap around). The deltas after it apply in log order, and
-the later tuple of an offset wins. After each record the start moves past terminal offsets, and offsets below the start
-are dropped. Offsets between the end and a tuple beyond it were never recorded: they become available with delivery
-count 0. Records that a later checkpoint supersedes can be dropped before the fold, after `find_mismatches` has compared
-the checkpoint with the chain before it.
+Per group, the base is the latest checkpoint by offset (epochs wrap around). The deltas after it apply in log
+order, and the later tuple of an offset wins. After each record the start moves past terminal offsets, and
+offsets below the start are dropped. Offsets between the end and a tuple beyond it were never recorded: they
+become available with delivery count 0. Records that a later checkpoint supersedes can be dropped before the
+fold, after `find_mismatches` has compared the checkpoint with the chain before it.
 
-A tree over the elementary ranges between all boundaries of a chain finds the last writer of each offset: a tuple marks
-O(log n) nodes with its place in the log, and the greatest mark above an elementary range is its last writer.
+A tree over the elementary ranges between all boundaries of a chain finds the last writer of each offset: a
+tuple marks O(log n) nodes with its place in the log, and the greatest mark above an elementary range is its
+last writer.
 
 Source: KIP-932 draft (SHARE_CHECKPOINT, SHARE_DELTA, recovery).
 """
@@ -69,7 +70,8 @@ def fold_record(row, tuples, points, ranges, writers, start, chain, note):
     for number in range(row.tuples, row.tuples + row.tuple_count):
         if not is_empty_range(tuples[number]):
             new_end = max(new_end, tuples[number].last + 1)
-    # A mark is even for a tuple and odd for the offsets that its record skips; it grows with the place in the log.
+    # A mark is even for a tuple and odd for the offsets that its record skips; it grows with the place in the
+    # log.
     filling = 2 * row.tuples + 1
     from_place, to_place = np.searchsorted(points, old_end), np.searchsorted(points, new_end)
     if row.kind == ControlKind.DELTA and new_end > old_end:
@@ -101,9 +103,12 @@ def fold_record(row, tuples, points, ranges, writers, start, chain, note):
 
 
 @kernel
-def emit_ranges(tuples, points, ranges, writers, start, chain, out, at):
-    """Write the ranges from start to end, and join adjacent equal ranges; offsets without a writer stay gaps."""
-    begin = at
+def emit_ranges(tuples, points, ranges, writers, start, chain, out, filled):
+    """Write the ranges from start to end, and join adjacent equal ranges.
+
+    Offsets without a writer stay gaps.
+    """
+    begin = filled
     for place in range(start, ranges):
         if points[place] >= chain.end_offset:
             break
@@ -117,14 +122,19 @@ def emit_ranges(tuples, points, ranges, writers, start, chain, out, at):
             if state == ACQUIRED:
                 # No broker writes ACQUIRED; use the state that a broker would have recorded.
                 state, count = np.int8(AVAILABLE), np.int16(max(0, np.int64(count) - 1))
-        at = append_range(out, begin, at, points[place], points[place + 1] - 1, state, count)
-    return at
+        filled = append_range(out, begin, filled, points[place], points[place + 1] - 1, state, count)
+    return filled
 
 
 @kernel
 def append_range(out, begin, at, first, last, state, count):
     """Append a range to rows `begin` to `at`, joined to the last if it continues it; returns their end."""
-    if at > begin and out[at - 1].last == first - 1 and out[at - 1].state == state and out[at - 1].count == count:
+    if (
+        at > begin
+        and out[at - 1].last == first - 1
+        and out[at - 1].state == state
+        and out[at - 1].count == count
+    ):
         out[at - 1].last = last
         return at
     out[at].first, out[at].last = first, last
@@ -170,7 +180,10 @@ CONTROL_CHAIN = np.dtype(
         ("suspect_offset", "i8"),  # offset of an unreadable or invalid record since the checkpoint
         ("start_advanced_at", "i8"),  # ms, timestamp of the record that set the current start offset
         ("first_delivery_at", "i8"),  # ms, timestamp of the first record since then with a tuple; -1 for none
-        ("last_consumed_at", "i8"),  # ms, timestamp of the last delta; of the first checkpoint if there is none
+        (
+            "last_consumed_at",
+            "i8",
+        ),  # ms, timestamp of the last delta; of the first checkpoint if there is none
         ("deltas", "i8"),  # number of folded deltas
         ("delivered", "i8"),  # number of offsets with a delivery in these deltas
         ("followers", "i8"),  # number of records of the group since its checkpoint, folded or not
@@ -235,8 +248,11 @@ def is_superseded(records: ControlRecords, groups: int) -> np.ndarray:
     """Bool per record: it belongs to no known group, or the latest readable checkpoint of its group supersedes it."""
     rows = records.rows
     of_group = rows["group"] >= 0
-    checkpoint = of_group & (rows["kind"] == ControlKind.CHECKPOINT) & (rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
-    # The extra row is for records of no known group. Rows are in log order, so the last checkpoint of a group wins.
+    checkpoint = (
+        of_group & (rows["kind"] == ControlKind.CHECKPOINT) & (rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
+    )
+    # The extra row is for records of no known group. Rows are in log order, so the last checkpoint of a group
+    # wins.
     latest = np.full(groups + 1, NO_OFFSET, np.int64)
     latest[rows["group"][checkpoint]] = rows["offset"][checkpoint]
     return ~of_group | (rows["offset"] < latest[rows["group"]])
@@ -249,9 +265,10 @@ def fold_control(
 
     Args:
         times: result of `find_mismatches`; without it, the chains hold no times.
-        strict: stop at the first delta that does not name the record before it. If False, walk back from the newest
-            delta as the draft's reader does: at a fork, fold the branch of the newest delta; where a predecessor is
-            missing, continue with the record before it. Deltas of an older epoch are never folded.
+        strict: stop at the first delta that does not name the record before it. If False, walk back from the
+            newest delta as the draft's reader does: at a fork, fold the branch of the newest delta; where a
+            predecessor is missing, continue with the record before it. Deltas of an older epoch are never
+            folded.
     """
     rows = records.rows
     order = np.argsort(rows["group"], kind="stable")
@@ -385,7 +402,7 @@ def follow_link(row, chain, previous, strict):
 
 @allocating_kernel
 def _fold(rows, tuples, order, starts, applied, chains, notes, out, ends):
-    at = np.int64(0)
+    filled = np.int64(0)
     for group in range(len(chains)):
         chain = chains[group]
         if chain.exists:
@@ -397,17 +414,23 @@ def _fold(rows, tuples, order, starts, applied, chains, notes, out, ends):
                 number = order[place]
                 if applied[number]:
                     before = chain.start_offset
-                    start = fold_record(rows[number], tuples, points, ranges, writers, start, chain, notes[number])
+                    start = fold_record(
+                        rows[number], tuples, points, ranges, writers, start, chain, notes[number]
+                    )
                     if rows[number].kind == ControlKind.DELTA:
                         _note_progress(rows[number], chain, before)
                     else:
                         first_delta_tuple = rows[number].tuples + np.int64(rows[number].tuple_count)
             for place in range(ranges):
                 writer = _writer(writers, ranges, place)
-                if writer >= 2 * first_delta_tuple + 2 and writer & 1 == 0 and tuples[(writer - 2) // 2].count > 0:
+                if (
+                    writer >= 2 * first_delta_tuple + 2
+                    and writer & 1 == 0
+                    and tuples[(writer - 2) // 2].count > 0
+                ):
                     chain.delivered += points[place + 1] - points[place]
-            at = emit_ranges(tuples, points, ranges, writers, start, chain, out, at)
-        ends[group + 1] = at
+            filled = emit_ranges(tuples, points, ranges, writers, start, chain, out, filled)
+        ends[group + 1] = filled
 
 
 @kernel
@@ -437,7 +460,8 @@ def find_mismatches(records: ControlRecords, times: np.ndarray) -> np.ndarray:
 
     Args:
         records: new records, and those of earlier calls that are not superseded.
-        times: CONTROL_CHAIN, one row per group; the times and `snapshot_offset` of its latest checkpoint, updated.
+        times: CONTROL_CHAIN, one row per group; the times and `snapshot_offset` of its latest checkpoint,
+            updated.
     """
     rows = records.rows
     order = np.argsort(rows["group"], kind="stable")
@@ -449,9 +473,13 @@ def find_mismatches(records: ControlRecords, times: np.ndarray) -> np.ndarray:
 
 @allocating_kernel
 def _find_mismatches(rows, tuples, order, starts, initial, times, mismatches):
-    count, applied, pair = 0, np.zeros(len(rows), np.bool_), np.empty(2, CONTROL_CHAIN)
+    count = 0
+    applied = np.zeros(len(rows), np.bool_)
+    pair = np.empty(2, CONTROL_CHAIN)
     for group in range(len(times)):
-        pair[0], previous, base = initial[0], np.int64(NO_OFFSET), np.int64(NO_OFFSET)
+        pair[0] = initial[0]
+        previous = np.int64(NO_OFFSET)
+        base = np.int64(NO_OFFSET)
         for place in range(starts[group], starts[group + 1]):
             row, chain = rows[order[place]], pair[0]
             if row.fault & UNREADABLE_CONTROL_FAULTS == 0 and row.kind == ControlKind.CHECKPOINT:
@@ -460,18 +488,22 @@ def _find_mismatches(rows, tuples, order, starts, initial, times, mismatches):
                 else:
                     pair[1], applied[order[place]] = initial[0], True
                     checkpoint_ranges = _state_of(rows, tuples, order, place, place + 1, applied, pair[1])
-                    is_intact = base >= 0 and chain.stopped_offset == NO_OFFSET and chain.suspect_offset == NO_OFFSET
+                    is_intact = (
+                        base >= 0 and chain.stopped_offset == NO_OFFSET and chain.suspect_offset == NO_OFFSET
+                    )
                     if base >= 0:
                         chain_ranges = _state_of(rows, tuples, order, base, place, applied, chain)
                         _compare(
-                            chain_ranges, chain.start_offset, checkpoint_ranges, pair[1].start_offset, mismatches[count]
+                            chain_ranges,
+                            chain.start_offset,
+                            checkpoint_ranges,
+                            pair[1].start_offset,
+                            mismatches[count],
                         )
                     if is_intact and mismatches[count].forgotten:
                         mismatches[count].offset, mismatches[count].group = row.offset, row.group
-                        mismatches[count].start_before, mismatches[count].start_offset = (
-                            chain.start_offset,
-                            pair[1].start_offset,
-                        )
+                        mismatches[count].start_before = chain.start_offset
+                        mismatches[count].start_offset = pair[1].start_offset
                         count += 1
                     elif base >= 0:
                         mismatches[count].forgotten = 0
@@ -500,7 +532,9 @@ def _copy_times(source, target):
 def _state_of(rows, tuples, order, begin, end, applied, chain):
     """The ranges after a checkpoint and its applied deltas; updates start, end and times of the chain."""
     points = boundaries(rows, tuples, order, begin, end, applied)
-    ranges, start, note = len(points) - 1, np.int64(0), np.zeros(1, FOLD_NOTE)
+    ranges = len(points) - 1
+    start = np.int64(0)
+    note = np.zeros(1, FOLD_NOTE)
     writers = np.zeros(2 * ranges + 2, np.int64)
     for place in range(begin, end):
         if applied[order[place]]:

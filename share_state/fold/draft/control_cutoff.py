@@ -28,10 +28,14 @@ def control_cutoff_row(
         links: LINK rows of the log.
         first_offset: the log start offset; earlier links do not count.
     """
-    log, offset, following = evidence.log, earliest.offset, earliest.next_offset
+    log = evidence.log
+    offset = earliest.offset
+    following = earliest.next_offset
     retained = links[links["offset"] >= first_offset]
     offsets = retained["offset"]
-    limiting = None if earliest.limited_from is None else retained["timestamp"][offsets == earliest.limited_from]
+    limiting = (
+        None if earliest.limited_from is None else retained["timestamp"][offsets == earliest.limited_from]
+    )
     reasons = unsafe_reasons(evidence)
     reason = "; ".join(reasons) or None
     if not reasons and len(groups) and not earliest.subscribes.any():
@@ -59,7 +63,9 @@ def _ignored(
     """The groups without a subscription, and how many records that their states need are below the cutoff."""
     snapshot_offsets = rows["snapshot_offset"][links["group"]]
     lost = links["group"][
-        (snapshot_offsets != NO_OFFSET) & (links["offset"] >= snapshot_offsets) & (links["offset"] < (earliest or 0))
+        (snapshot_offsets != NO_OFFSET)
+        & (links["offset"] >= snapshot_offsets)
+        & (links["offset"] < (earliest or 0))
     ]
     numbers, lost_records = np.flatnonzero(~subscribes), np.bincount(lost, minlength=len(groups))
     names = groups.take(pa.array(numbers)).to_pylist()

@@ -65,12 +65,14 @@ _PENDING = 1 << 16
 
 @dataclass(slots=True, kw_only=True)
 class FoldedControlLog(Folded):
-    """A folded topic-partition; `numbers` are the groups with a checkpoint, `suspect` has one entry per group.
+    """A folded topic-partition.
+
+    `numbers` are the groups with a checkpoint, `suspect` has one entry per group.
 
     Attributes:
         options: how it was folded.
-        given_limits: the limits that the caller gives; `limits` has a greater delivery limit for groups whose records
-            show more deliveries.
+        given_limits: the limits that the caller gives; `limits` has a greater delivery limit for groups whose
+            records show more deliveries.
         groups: ids of all groups of the log, row n for number n.
         all_chains: their states, row n for number n.
         records: the control records since the latest checkpoints; `all_chains.notes` has a row for each.
@@ -110,15 +112,24 @@ class FoldedControlLog(Folded):
         return self.starts
 
     def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
-        """Number of unfinished offsets up to the last record of user data; control records after it do not count."""
+        """Number of unfinished offsets up to the last record of user data.
+
+        Control records after it do not count.
+        """
         ends = pc.call_function("max_element_wise", [states["end_offset"], pa.scalar(self.data_end)])
         waiting = pc.subtract(pc.subtract(ends, states["effective_start_offset"]), finished)
         lags = pc.call_function("max_element_wise", [waiting, pa.scalar(0)])
-        return pc.if_else(pc.less(states["start_offset"], 0), pa.scalar(None, pa.int64()), lags).combine_chunks()
+        return pc.if_else(
+            pc.less(states["start_offset"], 0), pa.scalar(None, pa.int64()), lags
+        ).combine_chunks()
 
 
 def fold_control_log(
-    log: LogPartition, window: Window | None = None, options: FoldOptions | None = None, *, chunk: int = CHUNK_SIZE
+    log: LogPartition,
+    window: Window | None = None,
+    options: FoldOptions | None = None,
+    *,
+    chunk: int = CHUNK_SIZE,
 ) -> FoldedControlLog:
     """Fold the control records of one topic-partition into the state that a new leader would load.
 
@@ -148,7 +159,8 @@ def decode_control_log(
     """The decoded control records of a topic-partition, chunk by chunk, with its groups so far.
 
     Args:
-        losses: collects where control records are missing or differ between copies, before their chunk is yielded.
+        losses: collects where control records are missing or differ between copies, before their chunk is
+            yielded.
     """
     fold = _ControlLogFold(log, window)
     if losses is not None:
@@ -174,7 +186,9 @@ class _ControlLogFold:
         self.mismatches, self.times = [np.zeros(0, MISMATCH)], np.zeros(0, CONTROL_CHAIN)
         self.skipped: dict[int, int] = {}
         self.deliveries = np.zeros(0, np.int64)
-        self.unflagged, self.newest_time, self.data_end = 0, NO_OFFSET, NO_OFFSET
+        self.unflagged = 0
+        self.newest_time = NO_OFFSET
+        self.data_end = NO_OFFSET
         self.pending_rows, self.prune_at = 0, _PENDING
 
     def prepare(self, part: Chunk) -> Chunk:
@@ -219,7 +233,9 @@ class _ControlLogFold:
         decoded = decode_control_records(part.data, records[selected], self.groups)
         # A record without a readable group may be the newest record of any group.
         rows = decoded.rows
-        is_lost = (rows["group"] < 0) & (rows["fault"] & (UNREADABLE_CONTROL_FAULTS | ControlFault.KEY_MALFORMED) != 0)
+        is_lost = (rows["group"] < 0) & (
+            rows["fault"] & (UNREADABLE_CONTROL_FAULTS | ControlFault.KEY_MALFORMED) != 0
+        )
         self.tracker.note_unreadable(rows["offset"], is_lost)
         self.tracker.admit()
         return decoded
@@ -259,10 +275,18 @@ class _ControlLogFold:
 
         Source: Kafka InFlightState.tryUpdateState.
         """
-        self.deliveries = np.concatenate((self.deliveries, np.zeros(len(self.groups) - len(self.deliveries), np.int64)))
+        new = np.zeros(len(self.groups) - len(self.deliveries), np.int64)
+        self.deliveries = np.concatenate((self.deliveries, new))
         owner = np.repeat(records.rows["group"], records.rows["tuple_count"])
         of_group = owner >= 0
         np.maximum.at(self.deliveries, owner[of_group], records.tuples["count"][of_group])
+
+    def _shown_deliveries(self, groups: pa.Array) -> dict[str, int]:
+        """The greatest delivery count of each group that has a name."""
+        counted = np.flatnonzero(self.deliveries)
+        names = groups.take(pa.array(counted)).to_pylist()
+        counts = self.deliveries[counted].tolist()
+        return {name: count for name, count in zip(names, counts, strict=True) if name is not None}
 
     def finish(self, options: ControlOptions, limits: Limits) -> FoldedControlLog:
         self.tracker.note_open_damage()
@@ -271,9 +295,6 @@ class _ControlLogFold:
         links = np.concatenate(self.links)
         folded = fold_control(records, len(groups), strict=options.mode == STRICT, times=self.times)
         rows = folded.chains
-        names = groups.to_pylist()
-        counted = np.flatnonzero(self.deliveries)
-        shown_deliveries = {names[at]: int(self.deliveries[at]) for at in counted if names[at] is not None}
         suspect = is_suspect(rows, last_lost_offset)
         earliest = self._earliest(options, groups, rows)
         numbers = np.flatnonzero(rows["exists"])
@@ -297,7 +318,7 @@ class _ControlLogFold:
         return FoldedControlLog(
             log=self.log,
             options=options,
-            limits=limits.at_least(shown_deliveries),
+            limits=limits.at_least(self._shown_deliveries(groups)),
             given_limits=limits,
             groups=groups,
             all_chains=folded,

@@ -1,7 +1,7 @@
 """The dialect of the KIP-932 draft: checkpoints and deltas are control records in the log of a topic-partition.
 
-`ControlReplay` folds record by record and lays the ranges of a record over the current ranges of its group. The cost
-of a record depends on these ranges, not on the number of records before it.
+`ControlReplay` folds record by record and lays the ranges of a record over the current ranges of its group.
+The cost of a record depends on these ranges, not on the number of records before it.
 
 Source: KIP-932 draft (SHARE_CHECKPOINT, SHARE_DELTA, recovery).
 """
@@ -45,7 +45,9 @@ from share_state.kafka.state_records import STATE_BATCH
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
 
-_FOLD, _FOLD_AGAIN, _EMIT = 0, 1, 2
+_FOLD = 0
+_FOLD_AGAIN = 1
+_EMIT = 2
 """Next step of `_replay` for a record."""
 
 
@@ -70,7 +72,10 @@ class _ControlLogReader:
         return len(self._groups)
 
     def may_match(self, key_filter: SharePartitionFilter) -> bool:
-        return key_filter.topic in (None, self.log.topic) and key_filter.partition in (None, self.log.partition)
+        return key_filter.topic in (None, self.log.topic) and key_filter.partition in (
+            None,
+            self.log.partition,
+        )
 
     def chunks(self) -> Iterator[ControlRecords]:
         for records, groups in decode_control_log(self.log, self._window, self._losses):
@@ -79,7 +84,9 @@ class _ControlLogReader:
 
     def selected(self, key_filter: SharePartitionFilter) -> np.ndarray:
         names = self._groups.names().to_pylist()
-        return np.array([self.may_match(key_filter) and key_filter.group_id in (None, name) for name in names], bool)
+        return np.array(
+            [self.may_match(key_filter) and key_filter.group_id in (None, name) for name in names], bool
+        )
 
     def key_columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
         return control_key_columns(self._groups.names(), numbers, self.log)
@@ -87,7 +94,9 @@ class _ControlLogReader:
     def view(self, rows: np.ndarray, records: ControlRecords) -> RecordView:
         is_readable = rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0
         repeats = np.zeros(len(rows), bool)
-        return RecordView(rows["group"], is_readable, repeats, rows["tuples"], rows["tuple_count"], records.tuples)
+        return RecordView(
+            rows["group"], is_readable, repeats, rows["tuples"], rows["tuple_count"], records.tuples
+        )
 
     def value_columns(self, rows: np.ndarray) -> dict[str, pa.Array]:
         no_value = (rows["group"] < 0) | (rows["fault"] & UNREADABLE_CONTROL_FAULTS != 0)
@@ -218,14 +227,16 @@ def _replay(
         out_chains, out_at, out_ends, out: the states: CONTROL_CHAIN, row of the record, ends, STATE_BATCH.
         filled: number of states in the output.
     Returns:
-        (position, filled, previous, state_ranges, step), updated; step is _FOLD_AGAIN if the fold is not strict and the
-        next delta does not name the record before it.
+        (position, filled, previous, state_ranges, step), updated; step is _FOLD_AGAIN if the fold is not
+        strict and the next delta does not name the record before it.
     """
     chain = chains[0]
     while position < len(group_rows):
         row = rows[group_rows[position]]
-        at = out_ends[filled]
-        if filled == len(out_chains) or at + len(state_ranges) + 4 * (np.int64(row.tuple_count) + 1) > len(out):
+        range_end = out_ends[filled]
+        if filled == len(out_chains) or range_end + len(state_ranges) + 4 * (
+            np.int64(row.tuple_count) + 1
+        ) > len(out):
             break
         is_readable = row.fault & UNREADABLE_CONTROL_FAULTS == 0
         if step == _EMIT:
@@ -241,9 +252,9 @@ def _replay(
             out_chains[filled] = chain
             out_at[filled] = group_rows[position]
             for number in range(len(state_ranges)):
-                out[at + number] = state_ranges[number]
+                out[range_end + number] = state_ranges[number]
             filled += 1
-            out_ends[filled] = at + len(state_ranges)
+            out_ends[filled] = range_end + len(state_ranges)
         position += 1
     return position, filled, previous, state_ranges, step
 
@@ -255,17 +266,22 @@ def _with_record(row, tuples, chain, state_ranges):
     record[0].kind = ControlKind.CHECKPOINT
     record[0].start_offset, record[0].end_offset = chain.start_offset, chain.end_offset
     record[1] = row
-    # A checkpoint replaces the state. A delta is folded onto an empty checkpoint, then laid over the current ranges.
+    # A checkpoint replaces the state. A delta is folded onto an empty checkpoint, then laid over the current
+    # ranges.
     first, size = np.int64(1), np.int64(0)
     if row.kind == ControlKind.DELTA:
         first, size = np.int64(0), len(state_ranges)
     points = boundaries(record, tuples, np.arange(2), first, 2, np.ones(2, np.bool_))
-    ranges, start, note = len(points) - 1, np.int64(0), np.zeros(1, FOLD_NOTE)
+    ranges = len(points) - 1
+    start = np.int64(0)
+    note = np.zeros(1, FOLD_NOTE)
     writers = np.zeros(2 * ranges + 2, np.int64)
     for number in range(first, 2):
         start = fold_record(record[number], tuples, points, ranges, writers, start, chain, note[0])
     record_ranges = np.empty(ranges + 1, STATE_BATCH)
-    record_ranges = record_ranges[: emit_ranges(tuples, points, ranges, writers, start, chain, record_ranges, 0)]
+    record_ranges = record_ranges[
+        : emit_ranges(tuples, points, ranges, writers, start, chain, record_ranges, 0)
+    ]
     out = np.empty(size + 2 * len(record_ranges), STATE_BATCH)
     end = _overlay(state_ranges[:size], record_ranges, chain.start_offset, out)
     begin = 0
@@ -278,15 +294,15 @@ def _with_record(row, tuples, chain, state_ranges):
 @kernel
 def _overlay(state_ranges, record_ranges, start, out):
     """Write the current ranges from `start` on, overlaid by the ranges of a record; returns the end."""
-    at, row = np.int64(0), 0
+    filled, row = np.int64(0), 0
     for number in range(len(state_ranges)):
         first, last = max(state_ranges[number].first, start), state_ranges[number].last
         while first <= last:
             while row < len(record_ranges) and record_ranges[row].last < first:
-                at = append_range(
+                filled = append_range(
                     out,
                     0,
-                    at,
+                    filled,
                     record_ranges[row].first,
                     record_ranges[row].last,
                     record_ranges[row].state,
@@ -295,16 +311,18 @@ def _overlay(state_ranges, record_ranges, start, out):
                 row += 1
             end = min(last, record_ranges[row].first - 1) if row < len(record_ranges) else last
             if first <= end:
-                at = append_range(out, 0, at, first, end, state_ranges[number].state, state_ranges[number].count)
+                filled = append_range(
+                    out, 0, filled, first, end, state_ranges[number].state, state_ranges[number].count
+                )
             first = record_ranges[row].last + 1 if end < last else last + 1
     for number in range(row, len(record_ranges)):
-        at = append_range(
+        filled = append_range(
             out,
             0,
-            at,
+            filled,
             record_ranges[number].first,
             record_ranges[number].last,
             record_ranges[number].state,
             record_ranges[number].count,
         )
-    return at
+    return filled

@@ -52,10 +52,11 @@ class ShareGroup:
     Attributes:
         partition: partition of `__consumer_offsets`, None if unknown.
         is_live: False after its deletion.
-        epoch: group epoch; None without a group record. A group that only has offsets starts at 0 up to 4.2, at 1 in
-            4.3.
+        epoch: group epoch; None without a group record. A group that only has offsets starts at 0 up to 4.2,
+            at 1 in 4.3.
         metadata_hash: hash of the metadata of its topics; None if 4.0 wrote the record.
-        epoch_time, assignment_time: ms, when the epoch was recorded and the assignment computed; 0 if unknown.
+        epoch_time, assignment_time: ms, when the epoch was recorded and the assignment computed; 0 if
+            unknown.
         assignment_epoch: epoch of its target assignment, -1 for none, None without a record.
         targets: member id -> target assignment.
         is_early: whether 4.0 wrote the group; its assignor assigns every partition to all members.
@@ -165,7 +166,8 @@ class ReplayedGroups:
         groups: share groups by id, including deleted ones.
         state_partitions: the share-partitions of each group, by group id.
         classic: latest record of every live group of the classic protocol, by group id.
-        sticky: every record of groups that may use a sticky assignor, deleted groups included, by partition and offset.
+        sticky: every record of groups that may use a sticky assignor, deleted groups included, by partition
+            and offset.
         consumer_groups: ids of live groups of the consumer protocol.
         names: topic id -> latest name.
         faults: records and batches that cannot be read or should not exist.
@@ -259,7 +261,9 @@ class GroupReplay(ReplayedGroups):
 
     def _in_use(self, what: str, left: str, group: ShareGroup, record: GroupRecord) -> None:
         text = f"{what} is deleted while {left}; the broker could not load this"
-        self.faults.append(GroupFault("GROUP_DELETED_IN_USE", self.partition, record.offset, text, group.group_id))
+        self.faults.append(
+            GroupFault("GROUP_DELETED_IN_USE", self.partition, record.offset, text, group.group_id)
+        )
 
     def _touch(self, group_id: str, record: GroupRecord) -> ShareGroup:
         group = self.groups.setdefault(group_id, ShareGroup(group_id, self.partition))
@@ -292,7 +296,9 @@ class GroupReplay(ReplayedGroups):
                 member.subscribed_topics = tuple(fields["subscribed_topic_names"])
             case GroupRecordType.SHARE_GROUP:
                 if group.epoch is not None and fields["epoch"] != group.epoch + 1:
-                    self.epoch_steps.append(EpochStep(group.group_id, record.offset, group.epoch, fields["epoch"]))
+                    self.epoch_steps.append(
+                        EpochStep(group.group_id, record.offset, group.epoch, fields["epoch"])
+                    )
                 group.epoch, group.epoch_time = fields["epoch"], record.timestamp
                 group.metadata_hash = fields.get("metadata_hash")
             case GroupRecordType.SHARE_TARGET_EPOCH:
@@ -331,11 +337,14 @@ class GroupReplay(ReplayedGroups):
     def finish(self, *, has_offsets: bool = True) -> None:
         """Add the faults that are reported once per log.
 
-        If the input has no offsets, records were numbered in order of reading. These numbers become -1, except in
-        generations of classic groups, which they distinguish.
+        If the input has no offsets, records were numbered in order of reading. These numbers become -1,
+        except in generations of classic groups, which they distinguish.
         """
         for what, (offset, count) in self._seen.items():
-            code, text = "UNKNOWN_RECORD_TYPE", f"{count} records of unknown {what} were skipped; this is the first"
+            code, text = (
+                "UNKNOWN_RECORD_TYPE",
+                f"{count} records of unknown {what} were skipped; this is the first",
+            )
             if what == "tags":
                 code, text = "UNKNOWN_TAG", f"{count} records have unknown tagged fields; this is the first"
             if what not in ("early", "current"):
@@ -349,7 +358,9 @@ class GroupReplay(ReplayedGroups):
             return
         for group in self.groups.values():
             group.last_offset = -1
-        self.state_partitions = {name: replace(listed, offset=-1) for name, listed in self.state_partitions.items()}
+        self.state_partitions = {
+            name: replace(listed, offset=-1) for name, listed in self.state_partitions.items()
+        }
         self.faults = [replace(fault, offset=-1) for fault in self.faults]
         self.epoch_steps = [replace(step, offset=-1) for step in self.epoch_steps]
 

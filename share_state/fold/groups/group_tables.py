@@ -86,7 +86,9 @@ def _assignment_lists(assignments: Sequence[TopicPartitions], names: Mapping[str
     topics = [*chain.from_iterable(lists)]
     ends = np.cumsum([0, *(sum(len(partitions) for _, _, partitions in one) for one in lists)])
     spread, partitions = _flatten([partitions for _, _, partitions in topics])
-    ids, topic_names = (pa.array([topic[place] for topic in topics], pa.string()).take(spread) for place in (0, 1))
+    ids, topic_names = (
+        pa.array([topic[place] for topic in topics], pa.string()).take(spread) for place in (0, 1)
+    )
     structs = pa.StructArray.from_arrays([ids, topic_names, partitions], ["topic_id", "topic", "partition"])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), structs)
 
@@ -94,7 +96,9 @@ def _assignment_lists(assignments: Sequence[TopicPartitions], names: Mapping[str
 def _flatten(lists: Sequence[Sequence[int | None]]) -> tuple[pa.Array, pa.Array]:
     """Flatten lists of partitions: the list number of each partition, and the partitions."""
     lengths = np.array([len(one) for one in lists], np.int64)
-    return pa.array(np.repeat(np.arange(len(lists)), lengths)), pa.array(chain.from_iterable(lists), pa.int32())
+    return pa.array(np.repeat(np.arange(len(lists)), lengths)), pa.array(
+        chain.from_iterable(lists), pa.int32()
+    )
 
 
 def set_column(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
@@ -116,8 +120,8 @@ def rows_to_table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
 class FoldedGroups(ReplayedGroups):
     """The groups in the partitions of `__consumer_offsets` that were read.
 
-    If several partitions contain a share group, `groups` has it from the partition that it belongs to, otherwise from
-    the partition with its newest record.
+    If several partitions contain a share group, `groups` has it from the partition that it belongs to,
+    otherwise from the partition with its newest record.
 
     Attributes:
         places: (group partition, group id) of every live group of any type, once per partition.
@@ -166,7 +170,9 @@ class FoldedGroups(ReplayedGroups):
     def share_group_members(self) -> pa.Table:
         """The table `share_group_members`, by group and member id."""
         members = [
-            (group, member) for _, group in sorted(self.groups.items()) for _, member in sorted(group.members.items())
+            (group, member)
+            for _, group in sorted(self.groups.items())
+            for _, member in sorted(group.members.items())
         ]
         rows = rows_to_table("share_group_members", (
             {
@@ -182,7 +188,9 @@ class FoldedGroups(ReplayedGroups):
             }
             for group, member in members
         ))  # fmt: skip
-        rows = set_column(rows, "assigned", _assignment_lists([member.assigned for _, member in members], self.names))
+        rows = set_column(
+            rows, "assigned", _assignment_lists([member.assigned for _, member in members], self.names)
+        )
         target = [group.targets.get(member.member_id, {}) for group, member in members]
         return set_column(rows, "target", _assignment_lists(target, self.names))
 
@@ -210,7 +218,10 @@ class FoldedGroups(ReplayedGroups):
 
     def covers(self, group_id: str) -> bool:
         """Whether the log partition of a group was read: only then is its absence meaningful."""
-        return self.partition_count is not None and partition_for(group_id, self.partition_count) in self.partitions
+        return (
+            self.partition_count is not None
+            and partition_for(group_id, self.partition_count) in self.partitions
+        )
 
 
 def fold_groups(

@@ -1,6 +1,7 @@
 """Resolves previous assignments of classic groups with a sticky assignor, from their members' claims (KIP-341).
 
-If several members claim a partition, the highest generation wins; Kafka's own rule may depend on the order of members.
+If several members claim a partition, the highest generation wins; Kafka's own rule may depend on the order of
+members.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,9 @@ from share_state.fold.groups.group_tables import rows_to_table
 from share_state.kafka.classic_groups import ClaimingMember, Generation, GroupGeneration
 from share_state.kafka.group_records import NO_GENERATION, GroupRecordError, TopicPartition
 
-UNCONTESTED, WON_BY_GENERATION, STALE_UNCONTESTED = "UNCONTESTED", "WON_BY_GENERATION", "STALE_UNCONTESTED"
+UNCONTESTED = "UNCONTESTED"
+WON_BY_GENERATION = "WON_BY_GENERATION"
+STALE_UNCONTESTED = "STALE_UNCONTESTED"
 INVALIDATED, UNCLAIMED = "INVALIDATED_SAME_GENERATION", "UNCLAIMED"
 
 _MOST_CLAIMANTS = 6
@@ -55,16 +58,17 @@ class ResolvedOwner:
 def resolve(generation: GroupGeneration, sizes: Mapping[str, int] | None = None) -> list[ResolvedOwner]:
     """Resolve the claims of a generation to the previous assignment.
 
-    A partition belongs to the only claimant of the highest generation. If several members claim it at that generation,
-    nobody owns it, and claims of older generations are ignored. Claims to topics that have no subscriber or do not
-    exist are ignored. The result does not depend on the order of the members.
+    A partition belongs to the only claimant of the highest generation. If several members claim it at that
+    generation, nobody owns it, and claims of older generations are ignored. Claims to topics that have no
+    subscriber or do not exist are ignored. The result does not depend on the order of the members.
 
     Args:
         generation: a generation of a sticky group.
         sizes: topic -> number of partitions; if given, partitions without a claim are included.
     Returns:
         Sorted by topic and partition.
-    Source: KIP-341; Kafka AbstractStickyAssignor.allSubscriptionsEqual, whose rule looks at two members at a time.
+    Source: KIP-341; Kafka AbstractStickyAssignor.allSubscriptionsEqual, whose rule looks at two members at a
+    time.
     """
     claims = claims_of(generation.members)
     claims_by_partition = {
@@ -108,7 +112,9 @@ def _resolved(place: TopicPartition, claims: Sequence[Claim], newest: int) -> Re
         status = WON_BY_GENERATION
     else:
         status = UNCONTESTED if highest == newest else STALE_UNCONTESTED
-    losing = sorted((claim for claim in claims if claim.member_id != owner), key=lambda claim: claim.member_id)
+    losing = sorted(
+        (claim for claim in claims if claim.member_id != owner), key=lambda claim: claim.member_id
+    )
     known = None if highest == NO_GENERATION else highest
     return ResolvedOwner(*place, owner, known, status, tuple(losing), is_order_dependent(claims))
 
@@ -116,8 +122,9 @@ def _resolved(place: TopicPartition, claims: Sequence[Claim], newest: int) -> Re
 def kafka_owner(claims: Iterable[Claim]) -> str | None:
     """The owner of a partition according to Kafka's rule, for claimants in this order.
 
-    The rule compares each claim's generation with the subscription generation of the last claimant that won or tied. It
-    differs from the generation of that claim if the subscription is old or the member has rejoined.
+    The rule compares each claim's generation with the subscription generation of the last claimant that won
+    or tied. It differs from the generation of that claim if the subscription is old or the member has
+    rejoined.
 
     Source: Kafka AbstractStickyAssignor.allSubscriptionsEqual.
     """
@@ -143,8 +150,8 @@ class FoldedSticky:
     """The decoded generations of classic consumer groups.
 
     Attributes:
-        generations: by group and offset; the latest of each group and, in history mode, all generations of groups with
-            a sticky assignor.
+        generations: by group and offset; the latest of each group and, in history mode, all generations of
+            groups with a sticky assignor.
         resolved: (group, offset of the record) -> previous owners, for generations of a sticky assignor.
         sizes: topic -> number of partitions, None if unknown.
         is_history: whether earlier records of a group are included.
@@ -165,7 +172,9 @@ class FoldedSticky:
     @property
     def sticky_claim(self) -> pa.Table:
         """The table `sticky_claim`."""
-        return rows_to_table("sticky_claim", (row for generation in self.sticky for row in _claims(generation)))
+        return rows_to_table(
+            "sticky_claim", (row for generation in self.sticky for row in _claims(generation))
+        )
 
     @property
     def effective_previous_assignment(self) -> pa.Table:

@@ -1,7 +1,7 @@
 """What all charts share: their style, the `Chart` class, inline SVG, and files (an HTML page, SVG or PNG).
 
-A chart looks the same wherever it is drawn, is readable without colour, and describes in words what it shows. An inline
-SVG contains no script and refers to nothing outside it.
+A chart looks the same wherever it is drawn, is readable without colour, and describes in words what it shows.
+An inline SVG contains no script and refers to nothing outside it.
 """
 
 import io
@@ -72,9 +72,9 @@ SHADES: dict[str, tuple[str, str, str, str]] = {
     "ACKNOWLEDGED": ("#3fa17f", "#339675", "#2a8b6c", "#218162"),
     "ARCHIVED": ("#8f491e", "#7f3918", "#6e2b15", "#551b0f"),
 }
-"""State -> its colour by delivery count 0, 1, 2, 3 and more: darker and more saturated with each. The states differ
-in lightness (CIE L* 97 to 85, 96 to 84, 78 to 66, 60 to 48, 39 to 19), so that stripes too thin for a hatch differ in
-grey."""
+"""State -> its colour by delivery count 0, 1, 2, 3 and more: darker and more saturated with each. The states
+differ in lightness (CIE L* 97 to 85, 96 to 84, 78 to 66, 60 to 48, 39 to 19), so that stripes too thin for a
+hatch differ in grey."""
 
 OTHER_SHADES = ("#432837", "#3d2432", "#351f2b", "#2c1a24")
 
@@ -98,7 +98,8 @@ def integer_ticks(axis: Any, origin: int, most: int = 5) -> None:
     """Set ticks at integers.
 
     Args:
-        axis: an axis of matplotlib; its positions are offsets minus `origin`, so that offsets beyond 2^53 stay exact.
+        axis: an axis of matplotlib; its positions are offsets minus `origin`, so that offsets beyond 2^53
+            stay exact.
         origin: the offset at position 0.
         most: maximum number of ticks.
     """
@@ -115,7 +116,9 @@ def rectangles(left: np.ndarray, right: np.ndarray, low: np.ndarray, high: np.nd
 
 def escape_missing_glyphs(text: str) -> str:
     """Escape characters that the font of the charts lacks, by their code point."""
-    return "".join(c if ord(c) in _GLYPHS and c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if ord(c) in _GLYPHS and c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def to_arrow(table: Any, columns: tuple[str, ...], name: str) -> pa.Table:
@@ -129,7 +132,9 @@ def to_arrow(table: Any, columns: tuple[str, ...], name: str) -> pa.Table:
     if names is None or missing:
         lacks = f"it lacks {', '.join(missing)}" if names is not None else f"this is a {type(table).__name__}"
         raise ShareStateError(f"{name}: {lacks}; give the table `{name}`, of Arrow or Spark")
-    selected = table.select(list(columns)) if isinstance(table, pa.Table) else table.select(*columns).toArrow()
+    selected = (
+        table.select(list(columns)) if isinstance(table, pa.Table) else table.select(*columns).toArrow()
+    )
     return selected.combine_chunks()
 
 
@@ -182,7 +187,9 @@ class Chart(Figure):
 
 
 def save(chart: Chart, path: str | Path) -> Path:
-    """Write a chart to a file whose name ends in .html, .svg or .png, replacing an existing one; returns its path.
+    """Write a chart to a file whose name ends in .html, .svg or .png, replacing an existing one.
+
+    Returns its path.
 
     Raises:
         ReportError: if the name ends otherwise, or the file cannot be written; an existing file stays.

@@ -65,7 +65,9 @@ def deliveries(in_flight: Any, *, limit: int | None = None) -> Chart:
     chart = Chart(f"{_common_name(rows)}: deliveries of what is in flight", height=3.4)
     counts = np.clip(rows["delivery_count"].to_numpy(), 0, _MAX_COUNT).astype(np.int64)
     records = rows["record_count"].to_numpy()
-    names = np.where(rows["gap"].to_numpy(zero_copy_only=False), GAP, rows["state"].to_numpy(zero_copy_only=False))
+    names = np.where(
+        rows["gap"].to_numpy(zero_copy_only=False), GAP, rows["state"].to_numpy(zero_copy_only=False)
+    )
     top = max(int(counts.max(initial=0)), min(limit or 0, _MAX_COUNT))
     axes = chart.subplots()
     bottom, handles = np.zeros(top + 1), []
@@ -78,7 +80,9 @@ def deliveries(in_flight: Any, *, limit: int | None = None) -> Chart:
         style = {"facecolor": colour, "hatch": hatch, "edgecolor": INK, "linewidth": 0.6}
         style |= {"linestyle": "dotted"} if name == GAP else {}
         axes.bar(np.arange(top + 1), heights, bottom=bottom, width=0.7, **style)
-        handles.append(Patch(**style, label=f"{escape_missing_glyphs(name.lower())} ({int(heights.sum()):,})"))
+        handles.append(
+            Patch(**style, label=f"{escape_missing_glyphs(name.lower())} ({int(heights.sum()):,})")
+        )
         bottom += heights
     for count in np.flatnonzero(bottom).tolist():
         axes.text(count, bottom[count], f"{int(bottom[count]):,}", ha="center", va="bottom", fontsize=8)
@@ -95,7 +99,9 @@ def deliveries(in_flight: Any, *, limit: int | None = None) -> Chart:
     else:
         axes.text(0.5, 0.5, "nothing in flight is recorded", ha="center", transform=axes.transAxes)
     often = {0: "without a recorded delivery", 1: "delivered once"}
-    parts = [f"{int(bottom[n]):,} {often.get(n, f'delivered {n} times')}" for n in np.flatnonzero(bottom).tolist()]
+    parts = [
+        f"{int(bottom[n]):,} {often.get(n, f'delivered {n} times')}" for n in np.flatnonzero(bottom).tolist()
+    ]
     chart.says = f"Records in flight: {', '.join(parts)}." if parts else "Nothing in flight is recorded."
     return chart
 
@@ -128,13 +134,19 @@ def cutoffs(cutoff: Any) -> Chart:
     rows = to_arrow(cutoff, (*_CUTOFF_COLUMNS, *({"limited_by_topic"} & set(names))), "cutoff")
     order = [("redundant_records", "descending"), ("topic", "ascending"), ("partition", "ascending")]
     shown = rows.sort_by(order).slice(0, MAX_LOGS).sort_by(order[1:]).to_pylist()
-    some = f", the {MAX_LOGS} of {len(rows):,} partitions with the most to clean" if len(shown) < len(rows) else ""
+    some = (
+        f", the {MAX_LOGS} of {len(rows):,} partitions with the most to clean"
+        if len(shown) < len(rows)
+        else ""
+    )
     chart = Chart(f"cutoff against log{some}", height=1.6 + 0.3 * max(len(shown), 1))
     origin = min((row["log_start_offset"] for row in shown), default=0)
     axes = chart.subplots()
     for place, row in enumerate(shown):
         start, end = row["log_start_offset"] - origin, row["log_end_offset"] - origin
-        border = start if row["cutoff_offset"] is None else min(max(row["cutoff_offset"] - origin, start), end)
+        border = (
+            start if row["cutoff_offset"] is None else min(max(row["cutoff_offset"] - origin, start), end)
+        )
         axes.barh(place, end - border, left=border, height=0.62, **_NEEDED)
         axes.barh(place, border - start, left=start, height=0.62, **(_REDUNDANT if row["safe"] else _UNSAFE))
         axes.text(end, place, f"  {_cutoff_label(row)}", va="center", fontsize=8)
@@ -163,18 +175,19 @@ def _cutoff_label(row: dict[str, Any]) -> str:
     return escape_missing_glyphs(label)
 
 
-def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter) -> Chart:
+def draw_plot(kind: str, plan: FoldPlan, selection: SharePartitionFilter) -> Chart:
     """Fold logs and draw one chart of them.
 
     Args:
-        what, plan: window, offsets, deliveries or cutoff, and the log partitions.
-        selection: the share-partitions; exactly one for a chart over time; for the cutoff those whose logs are shown.
+        kind, plan: window, offsets, deliveries or cutoff, and the log partitions.
+        selection: the share-partitions; exactly one for a chart over time; for the cutoff those whose logs
+            are shown.
     Raises:
         ShareStateError: if there is nothing to draw.
         InputError: if a segment cannot be read.
     """
     plan.check_time()
-    if what in ("window", "offsets"):
+    if kind in ("window", "offsets"):
         plan = replace(plan, timeline=selection)
         states = [(log, table) for log in plan.logs for table in plan.states_of(log)]
         if not states:
@@ -183,16 +196,16 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter) -> Cha
         shown = {log.name: log for log, table in states if len(table)}
         newest = max((plan.fold(log).newest_time for log in shown.values()), default=-1)
         until = to_datetime(newest)
-        return (window if what == "window" else offsets)(timeline, until=until)
+        return (window if kind == "window" else offsets)(timeline, until=until)
     executor, where = LocalExecutor(), selection.of_rows
-    name = IN_FLIGHT if what == "deliveries" else CUTOFF if where is None else STATE
+    name = IN_FLIGHT if kind == "deliveries" else CUTOFF if where is None else STATE
     folded = (STATE, IN_FLIGHT) if name == IN_FLIGHT else (name,) if name != CUTOFF else ()
     rows = executor.fold(plan, OutputSpec(folded))
     tables = executor.returned_tables(rows, (*folded, CUTOFF))
     shown = tables[name] if where is None else tables[name].filter(where)
     if not len(shown) and where is not None:
         plan.check(selection)
-    if what == "deliveries":
+    if kind == "deliveries":
         chart = deliveries(shown, limit=plan.known_limit("delivery_count", selection.group_id))
         states = tables[STATE] if where is None else tables[STATE].filter(where)
         if unknown := pc.sum(lacks_beginning(states)).as_py():

@@ -1,7 +1,7 @@
 """Charts of one share-partition over time, from the table `timeline`: its in-flight window, its start and end offset.
 
-`window` colours every offset at every time by its delivery state. It computes cells of (time, offset), at most 400 by
-400, and joins those of equal style into rectangles (`tiles`).
+`window` colours every offset at every time by its delivery state. It computes cells of (time, offset), at
+most 400 by 400, and joins those of equal style into rectangles (`tiles`).
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,8 @@ _DAY = 86_400
 _TAIL = 0.03
 """Share of the time axis after the last record, which shows the last state."""
 
-# Labels by the unit that changes from tick to tick (years to seconds); the date appears once, at the end of the axis.
+# Labels by the unit that changes from tick to tick (years to seconds); the date appears once, at the end of
+# the axis.
 _TICK_FORMATS = ["%Y", "%Y-%m", "%m-%d", "%m-%d %H:%M", "%H:%M", "%H:%M:%S.%f"]
 _DATE_FORMATS = ["", "%Y", "%Y", "%Y", "%Y-%m-%d", "%Y-%m-%d"]
 
@@ -90,12 +91,16 @@ class History:
     @property
     def period(self) -> str:
         """The first and the last time in words."""
-        first, last = (datetime.fromtimestamp(round(days * _DAY, 3), UTC) for days in (self.times[0], self.newest))
+        first, last = (
+            datetime.fromtimestamp(round(days * _DAY, 3), UTC) for days in (self.times[0], self.newest)
+        )
         return f"From {first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def read_history(timeline: Any, *more: str, until: datetime | None = None) -> History:
-    """Read the table `timeline` of one share-partition, Arrow or Spark, with `more` columns; the log ends at `until`.
+    """Read the table `timeline` of one share-partition, Arrow or Spark, with `more` columns.
+
+    The log ends at `until`.
 
     Raises:
         ShareStateError: if it is not a timeline, is empty, or holds several share-partitions.
@@ -103,7 +108,12 @@ def read_history(timeline: Any, *more: str, until: datetime | None = None) -> Hi
     columns = (*KEY_COLUMNS, "offset", "timestamp", "start_offset", "end_offset", "topic_end_offset",
                "snapshot_offset", "suspect", *more)  # fmt: skip
     rows = to_arrow(timeline, columns, "timeline").sort_by("offset")
-    keys = rows.select(list(KEY_COLUMNS)).group_by(list(KEY_COLUMNS), use_threads=False).aggregate([]).to_pylist()
+    keys = (
+        rows.select(list(KEY_COLUMNS))
+        .group_by(list(KEY_COLUMNS), use_threads=False)
+        .aggregate([])
+        .to_pylist()
+    )
     if len(keys) != 1:
         found = f"{len(keys):,} share-partitions" if keys else "it has no rows"
         raise ShareStateError(f"timeline: {found}; choose one by --group, --topic and --partition")
@@ -135,9 +145,13 @@ def _set_axes(axes: Axes, history: History, origin: int) -> None:
     axes.set_xlim(history.times[0], history.until)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(
-        ConciseDateFormatter(locator, formats=_TICK_FORMATS, zero_formats=_TICK_FORMATS, offset_formats=_DATE_FORMATS)
+        ConciseDateFormatter(
+            locator, formats=_TICK_FORMATS, zero_formats=_TICK_FORMATS, offset_formats=_DATE_FORMATS
+        )
     )
-    axes.set_xlabel(f"time of the records (UTC){', to the end of the log' * bool(history.newest > history.times[-1])}")
+    axes.set_xlabel(
+        f"time of the records (UTC){', to the end of the log' * bool(history.newest > history.times[-1])}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +172,8 @@ class Tile:
 def tiles(history: History, origin: int, end: int) -> Iterator[Tile]:
     """The styles that occur from offset `origin` to `end`, exclusive, each with its cells.
 
-    With more than MAX_TIMES records or MAX_OFFSETS range borders, a cell covers several of them and shows the last
-    record of its time and the offset at its middle. The history has the column state_batches.
+    With more than MAX_TIMES records or MAX_OFFSETS range borders, a cell covers several of them and shows the
+    last record of its time and the offset at its middle. The history has the column state_batches.
     """
     records, times = _choose_records(history)
     states = history.rows["state_batches"].combine_chunks().take(pa.array(records))
@@ -195,7 +209,10 @@ def _choose_borders(states: pa.ListArray, history: History, origin: int, end: in
 
 
 def _split_batches(states: pa.ListArray) -> Iterator[np.ndarray]:
-    flat, ends = states.flatten(), np.concatenate(([0], np.cumsum(states.value_lengths().fill_null(0).to_numpy())))
+    flat, ends = (
+        states.flatten(),
+        np.concatenate(([0], np.cumsum(states.value_lengths().fill_null(0).to_numpy()))),
+    )
     names = ("first_offset", "last_offset", "delivery_state", "delivery_count")
     columns = np.stack([flat.field(name).to_numpy().astype(np.int64) for name in names])
     for first, last in pairwise(ends):
@@ -222,7 +239,9 @@ def _join_cells(cells: np.ndarray, times: np.ndarray, borders: np.ndarray) -> np
     began, offset = np.nonzero(edges.T == 1)[::-1]
     ended = np.nonzero(edges.T == -1)[1]
     order = np.lexsort((offset, ended, began))
-    began, ended, offset = began[order], ended[order], offset[order]
+    began = began[order]
+    ended = ended[order]
+    offset = offset[order]
     follows = (np.diff(began) == 0) & (np.diff(ended) == 0) & (np.diff(offset) == 1)
     first = np.flatnonzero(np.append(True, ~follows))
     last = np.flatnonzero(np.append(~follows, True))
@@ -236,9 +255,11 @@ def window(timeline: Any, *, until: datetime | None = None) -> Chart:
 
     Args:
         timeline: table `timeline`, Arrow or Spark, rows of one share-partition.
-        until: when the log ends (`runs.log_time`), so that a stall is as long as it is; by default its last record.
+        until: when the log ends (`runs.log_time`), so that a stall is as long as it is; by default its last
+            record.
     Returns:
-        Time across (UTC), offsets up. A solid line is SPSO, a dashed one SPEO; white offsets were not in flight.
+        Time across (UTC), offsets up. A solid line is SPSO, a dashed one SPEO; white offsets were not in
+        flight.
     Raises:
         ShareStateError: if there are no rows, or rows of several share-partitions.
     Source: KIP-932, In-flight records; Kafka SharePartition.RecordState.
@@ -296,9 +317,11 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
 
     Args:
         timeline: table `timeline`, Arrow or Spark, rows of one share-partition.
-        until: when the log ends (`runs.log_time`), so that a stall is as long as it is; by default its last record.
+        until: when the log ends (`runs.log_time`), so that a stall is as long as it is; by default its last
+            record.
     Returns:
-        Time across (UTC), offsets up: SPSO as a solid line, SPEO dashed, the topic's end offset dotted if known.
+        Time across (UTC), offsets up: SPSO as a solid line, SPEO dashed, the topic's end offset dotted if
+        known.
     Raises:
         ShareStateError: if there are no rows, or rows of several share-partitions.
     Source: KIP-932, Share-partition start and end offset.
@@ -324,7 +347,9 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
     axes.margins(y=0.08)
     _set_axes(axes, history, origin)
     chart.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    first, last, end_offset = int(history.start[known][0]), int(history.start[known][-1]), int(history.end[known][-1])
+    first = int(history.start[known][0])
+    last = int(history.start[known][-1])
+    end_offset = int(history.end[known][-1])
     moved = f"moved from {first:,} to {last:,}" if first != last else f"stayed at {last:,}"
     topic_end = f"; the topic ends at {history.topic_end:,}" if history.topic_end is not None else ""
     chart.says = (
