@@ -90,11 +90,9 @@ def test_the_topics_file_of_a_cluster_has_partitions_and_log_starts(worked: Work
 @pytest.mark.broker
 def test_a_cluster_precedes_the_topics_file(worked: Workload, tmp_path: Path) -> None:
     address = f"kafka://{worked.broker.address}"
-    topic_id, name = next(
-        (row["topic_id"], row["topic"])
-        for row in read_cluster(address).topics.names.to_pylist()
-        if row["topic"] in TOPICS
-    )
+    topics = read_cluster(address).topics
+    assert topics is not None
+    topic_id, name = next((row["topic_id"], row["topic"]) for row in topics.names.to_pylist() if row["topic"] in TOPICS)
     stale = {
         topic_id: {"name": "old", "partitions": 99, "end_offsets": {"0": 1}},
         "AAAAAAAAAAAAAAAAAAAAAQ": "elsewhere",
