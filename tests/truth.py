@@ -5,6 +5,7 @@ An independent model: it shares no code with share_state and works offset by off
 
 import json
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,15 @@ COPIES = {"archive-unpruned": "archive-", "crash-copy": "crash-", "killed-copy":
 def without_topics(folder: Path, place: Path) -> Path:
     """A copy of an export without the topics file beside its logs."""
     return Path(shutil.copytree(folder, place, ignore=shutil.ignore_patterns("topics.json")))
+
+
+_PLACE = tempfile.TemporaryDirectory(prefix="share_state-tests-")
+
+
+@cache
+def logs_alone(folder: Path) -> Path:
+    """The export without its topics file, copied once per process: as other forms of it, it names no topic."""
+    return without_topics(folder, Path(_PLACE.name) / folder.parent.name / folder.name)
 
 
 @dataclass(frozen=True)

@@ -66,14 +66,17 @@ class TopicSource:
 def read_adjacent_topics(
     inputs: Iterable[str], logs: Iterable[LogPartition]
 ) -> tuple[TopicSource | None, list[str]]:
-    """The topics file beside the logs, and notes on files that cannot be read.
+    """The topics file beside the logs, and notes on files and folders that cannot be read.
 
     Args:
         inputs: as given.
         logs: the log partitions found in them.
     """
     notes = list[str]()
-    files = find_topics_files(inputs, logs)
+    try:
+        files = find_topics_files(inputs, logs)
+    except InputError as error:
+        return None, [f"{error}; no topics file is looked for there"]
     for number, file in enumerate(files):
         try:
             topics = read_topics(str(file))

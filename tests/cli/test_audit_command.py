@@ -116,7 +116,10 @@ def test_one_log_without_bytes_is_told_in_the_singular(cli: Command, tmp_path: P
         ([str(CHAOS), "--out", "lake", "--set", "limits.delivery_cuont=3"], "did you mean limits.delivery_count?"),
         ([str(CHAOS), "--out", "lake", "--rule", "FOO=off"], "--rule FOO=off: no such rule"),
         ([str(CHAOS), "--out", "lake", "--fail-on", "never"], "--fail-on never: give one of error, warning, info, off"),
-        ([str(CHAOS), "--out", "lake", "--format", "avro"], "--format avro: give one of auto, segments, table"),
+        (
+            [str(CHAOS), "--out", "lake", "--format", "avro"],
+            "--format avro: give one of auto, console-json",
+        ),
         ([str(CHAOS), "--out", "lake", "--dialect", "draft"], "--dialect draft: give one of auto, share_group_state"),
     ],
 )

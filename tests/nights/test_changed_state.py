@@ -21,9 +21,9 @@ from share_state.sources.discovery import find_logs
 from share_state.sources.segments import frame_segments
 from tests.nights.test_healing import audit, once, rules_found, tables
 from tests.profiles import SLOW
-from tests.truth import DATA
+from tests.truth import DATA, logs_alone
 
-WHOLE = DATA / "4.3.1/happy"
+WHOLE = logs_alone(DATA / "4.3.1/happy")
 LOGS, STATES = "carried_logs", "carried_share_partitions"
 
 Row = dict[str, Any]

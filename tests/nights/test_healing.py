@@ -34,7 +34,7 @@ from tests.kafka.batches import NOW, Batch, Record, in_bytes
 from tests.log_writer import batch, snapshot, update, write_log_folder
 from tests.profiles import by_profile
 from tests.sources.formats.tables import table_of, write
-from tests.truth import DATA
+from tests.truth import DATA, without_topics
 
 FUZZ = DATA / "4.3.1/fuzz"
 TOPIC = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -131,7 +131,7 @@ def test_a_bad_copy_heals_with_a_second_copy_beside_it(tmp_path: Path):
 
 
 def test_damage_that_no_byte_of_the_input_has_changed_is_not_read_again(tmp_path: Path):
-    shutil.copytree(FUZZ, tmp_path / "bad")
+    without_topics(FUZZ, tmp_path / "bad")
     _with_a_damaged_batch(tmp_path / "bad")
     first = audit(tmp_path / "bad", tmp_path / "w")
     before, found = tables(tmp_path / "w"), rules_found(tmp_path / "w")

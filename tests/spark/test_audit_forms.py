@@ -23,9 +23,9 @@ from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.resume_point import ResumeStatus
 from tests.profiles import by_profile, driver_alone
 from tests.sources.formats.tables import BY_KEY, SIZES, table_of, write
-from tests.truth import DATA
+from tests.truth import DATA, logs_alone
 
-FUZZ, HAPPY = DATA / "4.3.1/fuzz", DATA / "4.3.1/happy"
+FUZZ, HAPPY = logs_alone(DATA / "4.3.1/fuzz"), logs_alone(DATA / "4.3.1/happy")
 DUMP, CONSOLE = HAPPY / "dump-log-__share_group_state-2.txt", HAPPY / "console-consumer-formatter.txt"
 ORDERS = {"share_partition_state": BY_KEY, "in_flight": [*BY_KEY, ("first_offset", "ascending")]}
 PARTITIONS = "state_partitions=3"

@@ -28,9 +28,9 @@ from tests.fold.groups.group_tables import both_topics, json_lines, rows_of
 from tests.fold.groups.group_writer import group_metadata, share_group, write_group_log
 from tests.profiles import IN_SPARK, by_profile, driver_alone
 from tests.sources.formats.tables import BY_KEY, write
-from tests.truth import DATA
+from tests.truth import DATA, logs_alone
 
-CHAOS = DATA / "4.3.1/chaos"
+CHAOS = logs_alone(DATA / "4.3.1/chaos")
 PRINTED = Path(__file__).parents[1] / "fold/groups/printed"
 NAMED = ("state_partitions=3", "groups.partitions=3", "limits.export_age=0")
 
@@ -178,7 +178,7 @@ def test_texts_are_named_and_once_more_nothing_is_new(run: Run, state: Path, tex
 
 @driver_alone
 def test_dumps_of_both_topics_give_both_sides(run: Run, tmp_path: Path):
-    (dump,) = (DATA / "4.3.1/happy").glob("dump-log-*.txt")
+    (dump,) = logs_alone(DATA / "4.3.1/happy").glob("dump-log-*.txt")
     run([dump, PRINTED / "dump-offsets.txt"])
     rows = CommittedTables(str(tmp_path / "lake")).read("share_groups").to_pylist()
     assert {row["group_partition"] for row in rows} == {2}

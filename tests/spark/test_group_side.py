@@ -40,10 +40,10 @@ from tests.fold.groups.group_writer import (
 )
 from tests.kafka.batches import Record
 from tests.profiles import driver_alone
-from tests.truth import DATA
+from tests.truth import DATA, logs_alone
 
-HAPPY = DATA / "4.3.1/happy"
-CHAOS = DATA / "4.3.1/chaos"
+HAPPY = logs_alone(DATA / "4.3.1/happy")
+CHAOS = logs_alone(DATA / "4.3.1/chaos")
 
 Run = Callable[..., RunResult]
 
@@ -112,7 +112,10 @@ def test_both_commands_write_the_group_side_and_fill_in_names(
     tables = CommittedTables(str(tmp_path / "lake"))
     folded = fold_groups(find_group_logs([str(CHAOS)]))
     for name in GROUP_TABLES:
-        assert tables.read(name).to_pylist() == getattr(folded, name).to_pylist()
+        # The logs of groups alone show no configs.
+        rows = getattr(folded, name)
+        columns = [column for column in rows.column_names if column != "configs"]
+        assert tables.read(name, columns=columns).to_pylist() == rows.select(columns).to_pylist()
     assert len(folded.share_groups) == 6
     assert not set(CLAIM_TABLES) & tables.versions.keys()
     for name in ("share_partition_state", "in_flight"):
@@ -144,7 +147,7 @@ def test_without_a_group_side_nothing_is_written_and_nothing_said(rebuilt: Run, 
 
 @driver_alone
 def test_a_name_that_is_given_wins(rebuilt: Run, tmp_path: Path):
-    told = read_topics(str(HAPPY / "topics.json"))
+    told = read_topics(str(DATA / "4.3.1/happy/topics.json"))
     given = replace(told, names=told.names.set_column(1, "topic", [["given"] * len(told.names)]))
     rebuilt(HAPPY, topics=given)
     assert set(CommittedTables(str(tmp_path / "lake")).read("share_partition_state")["topic"].to_pylist()) == {"given"}

@@ -26,9 +26,9 @@ from tests.cli.commands import Command, run_cli
 from tests.profiles import EXECUTORS, IN_SPARK
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.sources.object_stores.test_s3_forms import json_lines
-from tests.truth import DATA
+from tests.truth import DATA, logs_alone
 
-EXPORT = DATA / "4.3.1/chaos"
+EXPORT, HAPPY = logs_alone(DATA / "4.3.1/chaos"), logs_alone(DATA / "4.3.1/happy")
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +145,8 @@ def test_a_notebooks_frame_is_reconstructed(spark: SparkSession, frame: DataFram
 
 
 TEXTS = {
-    "dump-log": DATA / "4.3.1/happy/dump-log-__share_group_state-2.txt",
-    "console-json": DATA / "4.3.1/happy/console-consumer-formatter.txt",
+    "dump-log": HAPPY / "dump-log-__share_group_state-2.txt",
+    "console-json": HAPPY / "console-consumer-formatter.txt",
 }
 
 
@@ -173,7 +173,7 @@ def test_texts_are_folded_in_tasks(spark: SparkSession, form: str):
 
 
 def test_the_cutoff_of_a_text_is_that_of_the_segments_or_none(command: Command):
-    segments = command("cutoff", DATA / "4.3.1/happy/__share_group_state-2", "--json", "--verify").json
+    segments = command("cutoff", HAPPY / "__share_group_state-2", "--json", "--verify").json
     dumped = command("cutoff", TEXTS["dump-log"], "--json", "--verify").json
     assert dumped | {"run_id": segments["run_id"]} == segments
     (row,) = command("cutoff", TEXTS["console-json"], "--json").json["cutoff"]
@@ -182,7 +182,7 @@ def test_the_cutoff_of_a_text_is_that_of_the_segments_or_none(command: Command):
 
 
 def test_decoded_texts(command: Command):
-    segments = command("decode", DATA / "4.3.1/happy/__share_group_state-2").out
+    segments = command("decode", HAPPY / "__share_group_state-2").out
     assert command("decode", TEXTS["dump-log"]).out == segments
     streamed = [json.loads(line) for line in command("decode", TEXTS["console-json"]).out.splitlines()]
     hidden = ("offset", "timestamp", "state_partition")

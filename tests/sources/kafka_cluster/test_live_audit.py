@@ -3,7 +3,9 @@
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from confluent_kafka.admin import AclOperation
@@ -50,9 +52,14 @@ def test_a_cluster_is_audited_twice(tasks: Executor, worked: Workload, tmp_path:
     live, segments = (CommittedTables(str(tmp_path / lake)) for lake in ("live", "segments"))
     assert _contents(live) == _contents(segments)
     for name in GROUP_TABLES:
-        assert live.read(name).equals(segments.read(name)), name
+        assert _without_configs(live.read(name)) == _without_configs(segments.read(name)), name
     assert len(live.read("share_groups")) == len(worked.groups)
     assert PASSWORDS["auditor"] not in str(live.runs.to_pylist())
+
+
+def _without_configs(groups: pa.Table) -> list[dict[str, Any]]:
+    """The rows without the configs of groups, of which the segments show only what is set in the cluster's metadata."""
+    return groups.select([name for name in groups.column_names if name != "configs"]).to_pylist()
 
 
 def _contents(tables: CommittedTables) -> list[list[str]]:

@@ -85,7 +85,9 @@ def test_a_cluster_is_read_in_python_without_a_session(worked: Workload, tmp_pat
     tables = share_state.reconstruct(address, kafka_properties=properties)
     folded = fold_groups(find_group_logs([str(worked.broker.logs)]), partition_count=1)
     for name in GROUP_TABLES:
-        assert getattr(tables, name).equals(getattr(folded, name)), name
+        # A fold of the logs alone knows no configs.
+        known = [column for column in getattr(folded, name).column_names if column != "configs"]
+        assert getattr(tables, name).select(known).equals(getattr(folded, name).select(known)), name
     assert set(tables.share_partition_state["topic"].to_pylist()) == set(TOPICS)
     assert share_state.cutoff(address, kafka_properties=properties).num_rows == 3
 

@@ -29,9 +29,9 @@ from tests.cli.commands import run_cli
 from tests.profiles import nightly
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.sources.object_stores.s3 import BUCKET, put
-from tests.truth import DATA
+from tests.truth import DATA, logs_alone
 
-CHAOS, HAPPY = DATA / "4.3.1/chaos", DATA / "4.3.1/happy"
+CHAOS, HAPPY = logs_alone(DATA / "4.3.1/chaos"), logs_alone(DATA / "4.3.1/happy")
 TEXTS = {
     "dump-log": HAPPY / "dump-log-__share_group_state-2.txt",
     "console-json": HAPPY / "console-consumer-formatter.txt",
@@ -207,8 +207,9 @@ def test_a_damaged_table_is_told_by_its_address(
 
 
 def test_files_that_go_with_an_input(s3: str, tmp_path: Path):
-    topics = put(s3, CHAOS / "topics.json", "files/topics.json")
-    assert read_topics(topics).names == read_topics(str(CHAOS / "topics.json")).names
+    local = DATA / "4.3.1/chaos/topics.json"
+    topics = put(s3, local, "files/topics.json")
+    assert read_topics(topics).names == read_topics(str(local)).names
     (tmp_path / "subscriptions.json").write_text('{"orders": ["app"]}')
     subscriptions = put(s3, tmp_path / "subscriptions.json", "files/subscriptions.json")
     assert read_subscriptions(subscriptions) == {"orders": ["app"]}
