@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from share_state.errors import ShareStateError
 from share_state.simulator.acquisition import NO_LIMIT, AcquiredRecords, AcquireMode, LogBatch
@@ -18,6 +18,10 @@ from share_state.simulator.types import (
     StateBatch,
     StateWrite,
 )
+
+MOST_OFFSETS = 100_000
+"""Offsets that a fetch may return: each is tracked alone once its lock expires. A share-partition has a few thousand in
+flight (group.share.partition.max.record.locks), and the batch that begins before that limit is acquired whole."""
 
 
 class EventError(ShareStateError):
@@ -65,6 +69,14 @@ class Acquire(_Event):
     max_records: int = Field(default=NO_LIMIT, ge=1)
     batch_size: int = Field(default=NO_LIMIT, ge=1)
     mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
+
+    @field_validator("log_batches")
+    @classmethod
+    def _are_few_offsets(cls, batches: tuple[LogBatch, ...]) -> tuple[LogBatch, ...]:
+        count = sum(batch.last_offset - batch.first_offset + 1 for batch in batches)
+        if count > MOST_OFFSETS:
+            raise ValueError(f"{count:,} offsets; one fetch returns at most {MOST_OFFSETS:,}")
+        return batches
 
 
 class Ack(_Event):

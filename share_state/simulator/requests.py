@@ -13,6 +13,7 @@ from share_state.kafka.delivery_states import DeliveryState
 from share_state.simulator.acquisition import NO_LIMIT, AcquiredRecords, AcquireMode, LogBatch
 from share_state.simulator.cluster import SimulatedCluster
 from share_state.simulator.events import (
+    MOST_OFFSETS,
     Ack,
     Acquire,
     Config,
@@ -256,7 +257,8 @@ class RequestReplay:
         else:
             leader = self.cluster.player.leader(key)
             first = leader.next_fetch_offset() if leader else 0
-            batches = (LogBatch(first, first + max(request.max_records, 1) - 1),)
+            count = min(max(request.max_records, 1), MOST_OFFSETS)
+            batches = (LogBatch(first, first + count - 1),)
         acquired: tuple[AcquiredRecords, ...] = ()
         if batches:
             acquired = self._apply(

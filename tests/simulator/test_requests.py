@@ -89,6 +89,7 @@ def test_mismatches_are_printed_with_their_line(capfd, tmp_path):
         ('"memberId":"WIuzwcwjRLSvDQ/0NVfqcA"', '"memberId":""', "line 2: member: String should have at least 1 char"),
         ('TimeoutMs":2000', 'TimeoutMs":500', "share.record.lock.duration.ms: 500: must be between the brokers'"),
         (TOPIC_ID, "orders", "'orders' is not a uuid of 22 characters"),
+        ('"lastOffset":11,"del', '"lastOffset":100000,"del', "100,001 offsets; one fetch returns at most 100,000"),
     ],
 )
 def test_an_unusable_request_log_is_refused_in_one_line(capfd, tmp_path, old, new, problem):
@@ -196,6 +197,11 @@ def test_without_a_response_a_fetch_reads_on_from_the_next_offset(replay):
     assert kinds(events) == ["init", "open", "acquire", "ack", "acquire"]
     assert [event["log_batches"] for event in events if event["event"] == "acquire"] == [[[0, 19]], [[20, 23]]]
     assert replay.mismatches == []
+
+
+def test_without_a_response_a_fetch_without_a_limit_takes_what_one_fetch_may_return(replay):
+    events = play(replay, logged(78), logged(79, types=[1]), logged(78, maxRecords=2**31 - 1))
+    assert [event["log_batches"] for event in events if event["event"] == "acquire"][1] == [[20, 100_019]]
 
 
 def test_a_fetch_that_renews_gets_no_records(replay):
