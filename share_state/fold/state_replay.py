@@ -75,10 +75,8 @@ class _StateLogReader:
         return key_columns(self._keys, numbers, self._topics)
 
     def view(self, rows: np.ndarray, records: StateRecords) -> RecordView:
-        is_readable, is_cold = (
-            rows["fault"] & UNREADABLE_FAULTS == 0,
-            rows["create_time"] != rows["write_time"],
-        )
+        is_readable = rows["fault"] & UNREADABLE_FAULTS == 0
+        is_cold = rows["create_time"] != rows["write_time"]
         return RecordView(
             rows["key"], is_readable, is_cold, rows["batches"], rows["batch_count"], records.batches
         )
@@ -160,10 +158,8 @@ class StateReplay:
             )  # fmt: skip
             if count:
                 ends = self._ends[: count + 1].copy()
-                chains_after, batches_after = (
-                    clone_rows(self._chains[:count]),
-                    clone_rows(self._batches[: ends[-1]]),
-                )
+                chains_after = clone_rows(self._chains[:count])
+                batches_after = clone_rows(self._batches[: ends[-1]])
                 yield RecordStates(rows[self._at[:count]], chains_after, ends, batches_after)
             elif position[0] < keys:
                 self._batches = np.empty(2 * len(self._batches), STATE_BATCH)

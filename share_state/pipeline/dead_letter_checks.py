@@ -187,9 +187,7 @@ def _notes(letters: ReadLetters, matched: MatchedLetters) -> tuple[str, ...]:
         offsets = pluralize(count, "archived offset")
         notes.append(f"it cannot be known whether dead letters were written for {offsets}: {why}")
     if open_count := pc.sum(matched.letters["archived"].is_null()).as_py():
-        dead, why = (
-            pluralize(open_count, "dead letter"),
-            "the state log begins too late, has a loss, or ends too early",
-        )
+        dead = pluralize(open_count, "dead letter")
+        why = "the state log begins too late, has a loss, or ends too early"
         notes.append(f"it cannot be known whether the offsets of {dead} were archived: {why}")
     return tuple(f"{DEAD_LETTERS_NOTE}: {note}" for note in notes)

@@ -66,10 +66,8 @@ class DeltalakeSink:
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows of a table that the fold made."""
-        names, schema = (
-            [*(columns or table_schema(table).names)],
-            pa.schema([*table_schema(table), (LOG, pa.string())]),
-        )
+        names = [*(columns or table_schema(table).names)]
+        schema = pa.schema([*table_schema(table), (LOG, pa.string())])
         schema = pa.schema([schema.field(name) for name in names])
         pieces = (
             rows.append_column(LOG, pa.repeat(file[LOG], len(rows))).select(names).cast(schema)

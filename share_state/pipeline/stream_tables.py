@@ -436,10 +436,8 @@ class StreamTables:
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
             rows = CommittedTables(self._root).read(HISTORY_TABLE, pc.field("run_id") == self.run.query)
-            rows, keys = (
-                _not_in(own, without_deleted(rows)),
-                key_texts(stale, "state_partition").combine_chunks(),
-            )
+            rows = _not_in(own, without_deleted(rows))
+            keys = key_texts(stale, "state_partition").combine_chunks()
             rows = rows.filter(pc.is_in(key_texts(rows, "state_partition"), keys))
             place = pc.index_in(key_texts(rows, "state_partition"), keys)
             for name, values in (

@@ -298,10 +298,8 @@ class _Advisor:
             "Start consumers of the group, or find out why its consumers do not acknowledge: the command lists them. "
             "The effect shows the first fetches, all accepted."
         )
-        command, effect = (
-            self.tools.describe(self.group, "members"),
-            self._effect(Rehearsal.accept_everything),
-        )
+        command = self.tools.describe(self.group, "members")
+        effect = self._effect(Rehearsal.accept_everything)
         return Option("START_CONSUMERS", NOTHING, what, command, effect=effect)
 
     def check_dead_letter_topic(self) -> Option | None:

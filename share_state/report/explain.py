@@ -156,10 +156,8 @@ def _limits_sentence(limits: Sequence[Mapping[str, Any]]) -> str:
 
 def _topic_end(plan: FoldPlan, explanation: Explanation) -> int | None:
     """The end offset of the topic-partition; None if it is not known."""
-    ids, partitions = (
-        pa.array([explanation.topic_id], pa.string()),
-        pa.array([explanation.partition], pa.int32()),
-    )
+    ids = pa.array([explanation.topic_id], pa.string())
+    partitions = pa.array([explanation.partition], pa.int32())
     return plan.options.topics.end_of(ids, partitions)[0].as_py()
 
 

@@ -290,10 +290,8 @@ def _draw_line(axes: Axes, title: str, column: str, rows: Rows, begin: datetime)
     verdicts = np.array([row["verdict"] for row in rows])
     for verdict in dict.fromkeys(verdicts.tolist()):
         has_verdict = verdicts == verdict
-        marker, (colour, size) = (
-            _MARKERS.get(verdict, "D"),
-            ("#009e73", 3) if verdict == "OK" else ("#d55e00", 6),
-        )
+        marker = _MARKERS.get(verdict, "D")
+        colour, size = ("#009e73", 3) if verdict == "OK" else ("#d55e00", 6)
         axes.plot(
             across[has_verdict],
             up[has_verdict],

@@ -92,10 +92,8 @@ def _links_of(folded: FoldedControlLog, kind: str) -> tuple[np.ndarray, np.ndarr
 
 
 def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.ndarray | pa.Array) -> Breaches:
-    back, after = (
-        rows["back_offset"].copy(),
-        f" as its predecessor, {text}; the record before it is at offset ",
-    )
+    back = rows["back_offset"].copy()
+    after = f" as its predecessor, {text}; the record before it is at offset "
     return at_records(
         rows, "the delta names ", back, after, previous, back_offset=back, expected=previous, **evidence
     )

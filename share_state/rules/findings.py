@@ -450,10 +450,8 @@ def drop_unproven(findings: pa.Table, since: int | None = None, condition: str =
     if WRITTEN not in findings.schema.names:
         return findings
     written = findings[WRITTEN].fill_null(NO_OFFSET).to_numpy()
-    is_sure, is_proven = (
-        written == NO_OFFSET,
-        (written // 1000 > since) if since is not None else written < NO_OFFSET,
-    )
+    is_sure = written == NO_OFFSET
+    is_proven = (written // 1000 > since) if since is not None else written < NO_OFFSET
     place, kept = findings.schema.get_field_index("message"), pa.array(is_sure | is_proven)
     suffix = pc.call_function("if_else", [pa.array(is_sure), pa.scalar(""), pa.scalar(condition)])
     texts = pc.call_function("binary_join_element_wise", [findings["message"], suffix, pa.scalar("")])

@@ -250,10 +250,8 @@ def cutoff_pinned(folded: FoldedLog) -> Breaches:
 
     Reports the share-partition whose old snapshot holds the cutoff back.
     """
-    snapshots, pinned = (
-        folded.chains.chains["snapshot_offset"],
-        folded.cutoff["pinned_records"][0].as_py() or 0,
-    )
+    snapshots = folded.chains.chains["snapshot_offset"]
+    pinned = folded.cutoff["pinned_records"][0].as_py() or 0
     rows = np.flatnonzero(snapshots != NO_OFFSET)
     if pinned < max(folded.limits.pinned_records, 1) or not len(rows):
         return NOTHING

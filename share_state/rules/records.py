@@ -37,10 +37,8 @@ def unknown_record_type(folded: FoldedLog) -> Breaches:
     counts_by_type = folded.observations.counts.unknown_types
     if not counts_by_type:
         return NOTHING
-    types, (first, count) = (
-        np.array(list(counts_by_type)),
-        np.array(list(counts_by_type.values()), np.int64).T,
-    )
+    types = np.array(list(counts_by_type))
+    first, count = np.array(list(counts_by_type.values()), np.int64).T
     text = (count.copy(), " records of unknown type ", types, " were skipped; this is the first")
     return Breaches(first.copy(), text, evidence={"type": types, "records": count.copy()})
 

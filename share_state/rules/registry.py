@@ -123,10 +123,8 @@ def _compiled_rule(scope: Scope, code: str, severity: str, source: str) -> Calla
     return decorate
 
 
-record_rule, state_batch_rule = (
-    partial(_compiled_rule, Scope.RECORD),
-    partial(_compiled_rule, Scope.STATE_BATCH),
-)
+record_rule = partial(_compiled_rule, Scope.RECORD)
+state_batch_rule = partial(_compiled_rule, Scope.STATE_BATCH)
 
 
 def _statement(code: str, function: Any) -> str:

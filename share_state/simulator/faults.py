@@ -239,10 +239,8 @@ class _FaultPlanter:
     def _state_targets(self) -> Iterator[tuple[TopicPartition, FaultTarget]]:
         if self.topic is None:
             return
-        settings, limit = (
-            self.topic.settings,
-            self.cluster.settings.player.initial_settings.delivery_count_limit,
-        )
+        settings = self.topic.settings
+        limit = self.cluster.settings.player.initial_settings.delivery_count_limit
         for number, coordinator in enumerate(self.topic.coordinators):
             for key, entry in coordinator.entries.items():
                 if entry.state.start_offset != NO_START_OFFSET:

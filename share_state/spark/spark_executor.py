@@ -84,10 +84,8 @@ class SparkExecutor:
 
         A few tasks per core, the logs of a cluster one per task.
         """
-        by_frame, cores = (
-            dict[DataFrame | None, list[LogPartition]](),
-            self.spark.sparkContext.defaultParallelism,
-        )
+        by_frame = dict[DataFrame | None, list[LogPartition]]()
+        cores = self.spark.sparkContext.defaultParallelism
         for log in plan.logs:
             frame = log.source.frame if isinstance(log.source, FrameRows) else None
             by_frame.setdefault(frame, []).append(log)

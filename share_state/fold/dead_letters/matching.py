@@ -188,10 +188,8 @@ class _Copies:
             topic: pc.unique(letters.rows.filter(pc.field("dead_letter_topic") == topic)["group_id"])
             for topic in counts
         }
-        places, logs = (
-            [(topic, number) for topic, count in counts.items() for number in range(count)],
-            matched.logs,
-        )
+        places = [(topic, number) for topic, count in counts.items() for number in range(count)]
+        logs = matched.logs
         self._given = np.array([place in starts for place in places], bool)
         # ms from which on, and up to which, every dead letter is known.
         self._known_from, self._known_to = np.full(len(places), NEVER), np.zeros(len(places), np.int64)

@@ -341,10 +341,8 @@ class GroupReplay(ReplayedGroups):
         except in generations of classic groups, which they distinguish.
         """
         for what, (offset, count) in self._seen.items():
-            code, text = (
-                "UNKNOWN_RECORD_TYPE",
-                f"{count} records of unknown {what} were skipped; this is the first",
-            )
+            code = "UNKNOWN_RECORD_TYPE"
+            text = f"{count} records of unknown {what} were skipped; this is the first"
             if what == "tags":
                 code, text = "UNKNOWN_TAG", f"{count} records have unknown tagged fields; this is the first"
             if what not in ("early", "current"):

@@ -209,10 +209,8 @@ def _choose_borders(states: pa.ListArray, history: History, origin: int, end: in
 
 
 def _split_batches(states: pa.ListArray) -> Iterator[np.ndarray]:
-    flat, ends = (
-        states.flatten(),
-        np.concatenate(([0], np.cumsum(states.value_lengths().fill_null(0).to_numpy()))),
-    )
+    flat = states.flatten()
+    ends = np.concatenate(([0], np.cumsum(states.value_lengths().fill_null(0).to_numpy())))
     names = ("first_offset", "last_offset", "delivery_state", "delivery_count")
     columns = np.stack([flat.field(name).to_numpy().astype(np.int64) for name in names])
     for first, last in pairwise(ends):
