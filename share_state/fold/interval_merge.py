@@ -68,7 +68,9 @@ def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out,
         if heaped == 0:
             x = first[taken]
             if taken + 1 == size or first[taken + 1] > last[taken]:
-                filled = _emit(out, start, filled, x, last[taken], packed[taken])
+                filled = append_range(
+                    out, start, filled, x, last[taken], state_of(packed[taken]), count_of(packed[taken])
+                )
                 taken += 1
                 continue
         while taken < size and first[taken] <= x:
@@ -87,7 +89,7 @@ def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out,
             if last[taken] > end:
                 heaped = _push(heap_packed, heap_last, heaped, packed[taken], last[taken])
             taken += 1
-        filled = _emit(out, start, filled, x, end, top)
+        filled = append_range(out, start, filled, x, end, state_of(top), count_of(top))
         x = end + 1
     return filled
 
@@ -159,15 +161,15 @@ def _is_sorted(first, last, size):
 def _join(first, last, packed, size, out, at):
     start = at
     for row in range(size):
-        at = _emit(out, start, at, first[row], last[row], packed[row])
+        at = append_range(out, start, at, first[row], last[row], state_of(packed[row]), count_of(packed[row]))
     return at
 
 
 @kernel
-def _emit(out, start, at, first, last, packed):
-    count, state = count_of(packed), state_of(packed)
+def append_range(out, begin, at, first, last, state, count):
+    """Append a range to rows `begin` to `at`, joined to the last if it continues it; returns their end."""
     if (
-        at > start
+        at > begin
         and out[at - 1].last == first - 1
         and out[at - 1].count == count
         and out[at - 1].state == state

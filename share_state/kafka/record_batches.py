@@ -101,22 +101,14 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
         if rows == len(table) or position >= enough:
             return rows, position, Stop.ENOUGH
         remaining = end - position
+        in_file = file_position + position - start
         if remaining < _CRC_FROM:
             if not at_file_end:
                 return rows, position, Stop.NEED_MORE
             # In a batch, too, the bytes before its length may all be zero.
             if remaining >= _LOG_OVERHEAD and _all_zero(data, position, end):
                 return rows, position, Stop.ZEROS
-            _row(
-                table,
-                rows,
-                data,
-                position,
-                remaining,
-                file_position + position - start,
-                segment,
-                BatchStatus.TRUNCATED,
-            )
+            _row(table, rows, data, position, remaining, in_file, segment, BatchStatus.TRUNCATED)
             return rows + 1, position, Stop.BROKEN
         length = np.int64(int32_at(data, position + 8))
         magic = np.int8(byte_at(data, position + 16))
@@ -124,30 +116,12 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
         if length == 0 and int64_at(data, position) == 0 and _all_zero(data, position, end):
             return rows, position, Stop.ZEROS
         if length < HEADER_SIZE - _LOG_OVERHEAD and (magic >= 2 or length < 14):
-            _row(
-                table,
-                rows,
-                data,
-                position,
-                remaining,
-                file_position + position - start,
-                segment,
-                BatchStatus.MALFORMED,
-            )
+            _row(table, rows, data, position, remaining, in_file, segment, BatchStatus.MALFORMED)
             return rows + 1, position, Stop.BROKEN
         if size > remaining:
             if not at_file_end:
                 return rows, position, Stop.NEED_MORE
-            _row(
-                table,
-                rows,
-                data,
-                position,
-                remaining,
-                file_position + position - start,
-                segment,
-                BatchStatus.TRUNCATED,
-            )
+            _row(table, rows, data, position, remaining, in_file, segment, BatchStatus.TRUNCATED)
             return rows + 1, position, Stop.BROKEN
         status = BatchStatus.VALID
         if magic != 2:
@@ -165,11 +139,9 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
                 return rows, position, Stop.NEED_MORE
             if not _may_follow(data, follows, end, int64_at(data, position)):
                 broken = status if status == BatchStatus.MAGIC_UNSUPPORTED else BatchStatus.MALFORMED
-                _row(
-                    table, rows, data, position, remaining, file_position + position - start, segment, broken
-                )
+                _row(table, rows, data, position, remaining, in_file, segment, broken)
                 return rows + 1, position, Stop.BROKEN
-        _row(table, rows, data, position, size, file_position + position - start, segment, status)
+        _row(table, rows, data, position, size, in_file, segment, status)
         rows += 1
         position += size
     return rows, position, Stop.DONE

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from share_state.fold.interval_merge import append_range
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.control_records import (
@@ -124,22 +125,6 @@ def emit_ranges(tuples, points, ranges, writers, start, chain, out, filled):
                 state, count = np.int8(AVAILABLE), np.int16(max(0, np.int64(count) - 1))
         filled = append_range(out, begin, filled, points[place], points[place + 1] - 1, state, count)
     return filled
-
-
-@kernel
-def append_range(out, begin, at, first, last, state, count):
-    """Append a range to rows `begin` to `at`, joined to the last if it continues it; returns their end."""
-    if (
-        at > begin
-        and out[at - 1].last == first - 1
-        and out[at - 1].state == state
-        and out[at - 1].count == count
-    ):
-        out[at - 1].last = last
-        return at
-    out[at].first, out[at].last = first, last
-    out[at].state, out[at].count = state, count
-    return at + 1
 
 
 @kernel

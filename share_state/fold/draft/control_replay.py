@@ -15,7 +15,6 @@ from share_state.fold.draft.control_chains import (
     CONTROL_CHAIN,
     FOLD_NOTE,
     INITIAL_CONTROL_CHAIN,
-    append_range,
     boundaries,
     emit_ranges,
     fold_control,
@@ -27,6 +26,7 @@ from share_state.fold.draft.control_chains import (
 )
 from share_state.fold.draft.control_log import decode_control_log
 from share_state.fold.fold_options import STRICT, FoldOptions, SharePartitionFilter
+from share_state.fold.interval_merge import append_range
 from share_state.fold.losses import Losses
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import RecordStates, RecordView, control_key_columns, control_state_table
