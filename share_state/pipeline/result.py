@@ -18,7 +18,7 @@ from share_state.errors import InputError, pluralize
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import to_datetime
 from share_state.pipeline.task import CUTOFF, SUMMARY, Digest, returned_table
-from share_state.rules.findings import complete_durations, count_findings, drop_unproven
+from share_state.rules.findings import complete_durations, count_findings, counts_at_end, drop_unproven
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.version import __version__
@@ -142,14 +142,14 @@ def summarize(
     times = [time for row in summaries if (time := row["newest_time"]) is not None and to_datetime(time)]
     times += [] if newest_of_others is None else [newest_of_others]
     clock: int | None = max(times, default=None)
+    end = NO_OFFSET if clock is None else clock
     for summary in summaries:
         findings.update({(found["severity"], found["rule"]): found["count"] for found in summary["findings"]})
         for found in summary["unproven"]:
             if first is not None and found["second"] > first[2] // 1000:
                 findings[found["severity"], found["rule"]] += found["count"]
         for found in summary["pending"]:
-            end = NO_OFFSET if clock is None else clock
-            if found["due"] <= end and (found["until"] < 0 or end < found["until"]):
+            if counts_at_end(found["due"], found["until"], end):
                 findings[found["severity"], found["rule"]] += found["count"]
         progress[summary["log"]] = summary["next_offset"]
     progress = dict(sorted(progress.items()))

@@ -394,6 +394,11 @@ def _present_conditions(findings: pa.Table) -> list[str]:
     return [name for name in CONDITIONS if name in findings.schema.names]
 
 
+def counts_at_end(due: Any, until: Any, clock: int) -> Any:
+    """Whether findings with `Breaches.due` and `Breaches.until` count in an export that ends at a time (ms)."""
+    return (due <= clock) & ((until < 0) | (until > clock))
+
+
 def complete_durations(findings: pa.Table, clock: int) -> pa.Table:
     """Complete the findings with a duration, and drop those that the end of the export does not let count.
 
@@ -404,7 +409,7 @@ def complete_durations(findings: pa.Table, clock: int) -> pa.Table:
     if SINCE not in findings.schema.names:
         return findings
     due, until = (findings[name].fill_null(NO_OFFSET).to_numpy() for name in (DUE, UNTIL))
-    findings = findings.filter(pa.array((due <= clock) & ((until < 0) | (until > clock))))
+    findings = findings.filter(pa.array(counts_at_end(due, until, clock)))
     since = findings[SINCE].fill_null(NO_OFFSET).to_numpy()
     findings = findings.drop_columns([SINCE, DUE, UNTIL]).combine_chunks()
     rows = np.flatnonzero(since >= 0)
