@@ -75,8 +75,8 @@ class ClusterSettings:
         state_in_sync: partition of the state topic -> number of its in-sync replicas; without partitions that
             have no leader, as after brokers were stopped for a copy.
         dead_letters: what decides whether dead letters can be written.
-        retention_ms: topic -> ms for which brokers keep records, of the topics that set it; -1 for no limit
-            of time.
+        retention_ms: topic -> ms for which brokers keep records, of the topics in the data folders that set
+            it; -1 for no limit of time.
         default_retention_ms: that of other topics; None if the brokers' settings are not known.
         delivery_limits: share group -> each change of its delivery limit: when (ms; None if it was before the
             metadata log shows), and the limit (None if the group's config was removed).
@@ -186,7 +186,8 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
         for name, key in BROKER_LIMITS.items()
         if (value := settings.number(key, name)) is not None
     }
-    cluster = _cluster_settings(metadata, settings) if metadata else None
+    copied = sorted({extent.topic for extent in extents})
+    cluster = _cluster_settings(metadata, settings, copied) if metadata else None
     if metadata is not None:
         notes += metadata.notes
     return ClusterFacts(
@@ -210,7 +211,10 @@ def read_cluster_facts(folders: Sequence[InputPath], until_time_ms: int | None =
     )
 
 
-def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") -> ClusterSettings:
+def _cluster_settings(
+    metadata: ClusterMetadata, settings: "_BrokerSettings", copied: Sequence[str]
+) -> ClusterSettings:
+    """The settings of a cluster; `copied` are the topics that the data folders hold."""
     group_configs = metadata.configs_of(ResourceType.GROUP)
     bounds = {key: settings.bounds(end, least, most) for key, (end, least, most) in _BOUNDS.items()}
     live = metadata.live_topics
@@ -245,16 +249,16 @@ def _cluster_settings(metadata: ClusterMetadata, settings: "_BrokerSettings") ->
             ),
             creates_topics=settings.text(dead_letter_settings.CREATES_TOPICS, "") == "true",
         ),
-        retention_ms=_topic_retention(metadata),
+        retention_ms=_topic_retention(metadata, copied),
         default_retention_ms=settings.retention_ms,
         delivery_limits=_delivery_limits(metadata, bounds),
     )
 
 
-def _topic_retention(metadata: ClusterMetadata) -> dict[str, int]:
-    """The retention.ms of the topics that set it or a cleanup.policy."""
+def _topic_retention(metadata: ClusterMetadata, topics: Sequence[str]) -> dict[str, int]:
+    """The retention.ms of those topics that set it or a cleanup.policy."""
     retention = dict[str, int]()
-    for topic, configs in metadata.configs_of(ResourceType.TOPIC).items():
+    for topic, configs in metadata.configs_of(ResourceType.TOPIC, topics).items():
         if "delete" not in configs.get("cleanup.policy", "delete"):
             retention[topic] = _UNLIMITED
         elif (own := _integer(configs.get("retention.ms", ""))) is not None:
