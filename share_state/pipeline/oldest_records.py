@@ -20,11 +20,13 @@ from share_state.rules.retention import UnfinishedRecords
 from share_state.schema.declarations import table_schema
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.record_times import FolderRecordTimes, RecordTimes
+from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_cluster import KafkaSource
 
 _PLACE = RECORD_TIMES.names[:-1]
+_RECORD = ("topic", "partition", "first_offset")
 _COLUMNS = (*KEY, "state_partition", "effective_start_offset", "lag", "waiting_records", "archiving_records")
 
 
@@ -66,7 +68,7 @@ def judge_oldest_records(plan: FoldPlan, sink: Sink, now_ms: int) -> OldestRecor
     """
     topics, nothing = find_record_times(plan), table_schema("findings").empty_table()
     try:
-        rows = None if topics is None else _read_oldest(topics, sink)
+        rows = None if topics is None else _read_oldest(topics, sink, plan.options.topics)
         if topics is None or rows is None:
             return OldestRecords(None, nothing)
         times = (
@@ -81,12 +83,12 @@ def judge_oldest_records(plan: FoldPlan, sink: Sink, now_ms: int) -> OldestRecor
         return OldestRecords(None, nothing, (f"{AGES_NOTE}{error}",))
 
 
-def _read_oldest(topics: RecordTimes, sink: Sink) -> pa.Table | None:
+def _read_oldest(topics: RecordTimes, sink: Sink, known: Topics) -> pa.Table | None:
     """The unfinished share-partitions whose first unfinished record is there.
 
     Returns:
-        Columns KEY, state_partition, effective_start_offset, unfinished (records) and time_ms; None if no
-        topic has a log.
+        Columns KEY, state_partition, effective_start_offset, unfinished (records), record_offset and time_ms;
+        None if no topic has a log.
     """
     partitions = topics.partitions()
     if partitions is not None and not partitions:
@@ -97,10 +99,16 @@ def _read_oldest(topics: RecordTimes, sink: Sink) -> pa.Table | None:
         rows = rows.filter(pc.is_in(row_texts([rows["topic"], rows["partition"]]), _texts(partitions)))
     is_known = pc.and_(pc.is_valid(rows["topic"]), pc.greater_equal(rows["effective_start_offset"], 0))
     rows = rows.filter(pc.and_(is_known, pc.greater(rows["unfinished"], 0)))
-    places = list(zip(*(rows[name].to_pylist() for name in _PLACE), strict=True))
-    times = topics.read(places)
-    rows = rows.append_column("time_ms", pa.array([times.get(place) for place in places], pa.int64()))
-    return rows.filter(pc.is_valid(rows["time_ms"]))
+    # Records before the log start are deleted, also where their bytes are still there.
+    log_starts = known.start_of(*(rows[name].combine_chunks() for name in ("topic_id", "partition")))
+    first = pc.max_element_wise(rows["effective_start_offset"], pa.chunked_array([log_starts]))
+    rows = rows.append_column("first_offset", first)
+    places = list(zip(*(rows[name].to_pylist() for name in _RECORD), strict=True))
+    records = topics.read(places)
+    found = [records.get(place, (None, None)) for place in places]
+    for number, name in enumerate(("record_offset", "time_ms")):
+        rows = rows.append_column(name, pa.array([record[number] for record in found], pa.int64()))
+    return rows.filter(pc.is_valid(rows["time_ms"])).drop_columns("first_offset")
 
 
 def _texts(partitions: Sequence[tuple[str, int]]) -> pa.Array:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from share_state.fold.durations import duration_text
 from share_state.fold.states import KEY, to_datetime
@@ -20,8 +19,8 @@ class UnfinishedRecords:
     """The first unfinished records of share-partitions, and how long brokers keep records.
 
     Attributes:
-        rows: per share-partition: columns KEY, state_partition, effective_start_offset and time_ms (of the
-            record), and unfinished (records).
+        rows: per share-partition: columns KEY, state_partition, effective_start_offset, record_offset and
+            time_ms (of its first unfinished record that is not deleted), and unfinished (records).
         retention_ms: topic -> retention.ms of topics that set it, -1 for no limit.
         default_retention_ms: that of other topics; None if unknown.
         now_ms: the time up to which ages are measured.
@@ -58,13 +57,9 @@ def retention_ahead(unfinished: UnfinishedRecords) -> Breaches:
         return NOTHING
     broken = rows.take(pa.array(breaking))
     due = times[breaking] + retention[breaking]
-    counts = broken["unfinished"]
-    noun = pc.if_else(pc.equal(counts, 1), " unfinished record, offset ", " unfinished records, offset ")
     text = (
-        "the first of ",
-        counts,
-        noun,
-        broken["effective_start_offset"],
+        "the first unfinished record, offset ",
+        broken["record_offset"],
         ", was written at ",
         _time_texts(times[breaking]),
         "; brokers may delete it from ",
@@ -73,8 +68,9 @@ def retention_ahead(unfinished: UnfinishedRecords) -> Breaches:
         pa.array([duration_text(int(value)) for value in retention[breaking]]),
     )
     evidence = {
-        "records": counts,
+        "records": broken["unfinished"],
         "start_offset": broken["effective_start_offset"],
+        "record_offset": broken["record_offset"],
         "written_ms": times[breaking],
         "retention_ms": retention[breaking],
     }

@@ -1,15 +1,14 @@
 """The headers of the record batches of one segment, one after another, from a position that its offset index gives."""
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 from share_state.kafka.primitives import parse_digits
 from share_state.kafka.record_batches import HEADER_SIZE
+from share_state.sources.discovery import is_segment_name
 from share_state.stores.paths import InputPath
 
-_SEGMENT = re.compile(r"(\d{20})\.log")
 _LOG_OVERHEAD = 12
 _INDEX_ENTRY = 8
 
@@ -35,25 +34,29 @@ def find_segments(folder: InputPath) -> list[tuple[int, InputPath]]:
     """The base offset and the file of each segment in the folder of a topic partition, in their order."""
     segments = list[tuple[int, InputPath]]()
     for file in folder.iterdir():
-        name = _SEGMENT.fullmatch(file.name)
-        offset = parse_digits(name[1]) if name is not None else None
+        offset = parse_digits(file.name.removesuffix(".log")) if is_segment_name(file.name) else None
         if offset is not None:
             segments.append((offset, file))
     return sorted(segments)
 
 
 class SegmentHeaders:
-    """The batch headers of a segment; a context manager that holds the file open."""
+    """The batch headers of a segment; a context manager that holds the file open.
+
+    Attributes:
+        segment: the file.
+        base_offset: the offset of its name.
+    """
 
     def __init__(self, segment: InputPath, base_offset: int) -> None:
         """Take the file of a segment, and the offset of its name."""
-        self._segment = segment
-        self._base_offset = base_offset
+        self.segment = segment
+        self.base_offset = base_offset
         self._index: bytes | None = None
 
     def __enter__(self) -> Self:
-        self._size = self._segment.stat().st_size
-        self._file: Any = self._segment.open("rb", buffering=0)
+        self._size = self.segment.stat().st_size
+        self._file: Any = self.segment.open("rb", buffering=0)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -64,7 +67,7 @@ class SegmentHeaders:
 
         Stops where none follows.
         """
-        next_offset = self._base_offset
+        next_offset = self.base_offset
         while position + HEADER_SIZE <= self._size:
             data = self._read(position)
             first = int.from_bytes(data[:8], "big")
@@ -89,14 +92,14 @@ class SegmentHeaders:
         position.
         """
         if self._index is None:
-            file = self._segment.parent / self._segment.name.replace(".log", ".index")
+            file = self.segment.parent / self.segment.name.replace(".log", ".index")
             self._index = file.read_bytes() if file.is_file() else b""
         count = len(self._index) // _INDEX_ENTRY
         # Unused entries of a preallocated index are zero.
         used = bisect_left(range(count), True, key=lambda entry: self._entry(entry)[1] == 0)
         if offset is not None:
             used = bisect_right(
-                range(used), offset - self._base_offset, key=lambda entry: self._entry(entry)[0]
+                range(used), offset - self.base_offset, key=lambda entry: self._entry(entry)[0]
             )
         if used == 0:
             return 0
@@ -106,7 +109,7 @@ class SegmentHeaders:
         data = self._read(position)
         first = int.from_bytes(data[:8], "big")
         last = first + int.from_bytes(data[23:27], "big")
-        return position if data[16] == 2 and first <= self._base_offset + relative <= last else 0
+        return position if data[16] == 2 and first <= self.base_offset + relative <= last else 0
 
     def _entry(self, number: int) -> tuple[int, int]:
         at = number * _INDEX_ENTRY

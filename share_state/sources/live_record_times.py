@@ -12,7 +12,7 @@ import confluent_kafka
 
 from share_state.sources.kafka_client import ClientProperties
 from share_state.sources.kafka_cluster import ClientErrors, Cluster, open_consumer
-from share_state.sources.record_times import RecordPlace
+from share_state.sources.record_times import FoundRecord, RecordPlace
 
 # The type stubs of confluent-kafka are incomplete.
 _kafka: Any = confluent_kafka
@@ -23,7 +23,9 @@ _SECONDS = 30.0
 _IDLE_SECONDS = 5.0
 """Without an answer: of a topic that was deleted meanwhile, or that may not be described, there is none."""
 
-_FEW_BYTES = {
+_FIRST_RECORDS = {
+    # Where records are deleted, the first one that is left counts.
+    "auto.offset.reset": "earliest",
     # The first record of each partition is all that is needed; a broker sends at least one batch.
     "fetch.message.max.bytes": 1 << 14,
     "queued.min.messages": 1,
@@ -42,51 +44,48 @@ class LiveRecordTimes:
     def partitions(self) -> None:
         """Any partition may be asked for."""
 
-    def read(self, places: Iterable[RecordPlace]) -> dict[RecordPlace, int]:
-        """The timestamps of records, ms, or of the next record if an offset has none.
-
-        Without those that are denied.
+    def read(self, places: Iterable[RecordPlace]) -> dict[RecordPlace, FoundRecord]:
+        """The record at each place, or the next one if the offset has none; without those that are denied.
 
         Raises:
             InputError: if no broker answers.
         """
-        times = dict[RecordPlace, int]()
+        records = dict[RecordPlace, FoundRecord]()
         deadline = time.monotonic() + _SECONDS
         for one_each in _rounds(places):
-            times |= self._read_round(one_each, deadline)
-        return times
+            records |= self._read_round(one_each, deadline)
+        return records
 
     def retention(self, topics: Sequence[str]) -> Mapping[str, int]:
         """As `Cluster.fetch_retention`."""
         return Cluster(self._address, self._properties).fetch_retention(topics)
 
-    def _read_round(self, places: Sequence[RecordPlace], deadline: float) -> dict[RecordPlace, int]:
-        """The times of records of different partitions."""
-        times = dict[RecordPlace, int]()
-        wanted = {(topic, partition): offset for topic, partition, offset in places}
+    def _read_round(self, places: Sequence[RecordPlace], deadline: float) -> dict[RecordPlace, FoundRecord]:
+        """The records at places in different partitions."""
+        records = dict[RecordPlace, FoundRecord]()
+        unanswered = {place[:2]: place for place in places}
         with open_consumer(
-            self._address, self._properties, ClientErrors(), self._address, _FEW_BYTES
+            self._address, self._properties, ClientErrors(), self._address, _FIRST_RECORDS
         ) as consumer:
             consumer.assign([_kafka.TopicPartition(*place) for place in places])
             idle_until = time.monotonic() + _IDLE_SECONDS
-            while wanted and time.monotonic() < min(deadline, idle_until):
-                answered = list[tuple[str, int]]()
-                for message in consumer.consume(len(wanted), timeout=1.0):
-                    key = message.topic(), message.partition()
-                    if key not in wanted:
+            while unanswered and time.monotonic() < min(deadline, idle_until):
+                answered = list[RecordPlace]()
+                for message in consumer.consume(len(unanswered), timeout=1.0):
+                    place = unanswered.pop((message.topic(), message.partition()), None)
+                    if place is None:
                         continue
-                    offset = wanted.pop(key)
-                    answered.append(key)
-                    # Its error is the end of the partition, a deleted record, or a topic that may not be
-                    # read.
-                    if message.error() is None:
+                    answered.append(place)
+                    # An error is the end of the partition, or a topic that may not be read. From beyond its
+                    # end, a consumer begins anew at the start.
+                    if message.error() is None and message.offset() >= place[2]:
                         kind, timestamp = message.timestamp()
                         if kind != _kafka.TIMESTAMP_NOT_AVAILABLE:
-                            times[*key, offset] = timestamp
+                            records[place] = message.offset(), timestamp
                 if answered:
                     idle_until = time.monotonic() + _IDLE_SECONDS
-                    consumer.pause([_kafka.TopicPartition(*key) for key in answered])
-        return times
+                    consumer.pause([_kafka.TopicPartition(*place[:2]) for place in answered])
+        return records
 
 
 def _rounds(places: Iterable[RecordPlace]) -> Iterator[list[RecordPlace]]:

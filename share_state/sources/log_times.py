@@ -19,7 +19,7 @@ _TAIL = 1 << 20
 """Bytes at the end of a segment in which its newest batch is searched first."""
 
 _HEAD = 64 << 10
-_LATEST = 253_402_300_799_999
+LATEST_MS = 253_402_300_799_999
 """The last ms of year 9999; a later timestamp says nothing about when the log was written."""
 
 
@@ -86,4 +86,4 @@ def _last_time(segment: Segment) -> Iterable[int]:
 
 
 def _plausible(times: np.ndarray) -> np.ndarray:
-    return times[(times >= 0) & (times <= _LATEST)]
+    return times[(times >= 0) & (times <= LATEST_MS)]

@@ -12,7 +12,7 @@ import pytest
 from share_state.kafka.record_batches import locate_records
 from share_state.sources.batch_headers import find_segments
 from share_state.sources.discovery import LogPartition, Segment
-from share_state.sources.record_times import read_record_times
+from share_state.sources.record_times import read_records
 from share_state.sources.segments import read_chunks
 from tests.kafka.batches import NOW, Record, consecutive, in_bytes
 from tests.log_writer import batch, write_segment
@@ -33,22 +33,23 @@ def records_of(folder: Path) -> tuple[list[int], list[int]]:
     return offsets, times
 
 
-def expected(folder: Path, wanted: Sequence[int]) -> dict[int, int]:
+def expected(folder: Path, places: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Place -> offset and time of the first record at or after it."""
     offsets, times = records_of(folder)
-    rows = np.searchsorted(offsets, wanted)
-    return {offset: times[row] for offset, row in zip(wanted, rows.tolist(), strict=True) if row < len(offsets)}
+    rows = np.searchsorted(offsets, places).tolist()
+    return {place: (offsets[row], times[row]) for place, row in zip(places, rows, strict=True) if row < len(offsets)}
 
 
-def found(data_folder: Path, topic: str, partition: int, wanted: Sequence[int]) -> dict[int, int]:
-    times = read_record_times([data_folder], [(topic, partition, offset) for offset in wanted])
-    return {offset: time for (_, _, offset), time in times.items()}
+def found(data_folder: Path, topic: str, partition: int, places: Sequence[int]) -> dict[int, tuple[int, int]]:
+    records = read_records([data_folder], [(topic, partition, offset) for offset in places])
+    return {offset: record for (_, _, offset), record in records.items()}
 
 
 @pytest.mark.parametrize("name", ["a-0", "b-3", "txn-0", "txn-2"])
 def test_every_offset_of_a_real_broker_has_the_time_of_its_record_or_of_the_next(name):
     topic, _, partition = name.rpartition("-")
-    wanted = range(430)
-    assert found(FOLDER, topic, int(partition), wanted) == expected(FOLDER / name, wanted)
+    places = range(430)
+    assert found(FOLDER, topic, int(partition), places) == expected(FOLDER / name, places)
 
 
 @pytest.fixture
@@ -91,9 +92,9 @@ def write_index(segment: Path, every: int) -> None:
 def test_the_offset_index_changes_nothing_but_the_way(made, every):
     for segment in (made / "orders-0").glob("*.log") if every else ():
         write_index(segment, every)
-    wanted = range(130)
-    assert found(made, "orders", 0, wanted) == expected(made / "orders-0", wanted)
-    assert len(found(made, "orders", 0, wanted)) == 116
+    places = range(130)
+    assert found(made, "orders", 0, places) == expected(made / "orders-0", places)
+    assert len(found(made, "orders", 0, places)) == 116
 
 
 def test_an_index_that_does_not_fit_its_segment_is_not_followed(made):
@@ -103,7 +104,7 @@ def test_an_index_that_does_not_fit_its_segment_is_not_followed(made):
 
 
 def test_what_is_not_there_has_no_time(made):
-    assert read_record_times([made], [("orders", 1, 0), ("other", 0, 0), ("orders", 0, 10_000)]) == {}
+    assert read_records([made], [("orders", 1, 0), ("other", 0, 0), ("orders", 0, 10_000)]) == {}
     newest = max((made / "orders-0").glob("*.log"))
     newest.write_bytes(newest.read_bytes()[:-20])
     last = max(records_of(made / "orders-0")[0])
@@ -114,12 +115,10 @@ def test_of_several_brokers_any_that_has_the_record_tells_its_time(made, tmp_pat
     other = tmp_path / "other"
     shutil.copytree(made / "orders-0", other / "orders-0")
     (min((other / "orders-0").glob("*.log"))).write_bytes(b"")
-    wanted = [0, 3, 90]
-    assert found(made, "orders", 0, wanted) == {
+    places = [0, 3, 90]
+    assert found(made, "orders", 0, places) == {
         offset: time
-        for (_, _, offset), time in read_record_times(
-            [other, made], [("orders", 0, offset) for offset in wanted]
-        ).items()
+        for (_, _, offset), time in read_records([other, made], [("orders", 0, offset) for offset in places]).items()
     }
 
 

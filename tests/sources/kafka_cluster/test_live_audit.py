@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from confluent_kafka.admin import AclOperation
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 
 from share_state.config.input_spec import KEYS
 from share_state.config.loading import settings_for
@@ -82,9 +83,9 @@ def test_the_oldest_unfinished_records_are_read_from_the_topics(worked: Workload
     assert unfinished
     for row in unfinished:
         start = row["effective_start_offset"]
-        times = expected(worked.broker.logs / f"{row['topic']}-{row['partition']}", [start])
+        _, time_ms = expected(worked.broker.logs / f"{row['topic']}-{row['partition']}", [start])[start]
         assert row["oldest_unfinished_from"] == "record"
-        assert round(row["oldest_unfinished_time"].timestamp() * 1000) == times[start]
+        assert round(row["oldest_unfinished_time"].timestamp() * 1000) == time_ms
     found = tables.read("findings", pc.field("rule") == "RETENTION_AHEAD").to_pylist()
     assert len(found) == len(unfinished)
     assert all("retention.ms of the topic is 7 d" in row["message"] for row in found)
@@ -105,9 +106,26 @@ def test_places_of_one_partition_and_places_without_records_are_asked_for_togeth
     times = LiveRecordTimes(f"kafka://{worked.broker.address}", read_client_properties(None))
     wanted = [("orders", 0, offset) for offset in (0, 17, 59, 60, 10_000)] + [("payments.eu", 2, 3)]
     truth = {
-        (topic, partition, start): ms
+        (topic, partition, place): record
         for topic, partition, offset in wanted
-        for start, ms in expected(worked.broker.logs / f"{topic}-{partition}", [offset]).items()
+        for place, record in expected(worked.broker.logs / f"{topic}-{partition}", [offset]).items()
     }
     assert times.read(wanted) == truth
     assert len(truth) == 4
+
+
+def test_the_first_record_that_is_left_counts_where_records_are_deleted(worked: Workload) -> None:
+    kafka = {"bootstrap.servers": worked.broker.address, "log_level": 0}
+    admin, producer = AdminClient(kafka), Producer(kafka)
+    for future in admin.create_topics([NewTopic("cut", 1, 1)]).values():
+        future.result(30)
+    for number in range(10):
+        producer.produce("cut", f"{number}", timestamp=1_700_000_000_000 + number)
+    assert producer.flush(30) == 0
+    for future in admin.delete_records([TopicPartition("cut", 0, 6)]).values():
+        future.result(30)
+    times = LiveRecordTimes(f"kafka://{worked.broker.address}", read_client_properties(None))
+    places = [("cut", 0, 2), ("cut", 0, 8), ("cut", 0, 11)]
+    assert times.read(places) == {places[0]: (6, 1_700_000_000_006), places[1]: (8, 1_700_000_000_008)}
+    for future in admin.delete_topics(["cut"]).values():
+        future.result(30)
