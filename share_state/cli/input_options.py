@@ -38,8 +38,6 @@ Inputs = Annotated[
 ]
 
 _COMPLETIONS = {"rules": complete_rule, "limits": complete_limit}
-
-
 _FROM_VARIABLES = ("topics",)
 """Options that commands take from their environment variable if the call does not give them."""
 

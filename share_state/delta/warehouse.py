@@ -57,8 +57,6 @@ to 99."""
 
 
 _HISTORY_TABLES = ("share_partition_history", "runs")
-
-
 _MOST_SMALL_FILES, _COMPACTED_BYTES = 16, 16 << 20
 """Small files of many nights become one; such a file is cheap to rewrite when its oldest night expires."""
 

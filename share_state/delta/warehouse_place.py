@@ -59,11 +59,7 @@ ALL_TABLES = (
 
 
 EMPTY_FOLDER_HINT = "give an empty folder"
-
-
 _LOCK = ".lock"
-
-
 _LOCK_HOLDER = ".lock.holder.json"
 
 

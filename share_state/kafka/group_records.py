@@ -44,8 +44,6 @@ class GroupRecordType(IntEnum):
 
 
 KNOWN_TYPES = frozenset(GroupRecordType)
-
-
 IGNORED_TYPES = frozenset((0, 1, 4, 5, 6, 7, 8, *range(16, 24)))
 """Types of committed offsets and of members of consumer and streams groups: valid, but not needed."""
 

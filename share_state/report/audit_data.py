@@ -56,8 +56,6 @@ SUSPECT = "suspect"
 
 
 _MOST_AFFECTED_FIRST = descending("errors", "poison_records", "waiting_records", "warnings")
-
-
 _WORST_FIRST = [*ascending("rank"), *_MOST_AFFECTED_FIRST, *ascending(*KEY)]
 
 

@@ -46,8 +46,6 @@ _SIZES = (
 
 
 _COUNTS = {"errors": pa.int64(), "warnings": pa.int64()}
-
-
 MOST_SEVERE_FIRST = [*ascending("severity_rank"), *descending("new", "open", "count"), *ascending("rule")]
 
 

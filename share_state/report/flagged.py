@@ -27,20 +27,10 @@ from share_state.schema.declarations import table_schema
 
 _MAX_TREND = 30
 _MAX_RANGES = 2000
-
-
 _MAX_FINDINGS = 12
-
-
 _MAX_AUDITS = 200
-
-
 _RANGE = ("first_offset", "last_offset", "record_count", "state", "delivery_count", "gap")
-
-
 _AUDIT = ("run_id", "time", "start_offset", "lag", "verdict")
-
-
 _FINDING = ("rule", "severity", "count", "new", "open", "offset", "message")
 
 

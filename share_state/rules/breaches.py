@@ -16,8 +16,6 @@ ERROR = "error"
 WARNING = "warning"
 INFO = "info"
 OFF = "off"
-
-
 SEVERITIES = (ERROR, WARNING, INFO)
 
 
@@ -30,8 +28,6 @@ OVER_LIMIT = "DELIVERY_COUNT_OVER_LIMIT"
 """The rule that a log breaks which shows more deliveries than the known limit of a group allows."""
 
 NO_KEY = -1
-
-
 FINDINGS = "findings"
 """Name of evidence: how many findings a row represents; 1 in rows without it."""
 

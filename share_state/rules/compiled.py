@@ -78,8 +78,6 @@ def _compose(rules: tuple[tuple[str, Scope, Predicate], ...]) -> ComposedRules:
 
 
 _MAX_RULES = 63
-
-
 _SOURCE = """
 @inlined
 def broken_by_batch(record, context, batches, number, limits):

@@ -115,8 +115,6 @@ SEGMENT_BYTES = 104_857_600
 BATCH_BYTES = 16_384
 LINGER_MS = 5
 _BUFFER = 1 << 18
-
-
 _LOG_STARTS = "log-start-offset-checkpoint"
 
 

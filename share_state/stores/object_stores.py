@@ -37,17 +37,9 @@ _RETRY_SECONDS = 20
 
 
 _REGION = "us-east-1"
-
-
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
-
-
 _SECRET_IN_QUERY = re.compile(r"[?&](access_key|secret_key|session_token|sig|token)=")
-
-
 _SETTINGS = re.compile(r"AWS_|AZURE_|GOOGLE_|HADOOP_|CLASSPATH")
-
-
 _SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SIGNATURE")
 
 
@@ -268,8 +260,6 @@ def _fsspec() -> Any:
 
 
 _OPENERS = {"s3": _s3, "s3a": _s3, "gs": _gs, "abfs": _abfs, "abfss": _abfs, "hdfs": _hdfs}
-
-
 READ_SIZE = 16 << 20
 """Bytes per request to a store."""
 
@@ -509,6 +499,4 @@ class StorePath:
 
 
 _NOT_FOUND = pafs.FileInfo("", pafs.FileType.NotFound)
-
-
 LOCAL_SCHEME = "file://"
