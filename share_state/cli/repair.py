@@ -1,6 +1,5 @@
 """`share-state repair`: a plan for share-partitions in trouble; changes nothing."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -9,8 +8,7 @@ from share_state.cli.command import Quiet, command
 from share_state.cli.completion import complete_group
 from share_state.cli.input_options import InputOptions, open_plan
 from share_state.cli.options import Json
-from share_state.config.input_spec import InputSpec
-from share_state.config.loading import settings_for
+from share_state.cli.warehouse_or_input import with_limits
 from share_state.config.sections import Release
 from share_state.errors import ShareStateError, pluralize
 from share_state.kafka.releases import RELEASES
@@ -74,7 +72,7 @@ def repair(
             )
         plan = make_plan(tables, group or (), release=release, most=most)
     else:
-        spec = _with_limits(options, inputs, sets or ())
+        spec = with_limits(options, inputs, sets or ())
         address = find_cluster_address(inputs, options.get("format") or AUTO)
         tools = KafkaTools(bootstrap_servers(address) if address else None, options.get("kafka_properties"))
         is_live = address is not None and not spec.has_as_of
@@ -92,14 +90,3 @@ def repair(
         console.print_lines(plan.markdown().rstrip())
     else:
         console.print_line(f"{out}: {pluralize(len(plan.repairs), 'share-partition')} in trouble")
-
-
-def _with_limits(options: InputOptions, inputs: Sequence[str], sets: Sequence[str]) -> InputSpec:
-    """The InputSpec with the limits of `--set limits.NAME=VALUE` and of an audit's environment variables."""
-    for one in sets:
-        if not one.startswith("limits."):
-            raise ShareStateError(f"--set {one}: give a limit as --limit NAME=VALUE")
-    spec = options.spec(inputs)
-    limits = [one for one in options.assignments(len(inputs)) if one.path[0] == "limits"]
-    settings = settings_for(inputs, "-", sets, assignments=limits)
-    return spec.model_copy(update={"limits": settings.limits})

@@ -302,6 +302,13 @@ class _Advisor:
         effect = self._effect(Rehearsal.accept_everything)
         return Option("START_CONSUMERS", NOTHING, what, command, effect=effect)
 
+    def stop_consumers(self) -> Option:
+        what = (
+            "Stop the consumers of the group until they are fixed: each record that they get is given up. The command "
+            "shows whether the group is empty. Records that were given up are delivered again only after a reset."
+        )
+        return Option("STOP_CONSUMERS", NOTHING, what, self.tools.describe(self.group, "state"))
+
     def check_dead_letter_topic(self) -> Option | None:
         if not self.release.dead_letters:
             return None
@@ -500,6 +507,8 @@ _ACTIONS: Mapping[str, tuple[_Action, ...]] = {
     ),
     "STALL": (_Advisor.wait_for_deliveries, _Advisor.forbid_renewals, _Advisor.restart_consumers, *_MOVES),
     "STOP": (_Advisor.start_consumers,),
+    "GIVING_UP": (_Advisor.stop_consumers,),
+    "TOPIC_GONE": (_Advisor.upgrade, _Advisor.delete_offsets, _Advisor.delete_group),
     "DLQ_UNUSABLE": (_Advisor.check_dead_letter_topic,),
     "DELETE_INCOMPLETE": (_Advisor.upgrade, _Advisor.delete_offsets, _Advisor.delete_group),
     "CUTOFF_PINNED": (_Advisor.wait_for_snapshot, _Advisor.upgrade, _Advisor.delete_offsets),
