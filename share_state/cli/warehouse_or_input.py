@@ -13,12 +13,14 @@ from share_state.cli.input_options import InputOptions, open_plan
 from share_state.config.declaration import OptionSpec
 from share_state.config.input_spec import InputSpec, input_options
 from share_state.config.loading import settings_for
+from share_state.config.model import Clock
 from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError
 from share_state.fold.limits import Limits
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
 from share_state.repairs.commands import KafkaTools
+from share_state.repairs.repair_plan import is_by_wall_clock
 from share_state.repairs.status import audited, open_warehouse
 from share_state.sources.formats import AUTO
 from share_state.sources.input_detection import find_cluster_address
@@ -65,31 +67,41 @@ def open_input(inputs: Sequence[str], options: InputOptions, *, quiet: bool = Tr
                 lacks = f"the logs of its last run cannot be read ({error})"
             yield OpenedInput(tables, plan, lacks, None, KafkaTools(), tuple(inputs))
         return
-    spec = with_limits(options, inputs)
+    spec, clock = with_settings(options, inputs)
     address = find_cluster_address(inputs, options.get("format") or AUTO)
     tools = KafkaTools(bootstrap_servers(address) if address else None, options.get("kafka_properties"))
-    is_live = address is not None and not spec.has_as_of
+    by_wall_clock = is_by_wall_clock(clock, is_live=address is not None and not spec.has_as_of)
     with open_plan(spec) as plan:
         plan.check_time()
-        with progress("read and fold"), audited(plan, inputs, is_live=is_live) as tables:
+        with progress("read and fold"), audited(plan, inputs, is_live=by_wall_clock) as tables:
             progress.close()
             words = (*inputs, *words_of(options))
             yield OpenedInput(tables, plan, None, plan.options.limits, tools, words)
 
 
-def with_limits(options: InputOptions, inputs: Sequence[str], sets: Sequence[str] = ()) -> InputSpec:
-    """The InputSpec of options, with the limits of `--set limits.NAME=VALUE` and of an audit's variables.
+_OLD_FORMS = ("limits.", "rules.", "clock=")
 
+
+def with_settings(
+    options: InputOptions, inputs: Sequence[str], sets: Sequence[str] = ()
+) -> tuple[InputSpec, Clock | None]:
+    """The InputSpec of options, with the limits and rules that an audit would have; and its clock, if one is set.
+
+    Args:
+        options: of the command.
+        inputs: of the command.
+        sets: settings as `--set` takes them.
     Raises:
-        ShareStateError: if a setting is no limit, or an option cannot be used.
+        ShareStateError: if a setting is no limit, rule or clock, or an option cannot be used.
     """
     for text in sets:
-        if not text.startswith("limits."):
+        if not text.startswith(_OLD_FORMS):
             raise ShareStateError(f"--set {text}: give a limit as --limit NAME=VALUE")
-    spec = options.spec(inputs)
-    limits = [one for one in options.assignments(len(inputs)) if one.path[0] == "limits"]
-    settings = settings_for(inputs, "-", sets, assignments=limits)
-    return spec.model_copy(update={"limits": settings.limits})
+    judging = [one for one in options.assignments(len(inputs)) if one.path[0] in ("limits", "rules")]
+    settings = settings_for(inputs, "-", sets, assignments=judging)
+    judged = {"limits": settings.limits, "rules": settings.rules}
+    clock = settings.clock if "clock" in settings.model_fields_set else None
+    return options.spec(inputs).model_copy(update=judged), clock
 
 
 def _refuse_options(warehouse: str, options: InputOptions) -> None:

@@ -185,7 +185,7 @@ INCIDENTS = {
         stuck_dead_letters,
         "ARCHIVING_STUCK",
         ("dead-letter write of records 500 to 504 does not finish",),
-        "RESTART_LEADER",
+        "FIX_DLQ",
     ),
     "full-window": Incident(
         full_window, "IN_FLIGHT_LIMIT", ("the in-flight window is full", "record 2,000"), "RESTART_CONSUMERS",
