@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from share_state.fold.state_log import FoldedLog, fold_log
     from share_state.report import plots
     from share_state.sources.as_of import Window
-    from share_state.sources.discovery import LogPartition, find_logs
+    from share_state.sources.discovery import find_logs
+    from share_state.sources.log_partition import LogPartition
     from share_state.sources.topics import Topics
     from share_state.spark.data_source import register
     from share_state.spark.session import start as session
@@ -49,7 +50,8 @@ _MODULES = {
     "fold.state_log": ("FoldedLog", "fold_log"),
     "sources.topics": ("Topics",),
     "sources.as_of": ("Window",),
-    "sources.discovery": ("LogPartition", "find_logs"),
+    "sources.discovery": ("find_logs",),
+    "sources.log_partition": ("LogPartition",),
     "spark.data_source": ("register",),
 }
 

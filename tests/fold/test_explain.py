@@ -13,7 +13,8 @@ from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.offset_history import Explanation, OffsetState, Place, explain
 from share_state.fold.state_log import fold_log
 from share_state.sources.as_of import Window, as_of_window
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
 from tests.fold.random_logs import FARTHEST, folder_of, logs, numbered
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
