@@ -6,5 +6,5 @@ Spark): both are an `executor`, whose rows go to a `sink` (`deltalake_sink`). `a
 several logs, with `dead_letter_checks` for dead letters and `extents` for what the input lacks; `result`
 combines the tasks' summaries. `reconstruct` and `audit` are the two runs; `resume` finds what an audit has
 left to read, and `pruning` whether brokers prune. `stream_fold` folds the micro-batches of a stream, and
-`stream_tables` commits them. `progress` times all.
+`stream_tables` commits them as the run of `stream_run`. `progress` times all.
 """

@@ -44,14 +44,14 @@ from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.registry import Scope
 from share_state.rules.share_groups import judge_groups, judge_sticky
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.group_configs import GroupConfigs
 from share_state.sources.input_contents import names_unknown
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.partition_count import state_partition_coverage
 
 if TYPE_CHECKING:
-    from share_state.sources.kafka_cluster import KafkaSource
+    from share_state.sources.kafka_source import KafkaSource
 
 _LOG = logging.getLogger("share_state")
 

@@ -23,7 +23,7 @@ from share_state.pipeline.task import (
     returned_table,
     run_task,
 )
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 
 
 @dataclass(frozen=True, slots=True)

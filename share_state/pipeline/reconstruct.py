@@ -24,7 +24,7 @@ from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, decoded_batches
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.resume_point import digest_of_logs
 
 DECODED_RECORDS = "decoded_records"

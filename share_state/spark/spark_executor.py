@@ -41,8 +41,8 @@ from share_state.pipeline.task import (
 )
 from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.spark.sorted_tables import FrameRows, described, local_address, map_frame, run_tasks
 from share_state.spark.spark_sink import SparkSink, missing_support
 from share_state.stores.paths import absolute_address

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 from tests.cli.commands import Command
 from tests.kafka.batches import NOW, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.profiles import some_of

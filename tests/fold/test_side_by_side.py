@@ -18,7 +18,8 @@ from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.plan import cores_per_log
 from share_state.rules.findings import RecordRules, judge, judge_records
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, Segment, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition, Segment
 from tests.fold.model import Written
 from tests.fold.random_logs import folder_of, logs
 from tests.profiles import by_profile, some_of

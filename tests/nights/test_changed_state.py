@@ -18,7 +18,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.pipeline.resume import DAMAGED
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
-from share_state.sources.segments import frame_segments
+from share_state.sources.segment_frames import frame_segments
 from tests.nights.test_healing import audit, once, rules_found, tables
 from tests.profiles import SLOW
 from tests.truth import DATA, logs_alone

@@ -25,7 +25,8 @@ from share_state.pipeline import result as result_module
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.planning import build_plan
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from tests.nights.exports import (
     BATCHES_PER_SEGMENT,
     TOPIC_IDS,

@@ -22,8 +22,9 @@ from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.pruned_logs import MOST_PASSES, copy_log, read_pieces, read_whole
 from share_state.sources.record_tables import arrow_rows, rows_of_batches, rows_to_chunk
 from share_state.spark.choice import ExecutorChoice, open_executor

@@ -26,9 +26,10 @@ from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.resume import INITIAL, open_stream
 from share_state.pipeline.stream_fold import LogChanges, LogFacts, StreamFold
-from share_state.pipeline.stream_tables import StreamRun, StreamTables, last_stream_run
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.pipeline.stream_run import StreamRun, last_stream_run
+from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.input_detection import find_dead_letters
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.topics import read_topics
 from share_state.spark.streaming import pack_rows
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of

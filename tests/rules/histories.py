@@ -14,7 +14,7 @@ from share_state.fold.state_log import fold_log
 from share_state.rules.breaches import ERROR, INFO, WARNING
 from share_state.rules.findings import judge, judge_records
 from share_state.rules.registry import Scope
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from tests.kafka.batches import NOW, SNAPSHOT, UPDATE, Batch, Range, Record, consecutive, in_bytes, key, log_of
 from tests.kafka.batches import snapshot as snapshot_value
 from tests.kafka.batches import update as update_value

@@ -9,7 +9,8 @@ import pytest
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC, LogPartition, find_group_logs, find_logs, find_topic_logs
+from share_state.sources.discovery import find_group_logs, find_logs, find_topic_logs
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, key, snapshot
 from tests.kafka.judged import judged
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import run
-from share_state.pipeline.stream_tables import last_stream_run
+from share_state.pipeline.stream_run import last_stream_run
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
 from tests.processes import die_with_parent
 from tests.profiles import by_profile, nightly

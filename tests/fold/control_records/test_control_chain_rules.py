@@ -11,7 +11,8 @@ from share_state.rules.breaches import ERROR, OFF
 from share_state.rules.findings import judge
 from share_state.rules.registry import Scope, registered, rule
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_topic_logs
+from share_state.sources.discovery import find_topic_logs
+from share_state.sources.log_partition import LogPartition
 from tests.fold.control_records.logs import at, checkpoint, control, control_options, delta, log_of, user_data
 from tests.fold.control_records.test_worked_example import findings, state
 from tests.kafka.batches import Record, in_bytes

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from share_state.fold.state_log import FoldedLog
 from share_state.kafka.record_batches import locate_records
 from share_state.rules.findings import judge
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.formats import AUTO, ExportPaths
 from share_state.sources.input_detection import read_export
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.segments import read_chunks
 
 SIZES = ["redundant_bytes", "pinned_bytes"]

@@ -11,8 +11,9 @@ from share_state.fold.state_log import fold_log
 from share_state.rules.breaches import ERROR
 from share_state.rules.findings import judge, judge_records
 from share_state.sources.console_text import console_log
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
 from share_state.sources.input_detection import detect_format
+from share_state.sources.log_partition import LogPartition
 from tests.sources.formats.tables import BY_KEY, PLACES, SIZES, found, shuffled, table_of, tables_of, write
 from tests.truth import DATA, scenarios
 

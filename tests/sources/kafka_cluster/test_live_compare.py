@@ -22,7 +22,8 @@ from share_state.sources.kafka_admin import (
     list_share_group_offsets,
 )
 from share_state.sources.kafka_client import read_client_properties
-from share_state.sources.kafka_cluster import ClusterOffsets, PartitionOffsets, read_cluster
+from share_state.sources.kafka_cluster import ClusterOffsets, PartitionOffsets
+from share_state.sources.kafka_source import read_cluster
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import Topics, read_topics
 from tests.profiles import driver_alone

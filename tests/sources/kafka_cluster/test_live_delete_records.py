@@ -14,8 +14,8 @@ from share_state.cli.main import run
 from share_state.errors import SetupError
 from share_state.fold.state_log import fold_log
 from share_state.sources import jars
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
-from share_state.sources.kafka_cluster import KafkaSource, read_cluster, read_topics
+from share_state.sources.kafka_source import KafkaSource, read_cluster, read_topics
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.pruned_logs import copy_log
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, running, skip_without_broker

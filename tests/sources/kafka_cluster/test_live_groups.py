@@ -16,10 +16,11 @@ from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.report.show import describe_groups
 from share_state.sources import kafka_admin
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, find_group_logs
+from share_state.sources.discovery import find_group_logs
 from share_state.sources.kafka_admin import fetch_broker_offsets
 from share_state.sources.kafka_client import read_client_properties
-from share_state.sources.kafka_cluster import read_cluster
+from share_state.sources.kafka_source import read_cluster
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC
 from tests.profiles import driver_alone
 from tests.sources.kafka_cluster.broker import Broker, allowed, properties_of
 from tests.sources.kafka_cluster.workload import TOPICS, Workload

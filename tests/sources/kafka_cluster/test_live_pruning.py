@@ -36,10 +36,12 @@ from share_state.report.compare import SAME, compare
 from share_state.report.explain import explain_offset
 from share_state.sources.as_of import Window
 from share_state.sources.dead_letter_topics import HEADER_PREFIX, ClusterLetters
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_admin import DeadLetterTopics, fetch_broker_offsets
 from share_state.sources.kafka_client import ClientProperties
-from share_state.sources.kafka_cluster import Cluster, read_topics
+from share_state.sources.kafka_cluster import Cluster
+from share_state.sources.kafka_source import read_topics
+from share_state.sources.log_partition import LogPartition
 from share_state.spark.kafka_stream import _PackedReader
 from share_state.spark.streaming import _unpacked
 from tests.processes import die_with_parent

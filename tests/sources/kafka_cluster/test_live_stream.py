@@ -20,7 +20,7 @@ from share_state.errors import WarehouseError
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.spark.data_source import register
 from tests.processes import die_with_parent
 from tests.profiles import nightly

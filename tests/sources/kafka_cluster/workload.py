@@ -12,7 +12,7 @@ from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from share_state.errors import InputError
-from share_state.sources.kafka_cluster import read_cluster
+from share_state.sources.kafka_source import read_cluster
 from tests.sources.kafka_cluster.broker import Broker
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
