@@ -83,6 +83,10 @@ CALLS = {
     "stream": [["export\x1b[31m", "--out", "w3", "--checkpoint", "c", "--once"]],
     "cutoff": [["export", "--verify", "--topics", "topics.json"]],
     "repair": [["export", "--topics", "topics.json"], ["lake-export"]],
+    "why": [
+        *(["--", group, "export"] for group in HOSTILE.values() if "\0" not in group),
+        [PLAIN, "lake-export", "--picture"],
+    ],
     "show": [["lake-export"], ["lake-export", "--group", "no\x1b[31m\u202esuch"]],
     "explain": [["export", *_key(group), "--offset", "0"] for group in HOSTILE.values() if "\0" not in group],
     "diff": [["lake-earlier", "lake-export"], ["export", "--as-of-offset", "0=5"]],
