@@ -40,6 +40,7 @@ COMMANDS = {
     "stream": "stream",
     "cutoff": "logs",
     "repair": "repair",
+    "offsets": "offsets",
     "show": "show_tables",
     "explain": "logs",
     "diff": "logs",

@@ -286,7 +286,7 @@ def _option_lines(option: Option) -> Iterator[str]:
         ("skipped", option.effect.skipped),
         ("delivered again", option.effect.delivered_again),
     ):
-        yield f"- {name}: {_ranges(ranges)}"
+        yield f"- {name}: {format_ranges(ranges)}"
 
 
 def _state(effect: Effect) -> str:
@@ -296,7 +296,8 @@ def _state(effect: Effect) -> str:
     return f"{window}, in flight {in_flight}, lag {format_number(effect.lag)}, {cutoff}"
 
 
-def _ranges(ranges: Ranges) -> str:
+def format_ranges(ranges: Ranges) -> str:
+    """How many offsets ranges hold, and the first of them."""
     if not ranges:
         return "none"
     listed = ", ".join(

@@ -17,6 +17,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "stream": ("growing", "--out", "streamed", "--checkpoint", "checkpoint", "--once"),
     "cutoff": (EXPORT, *TOPICS, "--verify"),
     "repair": (EXPORT, *TOPICS),
+    "offsets": (EXPORT, *TOPICS, "--out", "offsets.csv"),
     "show": ("reconstructed",),
     "explain": (EXPORT, *TOPICS, *SHARE_PARTITION, "--offset", "470"),
     "diff": ("reconstructed", "audited"),
