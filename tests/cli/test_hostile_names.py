@@ -83,6 +83,7 @@ CALLS = {
     "stream": [["export\x1b[31m", "--out", "w3", "--checkpoint", "c", "--once"]],
     "cutoff": [["export", "--verify", "--topics", "topics.json"]],
     "repair": [["export", "--topics", "topics.json"], ["lake-export"]],
+    "offsets": [["export", "--topics", "topics.json"], ["lake-export"]],
     "why": [
         *(["--", group, "export"] for group in HOSTILE.values() if "\0" not in group),
         [PLAIN, "lake-export", "--picture"],
