@@ -237,6 +237,7 @@ def repair(
     group: str | Sequence[str] = (),
     release: str | None = None,
     most: int = 50,
+    clock: str = "log",
     **options: Unpack[ReadOptions],
 ) -> "RepairPlan":
     """A plan for share-partitions in trouble: what is wrong, and options in order of harm.
@@ -248,6 +249,7 @@ def repair(
         group: only this group, or these.
         release: the release that wrote the log, "4.0" to "4.4"; by default inferred.
         most: maximum number of share-partitions, the most severe first.
+        clock: end of measured durations: "log", the last record of each log, or "wall", now.
         options: as for `reconstruct`; not for a warehouse:
     Returns:
         The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as
@@ -258,10 +260,11 @@ def repair(
         ShareStateError: if an argument cannot be used.
     Source: Kafka SharePartition, ShareCoordinatorShard; KIP-932, KIP-1191.
     """
-    from share_state.repairs.repair_plan import check_release, make_plan  # noqa: PLC0415  imports the simulator
+    from share_state.repairs.repair_plan import check_release, is_by_wall_clock, make_plan  # noqa: PLC0415  imports the simulator
     from share_state.repairs.status import audited, open_warehouse  # noqa: PLC0415
 
     check_release(release)
+    by_wall_clock = is_by_wall_clock(clock, is_live=False)
     if hasattr(input, "columns"):
         raise ShareStateError(
             f"input is a {type(input).__name__}: repair takes paths only; give an export, or the folder of a warehouse"
@@ -270,14 +273,14 @@ def repair(
         raise ShareStateError(f"group={group!r}: give text, or several")
     groups, named = [group] if isinstance(group, str) else group, listed_paths(input)
     if (tables := open_warehouse(named)) is not None:
-        if options:
+        if options or by_wall_clock:
             raise ShareStateError(
                 f"{named[0]}: is a warehouse, which keeps the options of its run; leave out others"
             )
         return make_plan(tables, groups, release=release, most=most)
     plan = plan_of(input, options)
     plan.check_time()
-    with audited(plan, named) as tables:
+    with audited(plan, named, is_live=by_wall_clock) as tables:
         return make_plan(tables, groups, limits=plan.options.limits, release=release, most=most)
 
 

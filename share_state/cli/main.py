@@ -39,6 +39,7 @@ COMMANDS = {
     "audit": "audit",
     "stream": "stream",
     "cutoff": "logs",
+    "why": "why",
     "repair": "repair",
     "show": "show_tables",
     "explain": "logs",

@@ -1,6 +1,5 @@
 """`share-state repair`: a plan for share-partitions in trouble; changes nothing."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -9,14 +8,14 @@ from share_state.cli.command import Quiet, command
 from share_state.cli.completion import complete_group
 from share_state.cli.input_options import InputOptions, open_plan
 from share_state.cli.options import Json
-from share_state.config.input_spec import InputSpec
-from share_state.config.loading import settings_for
+from share_state.cli.warehouse_or_input import with_settings
+from share_state.config.model import Clock
 from share_state.config.sections import Release
 from share_state.errors import ShareStateError, pluralize
 from share_state.kafka.releases import RELEASES
 from share_state.pipeline.progress import Progress
 from share_state.repairs.commands import KafkaTools
-from share_state.repairs.repair_plan import SUFFIXES, make_plan
+from share_state.repairs.repair_plan import SUFFIXES, is_by_wall_clock, make_plan
 from share_state.repairs.status import audited, open_warehouse
 from share_state.report import console
 from share_state.sources.formats import AUTO
@@ -47,11 +46,18 @@ def repair(
             metavar="|".join(RELEASES), help="Release that wrote the log; by default inferred from the log."
         ),
     ] = None,
+    clock: Annotated[
+        Clock | None,
+        typer.Option(
+            metavar="log|wall",
+            help="End of measured durations: the last record of each log, or now, as for a live cluster.",
+        ),
+    ] = None,
     most: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of share-partitions.")] = 50,
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", hidden=True, help="Old form of --limit: limits.delivery_count=3."
+            "--set", metavar="KEY=VALUE", hidden=True, help="Old form of --limit, --rule and --clock."
         ),
     ] = None,
     *,
@@ -68,19 +74,21 @@ def repair(
         console.check_report_paths(out)
     progress = Progress(quiet=quiet)
     if (tables := open_warehouse(inputs)) is not None:
-        if options.given or sets:
+        if options.given or sets or clock:
             raise ShareStateError(
                 f"{inputs[0]}: is a warehouse, which keeps the options of its run; leave out others"
             )
         plan = make_plan(tables, group or (), release=release, most=most)
     else:
-        spec = _with_limits(options, inputs, sets or ())
+        spec, set_clock = with_settings(options, inputs, sets or ())
         address = find_cluster_address(inputs, options.get("format") or AUTO)
         tools = KafkaTools(bootstrap_servers(address) if address else None, options.get("kafka_properties"))
-        is_live = address is not None and not spec.has_as_of
+        by_wall_clock = is_by_wall_clock(
+            clock or set_clock, is_live=address is not None and not spec.has_as_of
+        )
         with open_plan(spec) as logs:
             logs.check_time()
-            with progress("read and fold"), audited(logs, inputs, is_live=is_live) as tables:
+            with progress("read and fold"), audited(logs, inputs, is_live=by_wall_clock) as tables:
                 limits = logs.options.limits
                 plan = make_plan(tables, group or (), limits=limits, release=release, most=most, tools=tools)
     progress.close()
@@ -92,14 +100,3 @@ def repair(
         console.print_lines(plan.markdown().rstrip())
     else:
         console.print_line(f"{out}: {pluralize(len(plan.repairs), 'share-partition')} in trouble")
-
-
-def _with_limits(options: InputOptions, inputs: Sequence[str], sets: Sequence[str]) -> InputSpec:
-    """The InputSpec with the limits of `--set limits.NAME=VALUE` and of an audit's environment variables."""
-    for one in sets:
-        if not one.startswith("limits."):
-            raise ShareStateError(f"--set {one}: give a limit as --limit NAME=VALUE")
-    spec = options.spec(inputs)
-    limits = [one for one in options.assignments(len(inputs)) if one.path[0] == "limits"]
-    settings = settings_for(inputs, "-", sets, assignments=limits)
-    return spec.model_copy(update={"limits": settings.limits})

@@ -27,7 +27,18 @@ RULES = "rules"
 TOPICS = (INPUT, FOLD, LIMITS, RULES)
 """What options are about."""
 
-READING_COMMANDS = ("reconstruct", "audit", "stream", "cutoff", "repair", "explain", "diff", "decode", "plot")
+READING_COMMANDS = (
+    "reconstruct",
+    "audit",
+    "stream",
+    "cutoff",
+    "why",
+    "repair",
+    "explain",
+    "diff",
+    "decode",
+    "plot",
+)
 """Commands that fold or decode an input; they take every option that has no reason against it."""
 
 OTHER_COMMANDS: Mapping[str, str] = {

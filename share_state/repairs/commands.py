@@ -1,8 +1,8 @@
 """Commands of Kafka's tools and of share-state as lines of bash, with the options that each release has.
 
-Checked against the tools of 4.0.2, 4.1.2, 4.2.1 and 4.3.1 and the configs of 4.4.0. Source: Kafka
-ShareGroupCommand, ConsoleShareConsumer, ConfigCommand, LeaderElectionCommand, GroupConfig; KIP-932,
-Admin.alterShareGroupOffsets.
+Checked against the tools of 4.0.2, 4.1.2, 4.2.1, 4.3.1 and 4.4.0. Source: Kafka ShareGroupCommand,
+ConsoleShareConsumer, ConfigCommand, LeaderElectionCommand, GroupConfig; KIP-932, Admin.alterShareGroupOffsets;
+KIP-1323.
 """
 
 import json
@@ -14,6 +14,16 @@ BOOTSTRAP = "BOOTSTRAP"
 DEAD_LETTER_TOPIC = "DLQ_TOPIC"
 LIBRARIES = "KAFKA_LIBS"
 """Shell variables that the reader of a plan sets."""
+
+_CHECK_START = """\
+NF > 3 && $(NF-3) == ENVIRON["TOPIC"] && $(NF-2) == ENVIRON["PARTITION"] { start = $(NF-1) "" }
+END {
+    if (start == ENVIRON["START"] "") exit
+    print "the start offset is " start ", not " ENVIRON["START"] > "/dev/stderr"
+    exit 1
+}"""
+"""Compares a start offset with what `--describe --offsets` prints, in awk. A group id may contain spaces, so columns
+are counted from the right."""
 
 
 def quote(word: str) -> str:
@@ -44,10 +54,22 @@ class KafkaTools:
         return self._groups("--describe", f"--group={group}", f"--{what}")
 
     def reset_to_latest(self, group: str, topic: str, partition: int) -> str:
-        """Start at the end of the topic-partition; 4.2 and later. The tool takes no offset."""
-        return self._groups(
-            "--reset-offsets", "--to-latest", f"--group={group}", f"--topic={topic}:{partition}", "--execute"
-        )
+        """Start at the end of the topic-partition, and show where that is; 4.2 and later."""
+        place = (f"--group={group}", f"--topic={topic}:{partition}")
+        reset = self._groups("--reset-offsets", "--to-latest", *place, "--execute")
+        return f"{reset}\n{self.describe(group, 'offsets')}"
+
+    def reset_to_offset(self, group: str, topic: str, partition: int, offset: int) -> str:
+        """Set the start offset, and check that it is set; 4.4 and later.
+
+        The tool exits with 0 whatever happens, and moves an offset that the topic-partition does not have to its
+        nearest end. Source: Kafka GroupOffsetsResetter.checkOffsetsRange.
+        """
+        place = (f"--group={group}", f"--topic={topic}:{partition}")
+        reset = self._groups("--reset-offsets", f"--to-offset={offset}", *place, "--execute")
+        values = f"TOPIC={quote(topic)} PARTITION={partition} START={offset}"
+        check = f"{self.describe(group, 'offsets')} | {values} awk '{_CHECK_START}'"
+        return f"{reset}\n{check}"
 
     def delete_offsets(self, group: str, topic: str) -> str:
         """Delete the state of all share-partitions of a topic; 4.1 and later."""
@@ -94,7 +116,7 @@ class KafkaTools:
     def move_start(self, group: str, topic: str, partition: int, offset: int) -> str:
         """Set the start offset; 4.1 and later.
 
-        No tool of Kafka sets an offset, so jshell calls the Admin client.
+        Before 4.4, no tool of Kafka sets an offset, so jshell calls the Admin client.
         """
         settings = "new java.util.Properties()"
         if self.properties is not None:

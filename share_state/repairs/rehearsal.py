@@ -146,8 +146,16 @@ class Rehearsal:
 
     def accept_everything(self) -> None:
         """Members acquire everything in flight, and accept it."""
+        self._accept(self.partition.end_offset - 1)
+
+    def accept_first_fetches(self) -> None:
+        """Members acquire everything in flight and what fits beside it, as far as the topic's end is known."""
+        start, end = self.partition.start_offset, self.partition.end_offset
+        topic_end = self.status.row["topic_end_offset"] or 0
+        self._accept(max(end, min(topic_end, start + self.settings.max_record_locks)) - 1)
+
+    def _accept(self, last: int) -> None:
         self._loses_nothing = True
-        last = self.partition.end_offset - 1
         self.deliver(self.partition.start_offset, last)
         for first, end, state, _ in self.partition.in_flight_batches():
             if state is DeliveryState.ACQUIRED:
@@ -213,6 +221,15 @@ class Rehearsal:
             ),
             seconds=-(-self.now_ms // 1000),
         )
+
+    def has_changed(self) -> bool:
+        """Whether what has been done since the state was loaded changed it, delivery counts included, or its cutoff."""
+        if (
+            self.key not in self.coordinator.entries
+            or self.coordinator.entries[self.key].snapshot_offset != (self.status.row["snapshot_offset"])
+        ):
+            return True
+        return self._window() != self.before
 
     def _append(self, _record: object, _time: int) -> int:
         self.next_record += 1

@@ -1,6 +1,6 @@
 """What is wrong with a share-partition, in a sentence, and the options to fix it, in order of harm."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -39,6 +39,8 @@ one."""
 
 _DEFAULTS = BrokerConfigs()
 _GROUP_LIMITS_SINCE = "4.3"
+_OFFSET_RESETS_SINCE = "4.4"
+"""kafka-share-groups.sh takes an offset (KIP-1323)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ class Option:
         what: what to do, in a sentence or two.
         command: lines of bash; empty if no command does it.
         until: how long to wait.
-        effect: the simulated effect; None if no leader can load the state, or it is suspect.
+        effect: the simulated effect; None if it leaves the state as it is, no leader can load the state, or it is
+            suspect.
+        then: code of the action that has to follow, which the effect includes; empty if none has to.
     """
 
     action: str
@@ -60,6 +64,12 @@ class Option:
     command: str = ""
     until: datetime | None = None
     effect: Effect | None = None
+    then: str = ""
+
+    @property
+    def title(self) -> str:
+        """The action, and the one that has to follow it."""
+        return f"{self.action}, then {self.then}" if self.then else self.action
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +98,18 @@ class Repair:
         return {code: text for code, text in self.status.troubles.items() if code != self.trouble}
 
 
-def repairs(found: Survey, tools: KafkaTools) -> tuple[Repair, ...]:
+def repairs(
+    found: Survey, tools: KafkaTools, empty_groups: Collection[str] = frozenset()
+) -> tuple[Repair, ...]:
     """The options for each share-partition in trouble.
 
     Args:
         found: the share-partitions.
         tools: the commands of the cluster.
+        empty_groups: groups that are known to have no member.
     """
-    return tuple(_Advisor(one, found, tools).repair() for one in found.found)
+    made = (_Advisor(one, found, tools, is_empty=one.row["group_id"] in empty_groups) for one in found.found)
+    return tuple(advisor.repair() for advisor in made)
 
 
 class _Advisor:
@@ -104,7 +118,11 @@ class _Advisor:
     Size: one method per kind of trouble and per remedy.
     """
 
-    def __init__(self, status: SharePartitionStatus, found: Survey, tools: KafkaTools) -> None:
+    def __init__(
+        self, status: SharePartitionStatus, found: Survey, tools: KafkaTools, *, is_empty: bool
+    ) -> None:
+        self.is_empty = is_empty
+        self._without_change = list[Effect]()
         self.status = status
         self.found = found
         self.tools = tools
@@ -141,17 +159,28 @@ class _Advisor:
             ways = (self.ask_broker(), self.upgrade(), self.forget_batches())
             return self._repair("UNLOADABLE", text, None, [one for one in ways if one])
         self.now, self.waiting = self.loaded.effect(), self.loaded.first_waiting()
-        options = dict[str, Option]()
+        options, codes_of = dict[str, Option](), dict[str, str]()
         # Brokers refuse every command about a group that does not exist.
         codes = [trouble] if trouble == "ORPHAN_SHARE_STATE" else self.status.troubles
         for code in codes:
             for make in _ACTIONS[code]:
                 if (option := make(self)) is not None:
                     options.setdefault(option.action, option)
-        # Options that are not rehearsed leave the state as it is.
-        acted = (one if one.effect else replace(one, effect=self.now) for one in options.values())
-        ordered = sorted(acted, key=lambda one: one.harm)
+                    codes_of.setdefault(option.action, code)
+        useful = (_ranked(one) for one in options.values() if self._does_something(one))
+        # An option against another trouble comes last, unless it moves SPSO too.
+        ordered = sorted(
+            useful, key=lambda one: (codes_of[one.action] != trouble and not self._moves_start(one), one.harm)
+        )
         return self._repair(trouble, self._sentence(), self.now, ordered)
+
+    def _moves_start(self, option: Option) -> bool:
+        moved_to = None if option.effect is None else option.effect.start_offset
+        return moved_to is not None and moved_to > (self.now.start_offset or 0)
+
+    def _does_something(self, option: Option) -> bool:
+        """Whether an option that was rehearsed changes anything."""
+        return not any(option.effect is one for one in self._without_change)
 
     def _repair(self, trouble: str, text: str, now: Effect | None, options: list[Option]) -> Repair:
         row, log_end = self.status.row, self.status.cutoff.get("log_end_offset")
@@ -181,7 +210,10 @@ class _Advisor:
     ) -> Effect:
         rehearsal = self._rehearse(release, **settings)
         act(rehearsal)
-        return rehearsal.effect()
+        effect = rehearsal.effect()
+        if not rehearsal.has_changed():
+            self._without_change.append(effect)
+        return effect
 
     def _sentence(self) -> str:
         """The message of the finding or verdict, and what SPSO waits for."""
@@ -217,7 +249,7 @@ class _Advisor:
             f"Set SPSO to {start:,}, where it is, once the group is empty. This discards the state after it, which no "
             "leader can load: finished records there are delivered again."
         )
-        command = self.tools.move_start(self.group, self.topic, self.partition, start)
+        command = self._set_start(start)
         effect = replace(rehearsal.effect(), delivered_again=again)
         return Option("FORGET_BATCHES", AGAIN, what, command, effect=effect)
 
@@ -254,33 +286,60 @@ class _Advisor:
         """The waiting range finishes at the latest when all its deliveries have failed."""
         if self.waiting is None or self.waiting[2] is DeliveryState.ARCHIVING:
             return None
-        last = self.waiting[1]
+        _, last, _, count = self.waiting
         effect = self._effect(lambda rehearsal: rehearsal.fail_deliveries(last))
         takes = timedelta(seconds=effect.seconds)
-        moved = self.status.row["moved_time"]
-        now = self.found.time
-        if "STALL" in self.status.troubles and moved and now and now - moved > takes:
+        moved, now = self.status.row["moved_time"], self.found.time
+        # Deliveries may be far apart; an SPSO that has not moved for so long waits for something else.
+        worst_case = max(takes, timedelta(minutes=self.found.limits.stall_minutes))
+        if moved and now and now - moved > worst_case and not self.is_empty:
             return None
+        lock = f"locks of {self.settings.record_lock_duration_ms // 1000} s"
+        if self.release.renews:
+            lock += ", which consumers may renew"
         what = (
-            "Wait: while consumers fetch, the records that SPSO waits for are accepted, or archived after their last "
-            "delivery. The effect shows the worst case: every delivery times out (locks of "
-            f"{self.settings.record_lock_duration_ms // 1000} s, which consumers may renew)."
+            "while consumers fetch, the records that SPSO waits for are accepted, or archived after their last "
+            f"delivery. The effect shows the worst case: every delivery times out ({lock})."
         )
-        return Option("WAIT", NOTHING, what, until=self._after(takes), effect=effect)
+        if not count:
+            # No delivery is recorded, so all of them are left.
+            effect = self._effect(Rehearsal.accept_everything)
+            what = (
+                "consumers fetch the gap that SPSO waits for, and all its deliveries are left. The effect shows that "
+                "everything in flight is accepted at the next one."
+            )
+        if self.is_empty:
+            what = f"Start consumers of the group, which is empty, and wait: {what}"
+            return Option("START_CONSUMERS", NOTHING, what, effect=effect, then="WAIT")
+        return Option("WAIT", NOTHING, f"Wait: {what}", until=self._after(takes), effect=effect)
 
     def wait_for_dead_letters(self) -> Option | None:
-        waited = timedelta(milliseconds=self.status.archiving_ms)
-        if not self.release.dead_letters or waited >= DEAD_LETTER_RETRIES:
+        waited, effect = timedelta(milliseconds=self.status.archiving_ms), Rehearsal.finish_dead_letters
+        if not self.release.dead_letters:
+            return None
+        if self.is_empty:
+            what = (
+                "Start a consumer of the group, which is empty: until one fetches, no leader loads the state, and "
+                "nothing moves. The leader sends the dead letters again, and archives the records in any case."
+            )
+            return Option("START_CONSUMERS", NOTHING, what, effect=self._effect(effect))
+        if waited >= DEAD_LETTER_RETRIES:
             return None
         what = (
-            "Wait: the broker tries each dead-letter write five times, and archives the record in any case."
+            "Wait: the broker tries each dead-letter write five times, and archives the record in any case. If its "
+            "leader has changed, nothing moves until a consumer of the group fetches."
         )
-        until, effect = self._after(DEAD_LETTER_RETRIES - waited), self._effect(Rehearsal.finish_dead_letters)
-        return Option("WAIT", NOTHING, what, until=until, effect=effect)
+        until = self._after(DEAD_LETTER_RETRIES - waited)
+        return Option("WAIT", NOTHING, what, until=until, effect=self._effect(effect))
 
     def wait_for_consumers(self) -> Option | None:
         what = "Wait: consumers receive these records again; those that skip records they have processed lose nothing."
-        return Option("WAIT", NOTHING, what, effect=self._effect(Rehearsal.accept_everything))
+        return Option("WAIT", NOTHING, what, effect=self._consumed())
+
+    def _consumed(self) -> Effect | None:
+        """The effect of the first fetches, all accepted; None if it is unknown what they return."""
+        effect = self._effect(Rehearsal.accept_first_fetches)
+        return None if effect in self._without_change else effect
 
     def wait_for_snapshot(self) -> Option | None:
         written = self.status.row["write_time"]
@@ -299,8 +358,14 @@ class _Advisor:
             "The effect shows the first fetches, all accepted."
         )
         command = self.tools.describe(self.group, "members")
-        effect = self._effect(Rehearsal.accept_everything)
-        return Option("START_CONSUMERS", NOTHING, what, command, effect=effect)
+        return Option("START_CONSUMERS", NOTHING, what, command, effect=self._consumed())
+
+    def stop_consumers(self) -> Option:
+        what = (
+            "Stop the consumers of the group until they are fixed: each record that they get is given up. The command "
+            "shows whether the group is empty. Records that were given up are delivered again only after a reset."
+        )
+        return Option("STOP_CONSUMERS", NOTHING, what, self.tools.describe(self.group, "state"))
 
     def check_dead_letter_topic(self) -> Option | None:
         if not self.release.dead_letters:
@@ -315,16 +380,29 @@ class _Advisor:
             "Make the dead-letter topic usable before anything sends to it: errors.deadletterqueue.topic.name of the "
             "group (first command) names it, it needs leaders (second), and it must allow share groups (third)."
         )
-        return Option("FIX_DLQ", SETTINGS, what, "\n".join(commands))
+        command = "\n".join(commands)
+        if not self._has_archiving():
+            return Option("FIX_DLQ", SETTINGS, what, command)
+        what = f"{what} Then {self._restart()}, and sends the dead letters again, some of them for the second time."
+        effect = self._effect(Rehearsal.finish_dead_letters)
+        return Option("FIX_DLQ", AGAIN, what, command, effect=effect, then="RESTART_LEADER")
 
     def restart_leader(self) -> Option | None:
-        if self.release.archiving != "resumed":
+        if self.release.archiving != "resumed" or not self._has_archiving():
             return None
         what = (
-            f"Then restart the broker that leads {self.status.name}-{self.partition}: the next leader sends the dead "
-            "letters again, some of them for the second time, and archives the records whether or not that works."
+            f"If the dead-letter topic is usable, {self._restart()}, sends the dead letters again, some of them for "
+            "the second time, and archives the records whether or not that works."
         )
         return Option("RESTART_LEADER", AGAIN, what, effect=self._effect(Rehearsal.finish_dead_letters))
+
+    def _has_archiving(self) -> bool:
+        return DeliveryState.ARCHIVING.name in self.now.in_flight
+
+    def _restart(self) -> str:
+        place = f"{self.status.name}-{self.partition}"
+        start = ", and start a consumer of the group, which is empty" if self.is_empty else ""
+        return f"restart the broker that leads {place}{start}: the next leader loads the state when a consumer fetches"
 
     def upgrade(self) -> Option | None:
         """Later brokers resume records in ARCHIVING, and can move or delete state."""
@@ -390,24 +468,27 @@ class _Advisor:
         return Option(action, SETTINGS, what, command, effect=effect)
 
     def forbid_renewals(self) -> Option | None:
-        if self.release.is_before(_GROUP_LIMITS_SINCE):
+        if self.waiting is None or self.is_empty or self.release.is_before(_GROUP_LIMITS_SINCE):
             return None
+        first, last, *_ = self.waiting
         what = (
             f"Disallow lock renewals ({_GROUP_LIMITS_SINCE} and later): a record that a consumer keeps is released "
-            "when its lock expires."
+            "when its lock expires. The effect shows one delivery of what SPSO waits for, whose locks expire."
         )
         command = self.tools.configure_group(self.group, "share.renew.acknowledge.enable=false")
-        return Option("FORBID_RENEWALS", SETTINGS, what, command)
+        effect = self._effect(lambda rehearsal: rehearsal.fail_delivery(first, last))
+        return Option("FORBID_RENEWALS", SETTINGS, what, command, effect=effect)
 
-    def restart_consumers(self) -> Option:
+    def restart_consumers(self) -> Option | None:
+        if self.is_empty:
+            return None
         what = (
             "Stop all consumers of the group until the command shows it as Empty, and start them again: locks are "
             "released, records are delivered again. The effect shows members that leave while they hold every record."
         )
         effect = self._effect(Rehearsal.leave)
-        harm = SKIPS if effect.skipped else AGAIN
         return Option(
-            "RESTART_CONSUMERS", harm, what, self.tools.describe(self.group, "state"), effect=effect
+            "RESTART_CONSUMERS", AGAIN, what, self.tools.describe(self.group, "state"), effect=effect
         )
 
     def move_past_waiting(self) -> Option | None:
@@ -441,16 +522,21 @@ class _Advisor:
             f"Move SPSO {where}, to {target:,}, once the group is empty: until then, brokers refuse. This discards the "
             "state after that offset: finished records there are delivered again. Skipped records get no dead letter."
         )
-        command = self.tools.move_start(self.group, self.topic, self.partition, target)
-        return Option("MOVE_START", SKIPS if effect.skipped else AGAIN, what, command, effect=effect)
+        return Option("MOVE_START", AGAIN, what, self._set_start(target), effect=effect)
+
+    def _set_start(self, offset: int) -> str:
+        """The command that sets SPSO in each release that may have written the log."""
+        can_reset = not RELEASES[self.found.releases[0]].is_before(_OFFSET_RESETS_SINCE)
+        set_start = self.tools.reset_to_offset if can_reset else self.tools.move_start
+        return set_start(self.group, self.topic, self.partition, offset)
 
     def reset_to_latest(self) -> Option | None:
         end = self.status.row["topic_end_offset"]
         if end is None or end <= self.loaded.partition.start_offset or self.release.is_before("4.2"):
             return None
         what = (
-            "Skip to the end of the topic-partition, once the group is empty: kafka-share-groups.sh resets to times, "
-            f"not to offsets. The effect assumes the end at {end:,}."
+            "Skip to the end of the topic-partition, once the group is empty. The effect assumes the end at "
+            f"{end:,}."
         )
         command = self.tools.reset_to_latest(self.group, self.topic, self.partition)
         effect = self._effect(lambda rehearsal: rehearsal.initialize(end))
@@ -478,6 +564,15 @@ class _Advisor:
         return None if self.found.time is None else self.found.time + span
 
 
+def _ranked(option: Option) -> Option:
+    """The option with at least the harm that its effect shows."""
+    effect = option.effect
+    if effect is None:
+        return option
+    shown = SKIPS if effect.skipped else AGAIN if effect.delivered_again else NOTHING
+    return replace(option, harm=max(option.harm, shown))
+
+
 def _raised(limit: int, usual: int, most: int) -> int | None:
     """A higher limit: twice as much, within what brokers allow by default, else within what they can allow."""
     raised = min(2 * limit, usual if limit < usual else most)
@@ -500,6 +595,8 @@ _ACTIONS: Mapping[str, tuple[_Action, ...]] = {
     ),
     "STALL": (_Advisor.wait_for_deliveries, _Advisor.forbid_renewals, _Advisor.restart_consumers, *_MOVES),
     "STOP": (_Advisor.start_consumers,),
+    "GIVING_UP": (_Advisor.stop_consumers,),
+    "TOPIC_GONE": (_Advisor.upgrade, _Advisor.delete_offsets, _Advisor.delete_group),
     "DLQ_UNUSABLE": (_Advisor.check_dead_letter_topic,),
     "DELETE_INCOMPLETE": (_Advisor.upgrade, _Advisor.delete_offsets, _Advisor.delete_group),
     "CUTOFF_PINNED": (_Advisor.wait_for_snapshot, _Advisor.upgrade, _Advisor.delete_offsets),

@@ -9,15 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.limits import Limits
+from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.releases import RELEASES
 from share_state.repairs.commands import BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES, KafkaTools, quote
 from share_state.repairs.rehearsal import Effect, Ranges, count_offsets
 from share_state.repairs.remedies import HARM, Option, Repair, repairs
 from share_state.repairs.status import Survey, survey
 from share_state.report.console import format_name, format_number, format_time, write_report
+from share_state.report.share_partitions import ascending
 
 SUFFIXES = (".md", ".sh", ".json")
 _MAX_RANGES = 20
@@ -35,10 +39,12 @@ class RepairPlan:
     Attributes:
         repairs: the most severe first.
         survey: what they are about, and how many more are in trouble.
+        control_findings: what is wrong with control records, for which there is no plan, one line each.
     """
 
     repairs: tuple[Repair, ...]
     survey: Survey
+    control_findings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return self.markdown()
@@ -62,7 +68,8 @@ class RepairPlan:
             "time": self.survey.time,
             "releases": list(self.survey.releases),
         }
-        return head | {"share_partitions": repair_rows, "left_out": self.survey.left_out}
+        left_out = {"left_out": self.survey.left_out, "control_findings": list(self.control_findings)}
+        return head | {"share_partitions": repair_rows} | left_out
 
     def markdown(self) -> str:
         """The plan as Markdown."""
@@ -78,10 +85,10 @@ class RepairPlan:
             yield f"**{repair.trouble}**: {repair.sentence}"
             yield ""
             facts = [f"- also {code}: {format_name(text)}" for code, text in repair.also.items()]
-            facts += [f"- now: {_state(repair.now)}"] if repair.now is not None else []
+            facts += [f"- now: {describe_effect(repair.now)}"] if repair.now is not None else []
             yield from (*facts, "") if facts else ()
             for place, option in enumerate(repair.options, 1):
-                yield f"### {number}.{place} {option.action} ({HARM[option.harm]})"
+                yield f"### {number}.{place} {option.title} ({HARM[option.harm]})"
                 yield ""
                 yield from _option_lines(option)
                 if option.command:
@@ -96,21 +103,15 @@ class RepairPlan:
         writer = first if first == last else f"{first} to {last}, the log does not show which"
         time = f", up to {format_time(self.survey.time)}" if self.survey.time else ""
         inputs = ", ".join(map(format_name, self.survey.inputs))
-        yield f"From {inputs}{time}; written by Kafka {writer}. Nothing was changed."
+        written = f"; written by Kafka {writer}" if self.repairs or not self.control_findings else ""
+        yield f"From {inputs}{time}{written}. Nothing was changed."
         yield ""
         if without := self.survey.without_state:
-            count = pluralize(len(without), "finding")
-            yield f"{count} about share-partitions without a state, for which there is no plan:"
-            yield ""
-            yield from (f"- {format_name(line)}" for line in without[:_MAX_WITHOUT])
-            if len(without) > _MAX_WITHOUT:
-                yield f"- and {len(without) - _MAX_WITHOUT:,} more"
-            yield ""
-            yield _INITIALIZE
-            yield ""
+            yield from _listed(without, "share-partitions without a state", _INITIALIZE)
+        if self.control_findings:
+            yield from _listed(self.control_findings, "control records", _NO_TOOL)
         if not self.repairs:
-            state = " that has a state" if self.survey.without_state else ""
-            yield f"No share-partition{state} is in trouble: there is nothing{' else' if state else ''} to do."
+            yield self._nothing_to_do()
             return
         more = (
             f", and {self.survey.left_out:,} more that are left out (--most)" if self.survey.left_out else ""
@@ -123,6 +124,12 @@ class RepairPlan:
             yield f"Set these before you run a command: {named}."
             yield ""
 
+    def _nothing_to_do(self) -> str:
+        if self.control_findings:
+            return "No other share-partition is in trouble."
+        state = " that has a state" if self.survey.without_state else ""
+        return f"No share-partition{state} is in trouble: there is nothing{' else' if state else ''} to do."
+
     def script(self, name: str = "plan.sh") -> str:
         """The plan as a script of this name: it prints itself, or runs the option that its argument names."""
         run = f"bash {quote(name)}"
@@ -134,7 +141,7 @@ class RepairPlan:
                 if option.command:
                     used = _variables(option.command)
                     needs = [f': "${{{name}:?{_VARIABLES[name]}}}"; export {name}' for name in used]
-                    lines += [f"{number}.{place})  # {option.action}", *needs, option.command, ";;"]
+                    lines += [f"{number}.{place})  # {option.title}", *needs, option.command, ";;"]
             lines += [f"{number}.check)", one.check, ";;"] if one.check else []
         lines += [
             "'')",
@@ -166,6 +173,24 @@ _INITIALIZE = (
 """What to do about share-partitions without a state. Source: Kafka
 GroupMetadataManager.shareGroupHeartbeat."""
 
+_NO_TOOL = (
+    "Control records are a draft (KIP-932): no broker reads them, and no tool moves or deletes their state, so each "
+    "option would be a guess. Export the log again, from every replica, and fold it again; `share-state explain` shows "
+    "the records of an offset, `share-state rules` what must hold. A share-partition whose chain is broken has the "
+    "state of its last checkpoint, at most."
+)
+"""What to do about control records that break a rule."""
+
+
+def _listed(findings: Sequence[str], about: str, advice: str) -> Iterator[str]:
+    """Findings for which there is no plan, and what to do about them."""
+    yield f"{pluralize(len(findings), 'finding')} about {about}, for which there is no plan:"
+    yield ""
+    yield from (f"- {format_name(line)}" for line in findings[:_MAX_WITHOUT])
+    if len(findings) > _MAX_WITHOUT:
+        yield f"- and {len(findings) - _MAX_WITHOUT:,} more"
+    yield from ("", advice, "")
+
 
 def check_release(release: str | None) -> None:
     """Refuse a release that is unknown; None is inferred.
@@ -175,6 +200,17 @@ def check_release(release: str | None) -> None:
     """
     if release is not None and release not in RELEASES:
         raise ShareStateError(f"release {release}: give one of {', '.join(RELEASES)}")
+
+
+def is_by_wall_clock(clock: str | None, *, is_live: bool) -> bool:
+    """Whether durations last until now; by default only those of a live cluster do.
+
+    Raises:
+        ShareStateError: if there is no such clock.
+    """
+    if clock not in (None, "log", "wall"):
+        raise ShareStateError(f"clock {clock}: give one of log, wall")
+    return is_live if clock is None else clock == "wall"
 
 
 def make_plan(
@@ -200,7 +236,30 @@ def make_plan(
         WarehouseError: if a table is gone.
     """
     found = survey(tables, groups, limits, release, most)
-    return RepairPlan(repairs(found, tools or KafkaTools()), found)
+    options = repairs(found, tools or KafkaTools(), _empty_groups(tables))
+    return RepairPlan(options, found, _control_findings(tables, groups))
+
+
+def _empty_groups(tables: CommittedTables) -> frozenset[str]:
+    """The groups that had no member when the group side was read; none if it was not."""
+    if not tables.holds("share_groups"):
+        return frozenset()
+    rows = tables.read("share_groups", pc.field("state") == "Empty", ("group_id",))
+    return frozenset(rows["group_id"].to_pylist())
+
+
+def _control_findings(tables: CommittedTables, groups: Sequence[str]) -> tuple[str, ...]:
+    """The errors and warnings of control records, one line each."""
+    is_meant = (pc.field("dialect") == CONTROL_RECORDS) & pc.field("severity").isin(["error", "warning"])
+    if groups:
+        is_meant = is_meant & pc.field("group_id").isin(list(groups))
+    columns = ("severity", "group_id", "topic", "topic_id", "partition", "rule", "message")
+    rows = tables.read("findings", is_meant, columns).sort_by(ascending(*columns)).to_pylist()
+    return tuple(
+        f"{row['rule']}: group {row['group_id']} on {row['topic'] or row['topic_id']}-{row['partition']}: "
+        f"{row['message']}"
+        for row in rows
+    )
 
 
 def _variables(command: str) -> list[str]:
@@ -222,30 +281,26 @@ def _option_lines(option: Option) -> Iterator[str]:
         yield f"- until: {format_time(option.until)}"
     if option.effect is None:
         return
-    yield f"- then: {_state(option.effect)}"
+    yield f"- then: {describe_effect(option.effect)}"
     for name, ranges in (
         ("skipped", option.effect.skipped),
         ("delivered again", option.effect.delivered_again),
     ):
-        yield f"- {name}: {_ranges(ranges)}"
+        yield f"- {name}: {describe_ranges(ranges)}"
 
 
-def _state(effect: Effect) -> str:
+def describe_effect(effect: Effect) -> str:
+    """The state that an option leaves, in words."""
     cutoff = f"cutoff {format_number(effect.cutoff)}"
     in_flight = ", ".join(f"{count:,} {state}" for state, count in effect.in_flight.items()) or "nothing"
     window = f"SPSO {format_number(effect.start_offset)}, SPEO {format_number(effect.end_offset)}"
     return f"{window}, in flight {in_flight}, lag {format_number(effect.lag)}, {cutoff}"
 
 
-def _ranges(ranges: Ranges) -> str:
+def describe_ranges(ranges: Ranges, most: int = _MAX_RANGES) -> str:
+    """Ranges of offsets in words, at most `most` of them one by one."""
     if not ranges:
         return "none"
-    listed = ", ".join(
-        str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MAX_RANGES]
-    )
-    more = (
-        f" and {len(ranges) - _MAX_RANGES:,} more ranges (--json lists all)"
-        if len(ranges) > _MAX_RANGES
-        else ""
-    )
+    listed = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most])
+    more = f" and {len(ranges) - most:,} more ranges (--json lists all)" if len(ranges) > most else ""
     return f"{pluralize(count_offsets(ranges), 'offset')}: {listed}{more}"

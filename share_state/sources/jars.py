@@ -17,6 +17,7 @@ DELTA = "delta-4.4.0"
 KAFKA = "kafka-4.4.0"
 KAFKA_BEFORE_SWEEP = "kafka-4.3.1"
 KAFKA_TOOLS = "kafka-tools-4.3.1"
+SHARE_GROUP_TOOLS = "kafka-tools-4.4.0"
 KAFKA_CLIENTS = "kafka-clients-4.3.1"
 TEST_BROKER = "kafka-broker-4.3.1"
 DEAD_LETTER_BROKER = "kafka-broker-4.4.0"
@@ -26,7 +27,8 @@ COORDINATES = {
     DELTA: ("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
     KAFKA: ("org.apache.kafka", "kafka-share-coordinator", "4.4.0"),
     KAFKA_BEFORE_SWEEP: ("org.apache.kafka", "kafka-share-coordinator", "4.3.1"),
-    KAFKA_TOOLS: ("org.apache.kafka", "kafka-tools", "4.3.1"),  # no release 4.4.0 yet
+    KAFKA_TOOLS: ("org.apache.kafka", "kafka-tools", "4.3.1"),
+    SHARE_GROUP_TOOLS: ("org.apache.kafka", "kafka-tools", "4.4.0"),
     KAFKA_CLIENTS: ("org.apache.kafka", "kafka-clients", "4.3.1"),
     TEST_BROKER: ("org.apache.kafka", "kafka_2.13", "4.3.1"),
     DEAD_LETTER_BROKER: ("org.apache.kafka", "kafka_2.13", "4.4.0"),
@@ -42,7 +44,7 @@ _IVY_FILE = """<ivy-module version="2.0">
   </dependencies>
 </ivy-module>
 """
-"""Excludes kafka-tools, which has no release 4.4.0 yet; a broker runs without it."""
+"""Excludes kafka-tools, which has jars of its own; a broker runs without it."""
 
 # Ivy mostly waits for the registry; several of them share the cores.
 _QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")

@@ -59,33 +59,47 @@ def _in_flight(share_state: Command, source: Path, lake: Path) -> dict[tuple[str
 
 
 KINDS = [
-    (CHAOS, "POISON_RECORDS", ("limits.delivery_count=3",), ["WAIT", "RAISE_DELIVERY_COUNT_LIMIT", "MOVE_START"]),
-    (CHAOS, "IN_FLIGHT_LIMIT", ("limits.record_locks=20",),
-     ["WAIT", "RAISE_PARTITION_MAX_RECORD_LOCKS", "RESTART_CONSUMERS", "MOVE_START"]),
-    (CHAOS, "STALL", ("limits.stall_minutes=0.05",), ["WAIT", "FORBID_RENEWALS", "RESTART_CONSUMERS", "MOVE_START"]),
-    (CHAOS, "STOP", ("limits.stall_minutes=0.01",), ["START_CONSUMERS"]),
-    (DLQ, "ARCHIVING_STUCK", ("limits.archiving_seconds=0",),
+    (CHAOS, "POISON_RECORDS", {"delivery_count": 3}, True,
+     ["RAISE_DELIVERY_COUNT_LIMIT", "START_CONSUMERS", "MOVE_START"]),
+    (CHAOS, "POISON_RECORDS", {"delivery_count": 3}, False, ["RAISE_DELIVERY_COUNT_LIMIT", "WAIT", "MOVE_START"]),
+    (CHAOS, "IN_FLIGHT_LIMIT", {"record_locks": 20}, False,
+     ["RAISE_PARTITION_MAX_RECORD_LOCKS", "RESTART_CONSUMERS", "WAIT", "MOVE_START"]),
+    (CHAOS, "STALL", {"stall_minutes": 0.05}, False, ["FORBID_RENEWALS", "RESTART_CONSUMERS", "WAIT", "MOVE_START"]),
+    (CHAOS, "STOP", {"stall_minutes": 0.01}, True, ["START_CONSUMERS"]),
+    (DLQ, "ARCHIVING_STUCK", {"archiving_seconds": 0}, True,
+     ["START_CONSUMERS", "FIX_DLQ", "RESTART_LEADER", "MOVE_START", "RESET_TO_LATEST"]),
+    (DLQ, "ARCHIVING_STUCK", {"archiving_seconds": 0}, False,
      ["WAIT", "FIX_DLQ", "RESTART_LEADER", "MOVE_START", "RESET_TO_LATEST"]),
-    (CHAOS, "CUTOFF_PINNED", ("limits.pinned_records=1",), ["WAIT", "DELETE_OFFSETS"]),
+    (CHAOS, "CUTOFF_PINNED", {"pinned_records": 1}, True, ["WAIT", "DELETE_OFFSETS"]),
 ]  # fmt: skip
+"""Source, trouble, limits, whether it is known that the groups are empty, and options in their order."""
 
 
-@pytest.mark.parametrize(("source", "trouble", "limits", "actions"), KINDS, ids=[one[1] for one in KINDS])
+@pytest.mark.parametrize(("source", "trouble", "limits", "are_empty", "actions"), KINDS)
 def test_each_trouble_has_its_options_in_order_of_harm(
-    share_state: Command, tmp_path: Path, source: Path, trouble: str, limits: tuple[str, ...], actions: list[str]
+    share_state: Command,
+    tmp_path: Path,
+    source: Path,
+    trouble: str,
+    limits: dict[str, float],
+    are_empty: bool,
+    actions: list[str],
 ) -> None:
-    named = ["--topics", source / "topics.json"] if (source / "topics.json").exists() else []
-    found = _plan(share_state, source, *named, *(word for limit in limits for word in ("--set", limit)))
+    groups = None if are_empty else ()
+    found = repair(source, limits=limits, most=1000, topics=source / "topics.json", groups=groups)
     repairs = [
-        one for one in found if one["trouble"] == trouble and set(actions) <= {o["action"] for o in one["options"]}
-    ]
-    assert repairs, [(one["trouble"], [o["action"] for o in one["options"]]) for one in found]
+        one for one in found.to_json()["share_partitions"]
+        if one["trouble"] == trouble and [o["action"] for o in one["options"] if o["action"] in actions] == actions
+    ]  # fmt: skip
+    assert repairs, [(one.trouble, [o.action for o in one.options]) for one in found.repairs]
     in_flight = _in_flight(share_state, source, tmp_path / "lake")
     for one in repairs:
         harms = [HARM.index(option["harm"]) for option in one["options"]]
         assert harms == sorted(harms)
         ranges = in_flight.get((one["group_id"], one["topic_id"], one["partition"]), [])
         for option in one["options"]:
+            skips = option["effect"] is not None and bool(option["effect"]["skipped"])
+            assert harms[one["options"].index(option)] >= HARM.index("records are skipped") * skips
             if option["action"] == "MOVE_START":
                 _check_move(option["effect"], one["now"], ranges)
 
@@ -271,13 +285,14 @@ def test_unusable_calls_are_refused(share_state: Command, arguments: tuple[str, 
     [("4.0", {"MOVE_START", "RESET_TO_LATEST", "FORBID_RENEWALS"}), ("4.1", {"RESET_TO_LATEST", "FORBID_RENEWALS"}),
      ("4.3", set[str]())],
 )  # fmt: skip
-def test_commands_are_those_of_the_release(share_state: Command, release: str, without: set[str]) -> None:
-    named = ("--topics", CHAOS / "topics.json", "--set", "limits.record_locks=20", "--set", "limits.stall_minutes=0.05")
-    found = _plan(share_state, CHAOS, "--release", release, *named)
-    actions = {option["action"] for one in found for option in one["options"]}
+def test_commands_are_those_of_the_release(release: str, without: set[str]) -> None:
+    limits = {"record_locks": 20, "stall_minutes": 0.05}
+    found = repair(CHAOS, topics=CHAOS / "topics.json", groups=(), limits=limits, release=release, most=1000)
+    options = [option for one in found.repairs for option in one.options]
+    actions = {option.action for option in options}
     assert not actions & without
     assert {"MOVE_START", "RESET_TO_LATEST", "FORBID_RENEWALS"} - without <= actions
-    raised = [o["command"] for one in found for o in one["options"] if o["action"].startswith("RAISE")]
+    raised = [option.command for option in options if option.action.startswith("RAISE")]
     assert raised
     assert all(bool(command) == (release >= "4.3") for command in raised)
 
@@ -289,8 +304,9 @@ _STUB = '#!/bin/sh\nprintf \'%s\\0\' "${0##*/}" "$@"\n'
 @pytest.fixture
 def shell(tmp_path: Path) -> Callable[[str], list[str]]:
     """Runs lines of bash, where the tools print what they are given."""
-    for tool in ("kafka-share-groups.sh", "kafka-configs.sh", "jshell", "share-state"):
-        (tmp_path / tool).write_text(_STUB + "cat\n" * (tool == "jshell"))
+    reads = {"jshell": "cat\n", "awk": "printf '%s\\0' \"$TOPIC\"; cat\n"}
+    for tool in ("kafka-share-groups.sh", "kafka-configs.sh", "jshell", "awk", "share-state"):
+        (tmp_path / tool).write_text(_STUB + reads.get(tool, ""))
         (tmp_path / tool).chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BOOTSTRAP": "b:9092", "KAFKA_LIBS": "/opt/kafka libs"}
 
@@ -310,15 +326,16 @@ _NAMES = st.text(
 ).filter(can_be_named)
 
 
+@pytest.mark.parametrize("release", ["4.3", "4.4"])
 @example("$(echo no)`id`; false #", "a b\n```\n# 1\nEND\n")
 @example("'\"\\$'\\101' !! %s \\u0022", "-t&|<>(){}*?~")
-@settings(max_examples=by_profile(8, 300))
+@settings(max_examples=by_profile(4, 150))
 @given(_NAMES, _NAMES)
 def test_any_names_arrive_at_kafkas_tools_as_they_are(
-    shell: Callable[[str], list[str]], tmp_path: Path, group: str, topic: str
+    shell: Callable[[str], list[str]], tmp_path: Path, release: str, group: str, topic: str
 ) -> None:
     """From the script and from the Markdown alike; and neither prints or runs anything else."""
-    found = _full_window(group, topic, 3)
+    found = replace(_full_window(group, topic, 3), releases=(release,))
     plan = RepairPlan(repairs(found, KafkaTools(properties="my client.properties")), found)
     for name in ("plan.sh", "plan.md"):
         plan.write(str(tmp_path / name))
@@ -336,6 +353,9 @@ def test_any_names_arrive_at_kafkas_tools_as_they_are(
     called = {"kafka-share-groups.sh": f"--group={group}", "kafka-configs.sh": f"--entity-name={group}",
               "share-state": f"--group={group}"}  # fmt: skip
     assert called.keys() | called.values() | {f"--topic={topic}:0", "my client.properties"} <= {*passed}
+    if release == "4.4":
+        assert {"--to-offset=103", "awk", topic} <= {*passed}
+        return
     (java,) = [one for one in passed if "alterShareGroupOffsets" in one]
     (literals,) = re.findall(r'alterShareGroupOffsets\((".*"), java.*TopicPartition\((".*"), 0\)', java)
     assert [json.loads(one) for one in literals] == [group, topic]
@@ -378,7 +398,7 @@ def test_the_largest_window_is_planned_quickly() -> None:
     begun = time.monotonic()
     (found,) = repairs(_full_window("g", "t", 10_000), KafkaTools())
     assert time.monotonic() - begun < 2
-    wait = found.options[0]
+    wait = next(option for option in found.options if option.action == "WAIT")
     assert (wait.action, wait.effect and wait.effect.skipped) == ("WAIT", ((0, 9_999),))
 
 
@@ -388,7 +408,7 @@ def _full_window(group: str, topic: str | None, records: int) -> Survey:
     row |= {"group_id": group, "topic_id": "We0ABtXRQ0uVly26I_w1Mw", "topic": topic, "partition": 0}
     row |= dict.fromkeys(("state_partition", "start_offset", "delivery_complete_count", "updates_since_snapshot"), 0)
     row |= dict.fromkeys(("snapshot_epoch", "state_epoch", "leader_epoch", "snapshot_offset"), 1)
-    row |= {"topic_end_offset": 2 * records, "suspect": False}
+    row |= {"topic_end_offset": 2 * records + 200, "suspect": False}
     ranges = (StateBatch(0, records - 1, DeliveryState.AVAILABLE, 4),
               StateBatch(records, records + 99, DeliveryState.ACKNOWLEDGED, 1))  # fmt: skip
     cutoff = {"log_end_offset": 10, "cutoff_offset": 5}
