@@ -142,7 +142,7 @@ def test_lazy_dataframes_are_those_tables(spark: SparkSession, tmp_path: Path, s
 def test_groups_are_judged_against_settled_states(tmp_path: Path):
     """In memory as in a warehouse: the state in the wrong state partition is no second orphan."""
     split(tmp_path, COUNT, "reconstruct")
-    groups = GroupInput(find_group_logs([str(DATA / "4.4.0/happy")]), partitions=3)
+    groups = GroupInput(tuple(find_group_logs([str(DATA / "4.4.0/happy")])), partitions=3)
     plan = FoldPlan(
         find_logs([str(tmp_path)]), options=FoldOptions(partition_count=PartitionCount(COUNT)), groups=groups
     )
