@@ -14,9 +14,10 @@ from share_state.delta.reader import CommittedTables
 from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.kafka.primitives import partition_for
-from share_state.pipeline.across_logs import read_groups, settle_timeline
+from share_state.pipeline.across_logs import settle_timeline
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.deltalake_sink import DeltalakeSink
+from share_state.pipeline.driver_side import read_groups
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan, GroupInput
