@@ -202,7 +202,7 @@ import numpy as np
 
 from share_state.kafka.record_batches import BATCH, BatchStatus, Chunk
 from share_state.kafka.text_records import RecordAccumulator
-from share_state.sources.discovery import STATE_TOPIC, Export, LogPartition, Segment
+from share_state.sources.log_partition import STATE_TOPIC, Export, LogPartition, Segment
 from share_state.sources.export_files import text_files
 from share_state.sources.formats import ExportPaths, Format
 from share_state.sources.record_tables import NO_TIME

@@ -15,7 +15,8 @@ from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE, LATER_OPTIONS, 
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.fold_options import SharePartitionFilter
-from share_state.pipeline.across_logs import judge_input, name_topics
+from share_state.pipeline.across_logs import judge_input
+from share_state.pipeline.driver_side import name_topics
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.pruning import judge_pruning

@@ -14,7 +14,8 @@ from share_state.delta.warehouse_place import check_warehouse_path
 from share_state.errors import NothingCommittedError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, sealed, with_input
 from share_state.fold.timeline import TIMELINE
-from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
+from share_state.pipeline.across_logs import judge_across_logs
+from share_state.pipeline.driver_side import read_driver_side
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress

@@ -19,8 +19,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
 from share_state.fold.timeline import TIMELINE
-from share_state.pipeline.across_logs import GroupSide, extended_logs, judge_states, settle_cutoffs
+from share_state.pipeline.across_logs import extended_logs, judge_states, settle_cutoffs
 from share_state.pipeline.deltalake_sink import DeltalakeSink
+from share_state.pipeline.driver_side import GroupSide
 from share_state.pipeline.plan import FoldPlan, cores_per_log
 from share_state.pipeline.result import keep_proven, summarize
 from share_state.pipeline.sink import Sink

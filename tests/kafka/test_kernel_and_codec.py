@@ -70,7 +70,7 @@ def test_both_read_the_same(kind, releases, data):
         assert row["fault"] & (Fault.VALUE_MALFORMED | Fault.VALUE_TRAILING) == faults
         if found is None:
             continue
-        fields = ABSENT | fields
+        fields: dict[str, Any] = ABSENT | fields
         assert {name: row[column] for name, column in FIELDS.items()} == {name: fields[name] for name in FIELDS}
         own = records.batches[row["batches"] :][: row["batch_count"]]
         assert [tuple(int(one[name]) for name in ("first", "last", "state", "count")) for one in own] == [

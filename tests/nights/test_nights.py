@@ -357,11 +357,11 @@ class Nights(RuleBasedStateMachine):
         """A fold of what was read before, as it was, and of what this night's copies hold behind it."""
         place, log = self.root / "resumed", self.logs[number]
         first = self._first_batch(number) // BATCHES_PER_SEGMENT
-        write_part(*(named(place / "memory", [number])), memory_part(log, first, read), None)
+        write_part(named(place / "memory", [number])[0], memory_part(log, first, read), None)
         for name, copy in enumerate(self.copies):
             segments = copy[number].segments(log, read) if copy[number].is_there else {}
             if segments:
-                write_part(*(named(place / f"broker-{name}", [number])), segments, None)
+                write_part(named(place / f"broker-{name}", [number])[0], segments, None)
         (found,) = find_logs([str(folder) for folder in sorted(place.iterdir())])
         folded = fold_log(found)
         shutil.rmtree(place)

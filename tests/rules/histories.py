@@ -36,7 +36,9 @@ def snapshot(ranges: Sequence[Range] = (), *, partition: int = 0, after: int = 0
 
 def update(ranges: Sequence[Range] = (), *, partition: int = 0, after: int = 0, **fields: Any) -> Record:
     """An update, `after` ms behind the first record; start 0, epoch 0, leader epoch 2, count 0."""
-    return Record(key(UPDATE, partition=partition), update_value(ranges, **({"start": 0} | fields)), time_delta=after)
+    return Record(
+        key(UPDATE, partition=partition), update_value(ranges, start=fields.pop("start", 0), **fields), time_delta=after
+    )
 
 
 def tombstone(*, partition: int = 0) -> Record:

@@ -55,7 +55,7 @@ def test_a_broker_s_log_directory_holds_the_state_partitions_in_its_folders(brok
 
 
 @pytest.mark.parametrize("find", [find_logs, find_topic_logs, find_group_logs])
-def test_one_path_in_place_of_a_list_is_that_path(broker: Path, find: Callable[[str], list[LogPartition]]):
+def test_one_path_in_place_of_a_list_is_that_path(broker: Path, find: Callable[[str | list[str]], list[LogPartition]]):
     assert find(str(broker)) == find([str(broker)])
 
 

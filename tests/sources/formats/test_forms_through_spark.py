@@ -170,7 +170,7 @@ def test_texts_are_folded_in_tasks(spark: SparkSession, form: str):
     rows = executor.fold(plan, OutputSpec((STATE, FINDINGS)))
     found = executor.returned_tables(rows, [STATE, FINDINGS])
     assert found[FINDINGS].count() == 0
-    assert found[STATE].count() == len(fold_log(*plan.logs).states) > 0
+    assert found[STATE].count() == len(fold_log(plan.logs[0]).states) > 0
 
 
 def test_the_cutoff_of_a_text_is_that_of_the_segments_or_none(command: Command):

@@ -41,7 +41,7 @@ def _delete_records(broker: Broker, file: Path) -> str:
 
 def _copy_topic(broker: Broker, number_of_partitions: int) -> None:
     """Copy the state topic to another topic, record by record, so that offsets are the same."""
-    kafka: dict[str, object] = {"bootstrap.servers": broker.address, "log_level": 0}
+    kafka: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.address, "log_level": 0}
     admin = AdminClient(kafka)
     admin.create_topics([NewTopic(COPY, number_of_partitions, 1)])[COPY].result(_PATIENCE)
     producer = Producer(kafka | {"enable.idempotence": True})
