@@ -32,6 +32,15 @@ def complete_rule(incomplete: str) -> list[str]:
     return _complete_pair(incomplete, registered(), (*SEVERITIES, OFF))
 
 
+def complete_code(incomplete: str) -> list[str]:
+    """Complete the code of a rule or verdict."""
+    from share_state.fold.history import OK, VERDICTS  # noqa: PLC0415  slow to import
+    from share_state.rules.registry import registered  # noqa: PLC0415  rules import the fold
+
+    codes = {*registered(), *VERDICTS} - {OK}
+    return sorted(code for code in codes if code.startswith(incomplete.upper()))
+
+
 def complete_limit(incomplete: str) -> list[str]:
     """Complete `--limit NAME=VALUE`: names, also those after `GROUP:`."""
     from share_state.config.sections import GroupConfig, LimitSettings  # noqa: PLC0415  slow to import

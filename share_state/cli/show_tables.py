@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from share_state.cli.command import command
-from share_state.cli.completion import complete_group
+from share_state.cli.completion import complete_code, complete_group
 from share_state.cli.options import Group, Json, Partition, Topic, Warehouse
 
 
@@ -63,17 +63,25 @@ def groups(
     print_json(found) if as_json else print_groups(found, group=group, members=members)
 
 
-@command("share-state rules --json")
-def rules(as_json: Json = False) -> None:
-    """List the rules: what must hold, severity and source."""
-    from share_state.report.console import print_json, print_table  # noqa: PLC0415  imports numba
-    from share_state.rules.registry import registered  # noqa: PLC0415
+@command("share-state rules ARCHIVING_STUCK")
+def rules(
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="[CODE]", help="Only this rule, or verdict.", autocompletion=complete_code),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the rules, or print one with what to do."""
+    from share_state.report.console import print_json, print_lines, print_table  # noqa: PLC0415
+    from share_state.report.rule_text import describe_rule, list_rules, rule_lines  # noqa: PLC0415
 
-    listed = [
-        {"rule": rule.code, "severity": rule.severity, "statement": rule.statement, "source": rule.source}
-        for rule in sorted(registered().values(), key=lambda rule: rule.code)
-    ]
+    if code is not None:
+        described = describe_rule(code)
+        print_json(described) if as_json else print_lines("\n".join(rule_lines(described)))
+        return
+    listed = list_rules()
     if as_json:
         print_json(listed)
     else:
-        print_table(["RULE", "SEVERITY", "STATEMENT", "SOURCE"], [list(rule.values()) for rule in listed])
+        columns = ("rule", "severity", "statement", "source")
+        print_table([name.upper() for name in columns], [[row[name] for name in columns] for row in listed])
