@@ -39,6 +39,7 @@ COMMANDS = {
     "audit": "audit",
     "stream": "stream",
     "cutoff": "logs",
+    "why": "why",
     "repair": "repair",
     "offsets": "offsets",
     "show": "show_tables",

@@ -1,6 +1,5 @@
 """`share-state repair`: a plan for share-partitions in trouble; changes nothing."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -9,8 +8,8 @@ from share_state.cli.command import Quiet, command
 from share_state.cli.completion import complete_group
 from share_state.cli.input_options import InputOptions, open_plan
 from share_state.cli.options import Json
-from share_state.config.loading import settings_for
-from share_state.config.model import AuditSettings, Clock
+from share_state.cli.warehouse_or_input import with_settings
+from share_state.config.model import Clock
 from share_state.config.sections import Release
 from share_state.errors import ShareStateError, pluralize
 from share_state.kafka.releases import RELEASES
@@ -22,8 +21,6 @@ from share_state.report import console
 from share_state.sources.formats import AUTO
 from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.kafka_client import bootstrap_servers
-
-_OLD_FORMS = ("limits.", "rules.", "clock=")
 
 
 @command("share-state repair /lake/share_state --group orders-app --out plan.md")
@@ -83,14 +80,12 @@ def repair(
             )
         plan = make_plan(tables, group or (), release=release, most=most)
     else:
-        settings = _settings(options, inputs, sets or ())
-        judged = {"limits": settings.limits, "rules": settings.rules}
-        spec = options.spec(inputs).model_copy(update=judged)
+        spec, set_clock = with_settings(options, inputs, sets or ())
         address = find_cluster_address(inputs, options.get("format") or AUTO)
         tools = KafkaTools(bootstrap_servers(address) if address else None, options.get("kafka_properties"))
-        if clock is None and "clock" in settings.model_fields_set:
-            clock = settings.clock
-        by_wall_clock = is_by_wall_clock(clock, is_live=address is not None and not spec.has_as_of)
+        by_wall_clock = is_by_wall_clock(
+            clock or set_clock, is_live=address is not None and not spec.has_as_of
+        )
         with open_plan(spec) as logs:
             logs.check_time()
             with progress("read and fold"), audited(logs, inputs, is_live=by_wall_clock) as tables:
@@ -105,12 +100,3 @@ def repair(
         console.print_lines(plan.markdown().rstrip())
     else:
         console.print_line(f"{out}: {pluralize(len(plan.repairs), 'share-partition')} in trouble")
-
-
-def _settings(options: InputOptions, inputs: Sequence[str], sets: Sequence[str]) -> AuditSettings:
-    """The settings that an audit of the inputs would have: those of the options, its variables and `--set`."""
-    for one in sets:
-        if not one.startswith(_OLD_FORMS):
-            raise ShareStateError(f"--set {one}: give a limit as --limit NAME=VALUE")
-    judging = [one for one in options.assignments(len(inputs)) if one.path[0] in ("limits", "rules")]
-    return settings_for(inputs, "-", sets, assignments=judging)

@@ -27,8 +27,19 @@ RULES = "rules"
 TOPICS = (INPUT, FOLD, LIMITS, RULES)
 """What options are about."""
 
-READING_COMMANDS = ("reconstruct", "audit", "stream", "cutoff", "repair", "offsets", "explain", "diff", "decode",
-                    "plot")  # fmt: skip
+READING_COMMANDS = (
+    "reconstruct",
+    "audit",
+    "stream",
+    "cutoff",
+    "why",
+    "repair",
+    "offsets",
+    "explain",
+    "diff",
+    "decode",
+    "plot",
+)
 """Commands that fold or decode an input; they take every option that has no reason against it."""
 
 OTHER_COMMANDS: Mapping[str, str] = {

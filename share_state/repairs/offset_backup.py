@@ -14,7 +14,7 @@ from share_state.errors import ShareStateError, pluralize
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.repairs.commands import KafkaTools
 from share_state.repairs.rehearsal import Ranges, count_offsets, delivered_again, skipped
-from share_state.repairs.repair_plan import format_ranges
+from share_state.repairs.repair_plan import describe_ranges
 from share_state.repairs.status import can_be_named, survey
 from share_state.report.console import check_suffix, format_time, print_line, print_table, write_report
 from share_state.report.diff import InFlightWindow, StateTables, compare_windows, windows_by_key
@@ -206,7 +206,7 @@ def print_backup(backup: OffsetBackup, path: str) -> None:
 def _print_effects(backup: OffsetBackup) -> None:
     for one in backup.offsets:
         effects = {"delivers again": one.delivered_again, "skips": one.skipped}
-        if said := [f"{verb} {format_ranges(ranges)}" for verb, ranges in effects.items() if ranges]:
+        if said := [f"{verb} {describe_ranges(ranges)}" for verb, ranges in effects.items() if ranges]:
             print_line(f"{one.group_id} {one.topic}-{one.partition}: the restore {', and '.join(said)}")
     if not any(one.delivered_again or one.skipped for one in backup.offsets):
         print_line("Nothing that is finished would be delivered again.")

@@ -159,16 +159,24 @@ class _Advisor:
             ways = (self.ask_broker(), self.upgrade(), self.forget_batches())
             return self._repair("UNLOADABLE", text, None, [one for one in ways if one])
         self.now, self.waiting = self.loaded.effect(), self.loaded.first_waiting()
-        options = dict[str, Option]()
+        options, codes_of = dict[str, Option](), dict[str, str]()
         # Brokers refuse every command about a group that does not exist.
         codes = [trouble] if trouble == "ORPHAN_SHARE_STATE" else self.status.troubles
         for code in codes:
             for make in _ACTIONS[code]:
                 if (option := make(self)) is not None:
                     options.setdefault(option.action, option)
+                    codes_of.setdefault(option.action, code)
         useful = (_ranked(one) for one in options.values() if self._does_something(one))
-        ordered = sorted(useful, key=lambda one: one.harm)
+        # An option against another trouble comes last, unless it moves SPSO too.
+        ordered = sorted(
+            useful, key=lambda one: (codes_of[one.action] != trouble and not self._moves_start(one), one.harm)
+        )
         return self._repair(trouble, self._sentence(), self.now, ordered)
+
+    def _moves_start(self, option: Option) -> bool:
+        moved_to = None if option.effect is None else option.effect.start_offset
+        return moved_to is not None and moved_to > (self.now.start_offset or 0)
 
     def _does_something(self, option: Option) -> bool:
         """Whether an option that was rehearsed changes anything."""
@@ -282,7 +290,9 @@ class _Advisor:
         effect = self._effect(lambda rehearsal: rehearsal.fail_deliveries(last))
         takes = timedelta(seconds=effect.seconds)
         moved, now = self.status.row["moved_time"], self.found.time
-        if moved and now and now - moved > takes and not self.is_empty:
+        # Deliveries may be far apart; an SPSO that has not moved for so long waits for something else.
+        worst_case = max(takes, timedelta(minutes=self.found.limits.stall_minutes))
+        if moved and now and now - moved > worst_case and not self.is_empty:
             return None
         lock = f"locks of {self.settings.record_lock_duration_ms // 1000} s"
         if self.release.renews:
@@ -349,6 +359,13 @@ class _Advisor:
         )
         command = self.tools.describe(self.group, "members")
         return Option("START_CONSUMERS", NOTHING, what, command, effect=self._consumed())
+
+    def stop_consumers(self) -> Option:
+        what = (
+            "Stop the consumers of the group until they are fixed: each record that they get is given up. The command "
+            "shows whether the group is empty. Records that were given up are delivered again only after a reset."
+        )
+        return Option("STOP_CONSUMERS", NOTHING, what, self.tools.describe(self.group, "state"))
 
     def check_dead_letter_topic(self) -> Option | None:
         if not self.release.dead_letters:
@@ -578,6 +595,8 @@ _ACTIONS: Mapping[str, tuple[_Action, ...]] = {
     ),
     "STALL": (_Advisor.wait_for_deliveries, _Advisor.forbid_renewals, _Advisor.restart_consumers, *_MOVES),
     "STOP": (_Advisor.start_consumers,),
+    "GIVING_UP": (_Advisor.stop_consumers,),
+    "TOPIC_GONE": (_Advisor.upgrade, _Advisor.delete_offsets, _Advisor.delete_group),
     "DLQ_UNUSABLE": (_Advisor.check_dead_letter_topic,),
     "DELETE_INCOMPLETE": (_Advisor.upgrade, _Advisor.delete_offsets, _Advisor.delete_group),
     "CUTOFF_PINNED": (_Advisor.wait_for_snapshot, _Advisor.upgrade, _Advisor.delete_offsets),

@@ -85,7 +85,7 @@ class RepairPlan:
             yield f"**{repair.trouble}**: {repair.sentence}"
             yield ""
             facts = [f"- also {code}: {format_name(text)}" for code, text in repair.also.items()]
-            facts += [f"- now: {_state(repair.now)}"] if repair.now is not None else []
+            facts += [f"- now: {describe_effect(repair.now)}"] if repair.now is not None else []
             yield from (*facts, "") if facts else ()
             for place, option in enumerate(repair.options, 1):
                 yield f"### {number}.{place} {option.title} ({HARM[option.harm]})"
@@ -236,11 +236,11 @@ def make_plan(
         WarehouseError: if a table is gone.
     """
     found = survey(tables, groups, limits, release, most)
-    options = repairs(found, tools or KafkaTools(), _empty_groups(tables))
+    options = repairs(found, tools or KafkaTools(), empty_groups(tables))
     return RepairPlan(options, found, _control_findings(tables, groups))
 
 
-def _empty_groups(tables: CommittedTables) -> frozenset[str]:
+def empty_groups(tables: CommittedTables) -> frozenset[str]:
     """The groups that had no member when the group side was read; none if it was not."""
     if not tables.holds("share_groups"):
         return frozenset()
@@ -281,31 +281,26 @@ def _option_lines(option: Option) -> Iterator[str]:
         yield f"- until: {format_time(option.until)}"
     if option.effect is None:
         return
-    yield f"- then: {_state(option.effect)}"
+    yield f"- then: {describe_effect(option.effect)}"
     for name, ranges in (
         ("skipped", option.effect.skipped),
         ("delivered again", option.effect.delivered_again),
     ):
-        yield f"- {name}: {format_ranges(ranges)}"
+        yield f"- {name}: {describe_ranges(ranges)}"
 
 
-def _state(effect: Effect) -> str:
+def describe_effect(effect: Effect) -> str:
+    """The state that an option leaves, in words."""
     cutoff = f"cutoff {format_number(effect.cutoff)}"
     in_flight = ", ".join(f"{count:,} {state}" for state, count in effect.in_flight.items()) or "nothing"
     window = f"SPSO {format_number(effect.start_offset)}, SPEO {format_number(effect.end_offset)}"
     return f"{window}, in flight {in_flight}, lag {format_number(effect.lag)}, {cutoff}"
 
 
-def format_ranges(ranges: Ranges) -> str:
-    """How many offsets ranges hold, and the first of them."""
+def describe_ranges(ranges: Ranges, most: int = _MAX_RANGES) -> str:
+    """Ranges of offsets in words, at most `most` of them one by one."""
     if not ranges:
         return "none"
-    listed = ", ".join(
-        str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MAX_RANGES]
-    )
-    more = (
-        f" and {len(ranges) - _MAX_RANGES:,} more ranges (--json lists all)"
-        if len(ranges) > _MAX_RANGES
-        else ""
-    )
+    listed = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most])
+    more = f" and {len(ranges) - most:,} more ranges (--json lists all)" if len(ranges) > most else ""
     return f"{pluralize(count_offsets(ranges), 'offset')}: {listed}{more}"

@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from share_state.config.sections import LimitSettings
 from share_state.delta.commits import standing
 from share_state.delta.reader import CommittedTables
-from share_state.errors import NothingCommittedError, pluralize
+from share_state.errors import NothingCommittedError
 from share_state.fold.fold_options import SharePartitionFilter
-from share_state.fold.history import HISTORY_TABLE, VERDICTS
+from share_state.fold.history import HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.kafka.delivery_states import DeliveryState
@@ -37,57 +37,41 @@ from share_state.report.share_partitions import (
     latest_audit_filter,
     left_join,
     number_rows,
-    poison_filter,
     prefilter,
     rows_by_place,
     select_share_partitions,
     with_unreported_verdicts,
 )
-from share_state.schema.declarations import table_schema
+from share_state.report.troubles import (
+    TROUBLES,
+    WaitsFor,
+    read_troubles,
+    shown_limits,
+    waits_for,
+)
 from share_state.simulator.types import StateBatch
 from share_state.sources.kafka_client import SCHEME
-
-TROUBLES = (
-    "STATE_SUSPECT",
-    "UNLOADABLE",
-    "ORPHAN_SHARE_STATE",
-    "REWIND",
-    "ARCHIVING_STUCK",
-    "POISON_RECORDS",
-    "IN_FLIGHT_LIMIT",
-    "STALL",
-    "STOP",
-    "DLQ_UNUSABLE",
-    "DELETE_INCOMPLETE",
-    "CUTOFF_PINNED",
-)
-"""Verdicts and rules that mean trouble, the most severe first. SPSO_STALL counts as STALL, its verdict."""
-
-_RULES = {code: code for code in TROUBLES if code not in (*VERDICTS, "POISON_RECORDS", "UNLOADABLE")} | {
-    "SPSO_STALL": "STALL"
-}
-"""Rule -> trouble. Archived poison records need no action, so only those that wait are looked up."""
-
-_BROKEN_CHAIN = ("ORPHAN_UPDATE", "BASE_LOST", "SPLIT_KEY", "SNAPSHOT_EPOCH_GAP", "UPDATE_EPOCH_MISMATCH")
-"""Rules that make a state suspect, unless a later snapshot replaced what they are about."""
-_RULES |= dict.fromkeys(_BROKEN_CHAIN, "STATE_SUSPECT")
 
 _STATE_COLUMNS = (
     *KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset",
     "snapshot_epoch", "state_epoch", "leader_epoch", "delivery_complete_count", "snapshot_offset",
     "updates_since_snapshot", "write_time", "suspect",
 )  # fmt: skip
-_HISTORY = {"verdict": pa.string(), "reason": pa.string(), "moved_time": pa.timestamp("us", "UTC")}
+_TIME = pa.timestamp("us", "UTC")
+_HISTORY = {
+    "verdict": pa.string(), "reason": pa.string(), "lag": pa.int64(), "moved_time": _TIME, "active_time": _TIME,
+    "oldest_unfinished_time": _TIME,
+}  # fmt: skip
 _RANGE = ("first_offset", "last_offset", "delivery_state", "delivery_count", "gap")
 
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionStatus:
-    """A share-partition in trouble.
+    """A share-partition, and what is wrong with it.
 
     Attributes:
-        row: its row of share_partition_state; verdict, reason and moved_time of the latest audit, null if
-            unknown.
+        row: its row of share_partition_state; verdict, reason, lag, moved_time, active_time and
+            oldest_unfinished_time of the latest audit, null if unknown.
         ranges: in flight, ascending, from the start offset to the end; gaps are AVAILABLE with delivery count
             0.
         gaps: first offsets of the ranges that no batch covers.
@@ -110,13 +94,24 @@ class SharePartitionStatus:
         """The topic: its name, or its id if that is unknown."""
         return self.row["topic"] or self.row["topic_id"]
 
+    @property
+    def waits_for(self) -> WaitsFor | None:
+        """What SPSO waits for: the first unfinished offsets in flight; None if there are none."""
+        start = self.row["effective_start_offset"]
+        rows = (
+            {"first_offset": one[0], "last_offset": one[1], "delivery_state": int(one[2]),
+             "delivery_count": one[3], "gap": one[0] in self.gaps}
+            for one in self.ranges
+        )  # fmt: skip
+        return waits_for(None if start is None or start < 0 else start, rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The share-partitions in trouble.
 
     Attributes:
-        found: the most severe first.
+        found: the most severe first; the healthy ones, which `survey` adds if it is asked for them, last.
         left_out: how many more there are.
         limits: the limits of the cluster and its groups.
         observed: groups whose delivery limit is at least that of `limits`: their log exceeds the configured
@@ -197,7 +192,7 @@ def limits_of_run(options: Mapping[str, str]) -> Limits:
 
 def survey(
     tables: CommittedTables, groups: Sequence[str], limits: Limits | None = None, release: str | None = None,
-    most: int = 50,
+    most: int = 50, selection: SharePartitionFilter | None = None,
 ) -> Survey:  # fmt: skip
     """Find the share-partitions in trouble.
 
@@ -207,37 +202,35 @@ def survey(
         limits: by default those of the run.
         release: the release that wrote the log; by default inferred.
         most: maximum number of share-partitions.
+        selection: only these, in place of `groups`; the healthy ones are added.
     Raises:
-        InputError: if a group is unknown.
+        InputError: if a group is unknown, or nothing matches the selection.
         WarehouseError: if a table is gone.
     """
-    for group in groups:
-        check_known([tables], SharePartitionFilter(group))
+    for wanted in map(SharePartitionFilter, groups) if selection is None else (selection,):
+        check_known([tables], wanted)
     where = pc.field("dialect") == SHARE_GROUP_STATE
     states = tables.read(STATE, where, _STATE_COLUMNS)
     releases = _releases(tables, states) if release is None else (release,)
     if groups:
         is_wanted = pc.field("group_id").isin(list(groups))
         states, where = states.filter(is_wanted), where & is_wanted
+    if selection is not None and selection.of_rows is not None:
+        states, where = states.filter(selection.of_rows), where & selection.of_rows
     verdicts = _verdicts(tables, where)
     rows = left_join(add_topic_key(states), verdicts, _HISTORY)
-    limits, observed = _with_observed(tables, where, limits or limits_of_run(dict(tables.run["options"])))
-    waits = where & poison_filter(limits) & ~pc.field("terminal")
-    known = pc.field("delivery_state").isin([int(state) for state in DeliveryState])
-    found = [
-        _findings(tables, where, states),
-        _with_ranges(tables, waits, "POISON_RECORDS", "at the delivery limit or one below it"),
-        _with_ranges(tables, where & ~known, "UNLOADABLE", "in a state that no release knows"),
-        _below_start(tables, where),
-    ]
-    findings = pa.concat_tables(found, promote_options="default")
+    limits, observed = shown_limits(tables, where, limits or limits_of_run(dict(tables.run["options"])))
+    findings = read_troubles(tables, where, states, limits)
     rows = left_join(
         rows, group_rows(findings, IDENTITY_COLUMNS, {"trouble": "min"}), {"trouble": pa.int32()}
     )
     verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
     suspect = pc.if_else(rows["suspect"], pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
     rows = rows.append_column("rank", pc.min_element_wise(verdict, rows["trouble"], suspect))
-    rows = rows.filter(pc.is_valid(rows["rank"])).sort_by([*ascending("rank"), *ascending(*KEY)])
+    if selection is None:
+        rows = rows.filter(pc.is_valid(rows["rank"]))
+    # Nulls come last: the healthy ones.
+    rows = rows.sort_by([*ascending("rank"), *ascending(*KEY)])
     selected = number_rows(rows.slice(0, most)).combine_chunks()
     return Survey(
         tuple(_statuses(tables, selected, findings)),
@@ -268,87 +261,6 @@ def _verdicts(tables: CommittedTables, where: pc.Expression) -> pa.Table | None:
     return with_unreported_verdicts(
         tables, tables.read(HISTORY_TABLE, where & latest_audit_filter(tables), columns)
     )
-
-
-def _findings(tables: CommittedTables, where: pc.Expression, states: pa.Table) -> pa.Table:
-    """Findings that mean trouble, with the columns topic_key and trouble (index in TROUBLES).
-
-    The first share-partition of `states` stands for a group that a finding is about.
-    """
-    columns = (*KEY, "rule", "message", "evidence", "offset")
-    rows = tables.read("findings", where & pc.field("rule").isin(list(_RULES)), columns)
-    of_groups, first = rows.filter(pc.field("partition").is_null()), states.sort_by(ascending(*KEY))
-    if len(of_groups):
-        first = first.take(pc.index_in(of_groups["group_id"], first["group_id"].combine_chunks()).drop_null())
-        of_groups = of_groups.filter(pc.is_in(of_groups["group_id"], first["group_id"].combine_chunks()))
-        of_groups = pa.table({name: (first if name in KEY else of_groups)[name] for name in columns})
-        rows = pa.concat_tables([rows.filter(pc.field("partition").is_valid()), of_groups.cast(rows.schema)])
-    rows = add_topic_key(rows)
-    milliseconds = pc.map_lookup(rows["evidence"], pa.scalar("milliseconds"), "first")
-    rows = rows.drop_columns("evidence").append_column("milliseconds", milliseconds)
-    snapshots = add_topic_key(states).select([*IDENTITY_COLUMNS, "snapshot_offset"])
-    rows = left_join(rows, snapshots, {"snapshot_offset": pa.int64()})
-    is_replaced = pc.is_in(rows["rule"], pa.array(_BROKEN_CHAIN))
-    is_replaced = pc.and_(is_replaced, pc.fill_null(pc.less(rows["offset"], rows["snapshot_offset"]), False))
-    rows = rows.filter(pc.invert(is_replaced)).drop_columns(["offset", "snapshot_offset"])
-    index = {rule: TROUBLES.index(code) for rule, code in _RULES.items()}
-    return rows.append_column(
-        "trouble", pa.array([index[rule] for rule in rows["rule"].to_pylist()], pa.int32())
-    )
-
-
-def _with_observed(
-    tables: CommittedTables, where: pc.Expression, limits: Limits
-) -> tuple[Limits, frozenset[str]]:
-    """The limits with at least the delivery limit that each group shows, and the groups that show more than configured.
-
-    A record that is AVAILABLE after some deliveries has one left. Source: Kafka InFlightState.tryUpdateState.
-    """
-    rows = tables.read(
-        "in_flight", where & poison_filter(limits), ("group_id", "delivery_state", "delivery_count")
-    )
-    left = pc.equal(rows["delivery_state"], int(DeliveryState.AVAILABLE)).cast(rows["delivery_count"].type)
-    rows = rows.append_column("limit", pc.add(rows["delivery_count"], left))
-    found = rows.group_by("group_id").aggregate([("limit", "max")]).to_pylist()
-    shown = {row["group_id"]: row["limit_max"] for row in found}
-    more = {
-        group: count for group, count in shown.items() if count > limits.of_group("delivery_count", group)
-    }
-    own = {group: {**limits.groups.get(group, {}), "delivery_count": count} for group, count in more.items()}
-    return replace(limits, groups={**limits.groups, **own}), frozenset(more)
-
-
-def _with_ranges(tables: CommittedTables, where: pc.Expression, trouble: str, text: str) -> pa.Table:
-    """Share-partitions with matching ranges in flight: key columns, topic_key, trouble and message, as `_findings`."""
-    rows = tables.read("in_flight", where, (*KEY, "record_count"))
-    found = add_topic_key(group_rows(rows, KEY, {"record_count": "sum"}))
-    texts = (f"{pluralize(one, 'offset')} {text}" for one in found["record_count"].to_pylist())
-    found = found.append_column(
-        "trouble", pa.repeat(pa.scalar(TROUBLES.index(trouble), pa.int32()), len(found))
-    )
-    return found.append_column("message", pa.array(texts, pa.string())).drop_columns("record_count")
-
-
-def _below_start(tables: CommittedTables, where: pc.Expression) -> pa.Table:
-    """Share-partitions with a batch that begins before their start offset; columns as `_with_ranges`.
-
-    Source: Kafka SharePartition.maybeInitialize, which refuses them.
-    """
-    found = [table_schema(STATE).empty_table().select([*KEY, "start_offset"])]
-    columns, is_set = (*KEY, "start_offset", "state_batches"), pc.field("start_offset") >= 0
-    for states in tables.batches(STATE, columns, where & is_set):
-        rows = states.filter(pc.greater(pc.list_value_length(states["state_batches"]), 0))
-        first = pc.struct_field(pc.list_element(rows["state_batches"], 0), "first_offset")
-        found.append(rows.filter(pc.less(first, rows["start_offset"])).drop_columns("state_batches"))
-    rows = add_topic_key(pa.concat_tables(found, promote_options="permissive"))
-    texts = (
-        f"a persisted batch begins before the start offset {start}"
-        for start in rows["start_offset"].to_pylist()
-    )
-    rows = rows.append_column(
-        "trouble", pa.repeat(pa.scalar(TROUBLES.index("UNLOADABLE"), pa.int32()), len(rows))
-    )
-    return rows.append_column("message", pa.array(texts, pa.string())).drop_columns("start_offset")
 
 
 def _statuses(

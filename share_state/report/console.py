@@ -36,6 +36,11 @@ _PIECE_ROWS = 10_000
 """Rows that become Python objects at a time."""
 
 
+def is_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
 def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Any]],

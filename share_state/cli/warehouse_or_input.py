@@ -1,0 +1,214 @@
+"""A command takes logs or a warehouse: the logs of a warehouse are those of its last run, the tables of logs are made.
+
+`logs_of` gives commands that read logs those of a warehouse; `open_tables` gives commands that read tables those
+of logs, from an audit into a temporary folder; `open_input` gives both.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from share_state.cli.input_options import InputOptions, open_plan
+from share_state.config.declaration import OptionSpec
+from share_state.config.input_spec import InputSpec, input_options
+from share_state.config.loading import settings_for
+from share_state.config.model import Clock
+from share_state.delta.reader import CommittedTables
+from share_state.errors import ShareStateError
+from share_state.fold.limits import Limits
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.progress import Progress
+from share_state.repairs.commands import KafkaTools
+from share_state.repairs.repair_plan import is_by_wall_clock
+from share_state.repairs.status import audited, open_warehouse
+from share_state.sources.formats import AUTO
+from share_state.sources.input_detection import find_cluster_address
+from share_state.sources.kafka_client import bootstrap_servers
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedInput:
+    """The input of a command, as tables and as logs.
+
+    Attributes:
+        tables: of the warehouse, or of an audit of the logs.
+        plan: the logs; None if those of a warehouse cannot be read.
+        lacks_logs: why there is no plan.
+        limits: the limits of the logs; None for those of the warehouse's run.
+        tools: the commands of the cluster.
+        words: input and options as the caller typed them, for the commands to go on.
+    """
+
+    tables: CommittedTables
+    plan: FoldPlan | None
+    lacks_logs: str | None
+    limits: Limits | None
+    tools: KafkaTools
+    words: tuple[str, ...]
+
+
+@contextmanager
+def open_input(inputs: Sequence[str], options: InputOptions, *, quiet: bool = True) -> Iterator[OpenedInput]:
+    """Yield tables and logs of an input.
+
+    Raises:
+        ShareStateError: if it cannot be used, or options are given for a warehouse.
+    """
+    progress = Progress(quiet=quiet)
+    if (tables := open_warehouse(inputs)) is not None:
+        _refuse_options(inputs[0], options)
+        with ExitStack() as stack:
+            plan = lacks = None
+            try:
+                logs, of_run = logs_of_run(tables)
+                plan = stack.enter_context(open_plan(of_run.spec(logs, names_only=True)))
+            except ShareStateError as error:
+                lacks = f"the logs of its last run cannot be read ({error})"
+            yield OpenedInput(tables, plan, lacks, None, KafkaTools(), tuple(inputs))
+        return
+    spec, clock = with_settings(options, inputs)
+    address = find_cluster_address(inputs, options.get("format") or AUTO)
+    tools = KafkaTools(bootstrap_servers(address) if address else None, options.get("kafka_properties"))
+    by_wall_clock = is_by_wall_clock(clock, is_live=address is not None and not spec.has_as_of)
+    with open_plan(spec) as plan:
+        plan.check_time()
+        with progress("read and fold"), audited(plan, inputs, is_live=by_wall_clock) as tables:
+            progress.close()
+            words = (*inputs, *words_of(options))
+            yield OpenedInput(tables, plan, None, plan.options.limits, tools, words)
+
+
+_OLD_FORMS = ("limits.", "rules.", "clock=")
+
+
+def with_settings(
+    options: InputOptions, inputs: Sequence[str], sets: Sequence[str] = ()
+) -> tuple[InputSpec, Clock | None]:
+    """The InputSpec of options, with the limits and rules that an audit would have; and its clock, if one is set.
+
+    Args:
+        options: of the command.
+        inputs: of the command.
+        sets: settings as `--set` takes them.
+    Raises:
+        ShareStateError: if a setting is no limit, rule or clock, or an option cannot be used.
+    """
+    for text in sets:
+        if not text.startswith(_OLD_FORMS):
+            raise ShareStateError(f"--set {text}: give a limit as --limit NAME=VALUE")
+    judging = [one for one in options.assignments(len(inputs)) if one.path[0] in ("limits", "rules")]
+    settings = settings_for(inputs, "-", sets, assignments=judging)
+    judged = {"limits": settings.limits, "rules": settings.rules}
+    clock = settings.clock if "clock" in settings.model_fields_set else None
+    return options.spec(inputs).model_copy(update=judged), clock
+
+
+def _refuse_options(warehouse: str, options: InputOptions) -> None:
+    if options.given:
+        raise ShareStateError(
+            f"{warehouse}: is a warehouse, which keeps the options of its run; leave out others"
+        )
+
+
+def logs_of(inputs: Sequence[str], options: InputOptions) -> tuple[list[str], InputOptions]:
+    """The logs that a command reads, and its options: for a warehouse those of its last run.
+
+    Raises:
+        ShareStateError: if options are given for a warehouse.
+    """
+    tables = open_warehouse(inputs)
+    if tables is None:
+        return list(inputs), options
+    asked = {name: value for name, value in options.given.items() if name not in _POINTS}
+    _refuse_options(inputs[0], InputOptions(asked))
+    logs, of_run = logs_of_run(tables)
+    points = {name: value for name, value in options.given.items() if name in _POINTS}
+    if points:
+        kept = {name: value for name, value in of_run.given.items() if name not in _POINTS}
+        of_run = InputOptions(kept | points)
+    return logs, of_run
+
+
+_POINTS = ("as_of_offset", "as_of_time")
+"""Options of a point of the logs, which a command may give for a warehouse, too."""
+
+
+def logs_of_run(tables: CommittedTables) -> tuple[list[str], InputOptions]:
+    """The inputs of the last run of a warehouse, and its options up to the records that it read."""
+    run = tables.run
+    options = dict(run["options"] or ())
+    given = {
+        option.name: value for option in input_options() if (value := _given(option, options)) is not None
+    }
+    if progress := dict(run["progress"] or ()):
+        given = {name: value for name, value in given.items() if name not in _POINTS}
+        given["as_of_offset"] = progress
+    given.pop("judge", None)
+    return list(run["inputs"]), InputOptions(given)
+
+
+def _given(option: OptionSpec, texts: Mapping[str, str]) -> Any:
+    """The value of an option in a row of `runs`; None if it is not there.
+
+    An audit writes its keys of the configuration, other commands the names of options.
+    """
+    if option.name == "limits":
+        return _limits(texts)
+    key = ".".join(option.path)
+    text = texts.get(option.name, texts.get(key))
+    if option.kind == "map":
+        items = text.split(",") if text else []
+        pairs = dict(item.split("=", 1) for item in items)
+        pairs |= {
+            name.removeprefix(f"{key}."): value for name, value in texts.items() if name.startswith(f"{key}.")
+        }
+        return pairs or None
+    if option.kind == "list":
+        items = [value for name, value in sorted(texts.items()) if name.startswith(f"{key}.")]
+        return (text.split(",") if text else items) or None
+    if text is None:
+        return None
+    if option.kind == "flag":
+        return text.lower() == "true"
+    return int(text) if option.kind == "number" else text
+
+
+def _limits(texts: Mapping[str, str]) -> dict[str, Any] | None:
+    limits: dict[str, Any] = {}
+    for name, value in texts.items():
+        section, _, rest = name.partition(".")
+        if section != "limits" or rest.startswith("of_cluster."):
+            continue
+        if rest.startswith("groups."):
+            group, _, limit = rest.removeprefix("groups.").rpartition(".")
+            limits.setdefault("groups", {}).setdefault(group, {})[limit] = value
+        else:
+            limits[rest] = value
+    return limits or None
+
+
+def words_of(options: InputOptions) -> list[str]:
+    """Options as a person types them."""
+    words = list[str]()
+    for option in input_options():
+        if (value := options.get(option.name)) is None:
+            continue
+        texts = value if isinstance(value, list) else [value]
+        if isinstance(value, Mapping):
+            texts = list(_pairs(value))
+        words += (
+            [option.flag]
+            if option.kind == "flag"
+            else [word for one in texts for word in (option.flag, str(one))]
+        )
+    return words
+
+
+def _pairs(value: Mapping[str, Any], group: str = "") -> Iterator[str]:
+    for name, one in value.items():
+        if name == "groups" and isinstance(one, Mapping):
+            for of_group, limits in one.items():
+                yield from _pairs(limits, f"{of_group}:")
+        else:
+            yield f"{group}{name}={one}"

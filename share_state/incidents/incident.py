@@ -1,0 +1,356 @@
+"""What `share-state why` says: the cause, what SPSO waits for, its history, and what to do about it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from share_state.config.input_spec import JUDGE_ALL
+from share_state.delta.reader import CommittedTables
+from share_state.errors import InputError, pluralize
+from share_state.fold.durations import duration_text
+from share_state.fold.fold_options import SharePartitionFilter
+from share_state.fold.history import NO_MEMBERS, OUTCOME_COLUMNS
+from share_state.fold.limits import Limits
+from share_state.incidents.offset_story import OffsetStory, read_story
+from share_state.kafka.delivery_states import ARCHIVING, state_name
+from share_state.pipeline.plan import FoldPlan
+from share_state.repairs.commands import KafkaTools, quote
+from share_state.repairs.remedies import HARM, Option, Repair, repairs
+from share_state.repairs.repair_plan import empty_groups
+from share_state.repairs.status import SharePartitionStatus, Survey, survey
+from share_state.report.diff import compare_states, fold_exports
+from share_state.report.troubles import WaitsFor
+from share_state.simulator.types import find_release
+
+HOUR = timedelta(hours=1)
+_MOST = 1000
+"""Share-partitions of a group that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What is wrong with a group, told of its worst share-partition.
+
+    Attributes:
+        group_id: the group.
+        status: the share-partition.
+        trouble: code of TROUBLES, NO_MEMBERS, or None if it is healthy.
+        cause: what is wrong, or what shows that nothing is, in one phrase.
+        since: when it began; None if that is not known.
+        time: up to when durations are measured.
+        limit: the delivery limit; `limit_is_observed`: the log shows more deliveries than configured.
+        story: the history of the offset that SPSO waits for; None if the logs were not read, or there is none.
+        outcomes: field of OUTCOMES -> records of the group in the last hour; None if the logs do not show it.
+        outcomes_since: since when they are counted.
+        repair: what can be done; None without trouble.
+        option: the first option that changes something.
+        others: name and trouble of the other share-partitions of the group in trouble.
+        healthy: how many share-partitions of the group are in no trouble.
+        unknown: what the input cannot show.
+        commands: what to type next, as shells take it.
+    """
+
+    group_id: str
+    status: SharePartitionStatus
+    trouble: str | None
+    cause: str
+    since: datetime | None
+    time: datetime | None
+    limit: int
+    limit_is_observed: bool
+    story: OffsetStory | None
+    outcomes: Mapping[str, int] | None
+    outcomes_since: datetime | None
+    repair: Repair | None
+    option: Option | None
+    others: tuple[tuple[str, str], ...]
+    healthy: int
+    unknown: tuple[str, ...]
+    commands: tuple[str, ...]
+
+    @property
+    def waits_for(self) -> WaitsFor | None:
+        """What SPSO waits for."""
+        return self.status.waits_for
+
+    @property
+    def name(self) -> str:
+        """The share-partition as `topic-partition`."""
+        return f"{self.status.name}-{self.status.row['partition']}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The incident as plain data."""
+        row, waits = self.status.row, self.waits_for
+        key = ("group_id", "topic", "topic_id", "partition", "state_partition")
+        state = ("start_offset", "effective_start_offset", "end_offset", "topic_end_offset", "lag", "verdict")
+        story = self.story
+        return {
+            **{name: row[name] for name in key},
+            "trouble": self.trouble,
+            "cause": self.cause,
+            "since": self.since,
+            "time": self.time,
+            **{name: row[name] for name in state},
+            "waits_for": waits and asdict(waits) | {"state": state_name(waits.state)},
+            "delivery_limit": self.limit,
+            "delivery_limit_observed": self.limit_is_observed,
+            "history": list(story.sentences) if story else [],
+            "reset": story and story.reset and asdict(story.reset),
+            "last_hour": self.outcomes and dict(self.outcomes) | {"since": self.outcomes_since},
+            "also": self.repair.also if self.repair else {},
+            "option": self.option and asdict(self.option) | {"harm": HARM[self.option.harm]},
+            "others": [{"share_partition": name, "trouble": code} for name, code in self.others],
+            "healthy": self.healthy,
+            "unknown": list(self.unknown),
+            "commands": list(self.commands),
+        }
+
+
+def find_incident(
+    tables: CommittedTables,
+    selection: SharePartitionFilter,
+    *,
+    plan: FoldPlan | None,
+    limits: Limits | None = None,
+    tools: KafkaTools | None = None,
+    words: Sequence[str] = (),
+    lacks_logs: str | None = None,
+) -> Incident:
+    """Find what is wrong with a group.
+
+    Args:
+        tables: the tables of an audit or a reconstruct.
+        selection: the group, and maybe a share-partition of it.
+        plan: the logs that the tables were made of; None if they are gone.
+        limits: the limits of the cluster and its groups; by default those of the run.
+        tools: the commands of the cluster.
+        words: input and options of the call, for the commands to go on.
+        lacks_logs: why there is no plan.
+    Raises:
+        InputError: if the group is unknown.
+        WarehouseError: if a table is gone.
+    """
+    surveyed = survey(tables, (), limits, most=_MOST, selection=selection)
+    if not surveyed.found:
+        raise InputError(
+            f"group {selection.group_id}: no share-partition of it has state in __share_group_state; "
+            "`share-state groups` shows what its members say"
+        )
+    troubled = [one for one in surveyed.found if one.troubles]
+    first = status = surveyed.found[0]
+    story = None
+    unknown = [f"its history and the last hour: {lacks_logs}"] if lacks_logs else []
+    offset = _offset_of_story(status)
+    if plan is not None and offset is not None:
+        renews = find_release(surveyed.releases[-1]).renews
+        story = read_story(plan, status, offset, renews=renews)
+    status = _with_reset(status, story)
+    made = (
+        repairs(replace(surveyed, found=(status,)), tools or KafkaTools(), empty_groups(tables))
+        if status.troubles
+        else ()
+    )
+    repair = made[0] if made else None
+    trouble = repair.trouble if repair else NO_MEMBERS if status.row["verdict"] == NO_MEMBERS else None
+    outcomes, since = (
+        _last_hour(plan, selection.group_id, surveyed.time) if plan is not None else (None, None)
+    )
+    group = status.row["group_id"]
+    return Incident(
+        group_id=group,
+        status=status,
+        trouble=trouble,
+        cause=cause_of(status, trouble, story, surveyed),
+        since=_since(status, trouble, story, surveyed.time),
+        time=surveyed.time,
+        limit=surveyed.limits.of_group("delivery_count", group),
+        limit_is_observed=group in surveyed.observed,
+        story=story,
+        outcomes=outcomes,
+        outcomes_since=since,
+        repair=repair,
+        option=first_option(repair, story) if repair else None,
+        others=tuple(
+            (f"{one.name}-{one.row['partition']}", next(iter(one.troubles)))
+            for one in troubled
+            if one is not first
+        ),
+        healthy=len(surveyed.found) - len({id(one) for one in (*troubled, first)}) + surveyed.left_out,
+        unknown=(*unknown, *_unknown(status, surveyed)),
+        commands=_commands(status, trouble, words, offset),
+    )
+
+
+def _offset_of_story(status: SharePartitionStatus) -> int | None:
+    waits = status.waits_for
+    if waits is not None:
+        return waits.first
+    start = status.row["effective_start_offset"]
+    return None if start is None or start < 0 else start
+
+
+def _with_reset(status: SharePartitionStatus, story: OffsetStory | None) -> SharePartitionStatus:
+    """The status with REWIND, if the log shows a reset that consumers have not caught up with."""
+    if story is None or story.reset is None or "REWIND" in status.troubles:
+        return status
+    reset = story.reset
+    message = f"{reset.before - reset.after} offsets back: SPSO went from {reset.before} to {reset.after}"
+    # A state that cannot be trusted comes before everything that it says.
+    first = {code: text for code, text in status.troubles.items() if code in ("STATE_SUSPECT", "UNLOADABLE")}
+    return replace(
+        status,
+        troubles={**first, "REWIND": message, **status.troubles},
+        previous_start=status.previous_start or reset.before,
+    )
+
+
+def first_option(repair: Repair, story: OffsetStory | None) -> Option | None:
+    """The least harmful option that mends the cause; without one, the first that changes the state.
+
+    Args:
+        repair: options in order of harm.
+        story: the history of the offset that SPSO waits for.
+    """
+    waits = repair.status.waits_for
+    mends: tuple[str, ...] = ("WAIT",) if repair.trouble == "REWIND" else ()
+    if repair.trouble in ("STALL", "IN_FLIGHT_LIMIT") and waits is not None:
+        is_held = story is not None and story.held is not None
+        mends = ("FORBID_RENEWALS", _RESTART) if is_held else (_RESTART,) if waits.is_gap else ()
+    by_action = {option.action: option for option in repair.options}
+    for action in mends:
+        if action in by_action:
+            return by_action[action]
+    changing = (one for one in repair.options if one.effect is None or _state(one) != _state(repair))
+    return next(changing, next(iter(repair.options), None))
+
+
+_RESTART = "RESTART_CONSUMERS"
+
+
+def _state(of: Option | Repair) -> tuple[Any, ...] | None:
+    effect = of.effect if isinstance(of, Option) else of.now
+    return (
+        None if effect is None else (effect.start_offset, effect.end_offset, effect.in_flight, effect.cutoff)
+    )
+
+
+def cause_of(
+    status: SharePartitionStatus, trouble: str | None, story: OffsetStory | None, surveyed: Survey
+) -> str:
+    """The cause in one phrase."""
+    row, waits = status.row, status.waits_for
+    message = status.troubles.get(trouble or "") or row["reason"] or ""
+    span = _span(waits)
+    if trouble is None:
+        return _healthy(status, surveyed)
+    if trouble == "REWIND" and story is not None and story.reset is not None:
+        reset = story.reset
+        return (
+            f"its offsets were reset: SPSO went from {reset.before:,} to {reset.after:,}, and "
+            "finished records are delivered again"
+        )
+    if trouble == "ARCHIVING_STUCK" and waits is not None and waits.state == ARCHIVING:
+        return f"the dead-letter write of {span} does not finish (ARCHIVING), and SPSO cannot pass it"
+    if trouble == "POISON_RECORDS" and waits is not None and waits.count:
+        limit = surveyed.limits.of_group("delivery_count", row["group_id"])
+        return f"{span} failed {waits.count} of {limit} deliveries: poison"
+    if trouble in ("IN_FLIGHT_LIMIT", "STALL") and waits is not None:
+        full = "the in-flight window is full, and" if trouble == "IN_FLIGHT_LIMIT" else "SPSO does not move:"
+        if waits.is_gap:
+            return f"{full} it waits at a gap, {span}: the log shows no delivery of it"
+        if story is not None and story.held is not None:
+            return f"{full} it waits for {span}, which a consumer holds and renews"
+        return f"{full} it waits for {span} after {pluralize(waits.count, 'failed delivery', 'failed deliveries')}"
+    return message
+
+
+def _span(waits: WaitsFor | None) -> str:
+    if waits is None:
+        return "nothing in flight"
+    if waits.first == waits.last:
+        return f"record {waits.first:,}"
+    return f"records {waits.first:,} to {waits.last:,}"
+
+
+def _healthy(status: SharePartitionStatus, surveyed: Survey) -> str:
+    row = status.row
+    behind = "the lag is unknown" if row["lag"] is None else f"lag {row['lag']:,}"
+    active = ""
+    if surveyed.time is not None and row["active_time"] is not None:
+        age = max(0, round((surveyed.time - row["active_time"]).total_seconds() * 1000))
+        active = f", consumers last changed its state {duration_text(age)} before the end of the input"
+    return f"no trouble: {behind}{active}"
+
+
+def _since(
+    status: SharePartitionStatus, trouble: str | None, story: OffsetStory | None, time: datetime | None
+) -> datetime | None:
+    row = status.row
+    if trouble == "REWIND":
+        return story.reset.time if story is not None and story.reset is not None else None
+    if trouble == "ARCHIVING_STUCK" and time is not None and status.archiving_ms:
+        return time - timedelta(milliseconds=status.archiving_ms)
+    if trouble == "STOP":
+        return row["active_time"]
+    if trouble in ("STALL", "IN_FLIGHT_LIMIT", NO_MEMBERS):
+        return row["moved_time"]
+    if trouble == "POISON_RECORDS" and story is not None:
+        return story.failures[0] if story.failures else None
+    return None
+
+
+def _last_hour(
+    plan: FoldPlan, group: str | None, time: datetime | None
+) -> tuple[dict[str, int] | None, datetime | None]:
+    """What became of the deliveries of a group in the last hour, from its records."""
+    if time is None:
+        return None, None
+    begin = time - HOUR
+    until = round(begin.timestamp() * 1000)
+    windows = {log.name: replace(plan.window_of(log), until_time_ms=until) for log in plan.logs}
+    before = replace(plan, windows={**plan.windows, **windows}, outside=None)
+    # Only the fold with rules over records counts what became of deliveries.
+    points = (replace(one, judging=JUDGE_ALL) for one in (before, plan))
+    states = fold_exports(tuple(points), SharePartitionFilter(group))
+    totals = dict.fromkeys(OUTCOME_COLUMNS.values(), 0)
+    for row in compare_states(*states)["changed"]:
+        if row["deliveries"] is None:
+            return None, None
+        for name, count in row["deliveries"].items():
+            totals[name] += count
+    return totals, begin
+
+
+def _unknown(status: SharePartitionStatus, found: Survey) -> list[str]:
+    """What the input cannot show of the share-partition."""
+    row, lines = status.row, list[str]()
+    if row["lag"] is None and row["topic_end_offset"] is None:
+        lines.append("the lag: the end of the topic is not known (--topics names a file)")
+    if row["verdict"] is None:
+        lines.append("whether consumers work: a reconstruct gives no verdicts; run `share-state audit`")
+    if len(found.releases) > 1:
+        lines.append(f"the release that wrote the log: {found.releases[0]} to {found.releases[-1]}")
+    return lines
+
+
+def _commands(
+    status: SharePartitionStatus, trouble: str | None, words: Sequence[str], offset: int | None
+) -> tuple[str, ...]:
+    """The commands to go on, as a shell takes them."""
+    row = status.row
+    place = [
+        "--group",
+        row["group_id"],
+        "--topic",
+        row["topic"] or row["topic_id"],
+        "--partition",
+        str(row["partition"]),
+    ]
+    commands = []
+    if trouble is not None:
+        commands.append(["share-state", "repair", *words, "--group", row["group_id"]])
+        commands.append(["share-state", "rules", trouble])
+    if offset is not None:
+        commands.append(["share-state", "explain", *words, *place, "--offset", str(offset)])
+    return tuple(" ".join(map(quote, one)) for one in commands)

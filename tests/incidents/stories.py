@@ -1,0 +1,215 @@
+"""Ten incidents of a night, each of a group of its own in one simulated cluster, and what mends it."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from share_state.kafka.releases import LATEST
+from share_state.simulator.acquisition import LogBatch
+from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
+from share_state.simulator.events import Ack, Acquire, Advance, Config, Crash, HoldDeadLetters, Init, Open
+from share_state.simulator.log_writer import StateTopicSettings
+from share_state.simulator.settings import AckBatch, AckType, PlayerSettings
+from share_state.simulator.types import SharePartitionKey
+from share_state.simulator.workload import Agent, Workload
+
+SECOND, MINUTE = 1_000, 60_000
+START_MS = 1_795_650_000_000
+MINUTES = 150
+"""How long the night lasts."""
+BATCH = 5
+MEMBER = "consumer-1"
+
+
+class Consumer:
+    """The consumers of a group, and its only share-partition."""
+
+    def __init__(self, workload: Workload, group: str) -> None:
+        self.workload, self.key = workload, SharePartitionKey(group, f"{group}-topic", 0)
+        self.fetched = 0
+
+    def start(self, offset: int = 0, epoch: int = 1) -> Iterator[int]:
+        self.workload.apply(Init, self.key, state_epoch=epoch, start_offset=offset)
+        yield SECOND
+        self.workload.apply(Open, self.key, leader_epoch=epoch)
+        yield SECOND
+
+    def configure(self, name: str, value: str) -> None:
+        self.workload.apply(Config, self.key, name=name, value=value)
+
+    def fetch(self, first: int, last: int) -> None:
+        self.fetched = max(self.fetched, last + 1)
+        self.workload.apply(Acquire, self.key, member=MEMBER, log_batches=(LogBatch(first, last),))
+
+    def acknowledge(self, first: int, last: int, how: AckType) -> None:
+        batches, renews = (AckBatch(first, last, (how,)),), how is AckType.RENEW
+        self.workload.apply(Ack, self.key, member=MEMBER, batches=batches, is_renew_ack=renews)
+
+    def produced(self, records: int) -> None:
+        """The topic has so many records."""
+        self.workload.cluster.note_end_offset(self.key.topic, 0, records)
+
+    def work(self, batches: int, how: AckType = AckType.ACCEPT, held: int | None = None) -> Iterator[int]:
+        """A batch every 20 seconds, and the lock of one record is renewed meanwhile."""
+        for _ in range(batches):
+            first = self.fetched
+            self.fetch(first, first + BATCH - 1)
+            yield 5 * SECOND
+            self.acknowledge(first, first + BATCH - 1, how)
+            yield from self.hold(15, held)
+
+    def hold(self, seconds: int, held: int | None) -> Iterator[int]:
+        """Time passes, and the lock of one record is renewed at its end."""
+        yield seconds * SECOND
+        if held is None:
+            self.workload.apply(Advance, self.key)
+        else:
+            self.acknowledge(held, held, AckType.RENEW)
+
+    def time_out(self, first: int, last: int) -> Iterator[int]:
+        """A delivery whose locks expire."""
+        self.fetch(first, last)
+        yield 31 * SECOND
+        self.workload.apply(Advance, self.key)
+
+
+def steady(group: Consumer) -> Agent:
+    yield from group.start()
+    yield from group.work(3 * MINUTES)
+
+
+def dead_consumers(group: Consumer) -> Agent:
+    yield from group.start()
+    yield from group.work(300)
+    yield from group.time_out(group.fetched, group.fetched + 2 * BATCH - 1)
+    group.produced(3_500)
+
+
+def poison(group: Consumer) -> Agent:
+    yield from group.start()
+    yield from group.work(3 * MINUTES - 20)
+    bad = group.fetched
+    for _ in range(4):
+        yield from group.time_out(bad, bad)
+        yield from group.work(2)
+
+
+def reject_all(group: Consumer) -> Agent:
+    yield from group.start()
+    yield from group.work(200)
+    yield from group.work(250, AckType.REJECT)
+
+
+def stuck_dead_letters(group: Consumer) -> Agent:
+    group.configure("errors.deadletterqueue.topic.name", "dlq.orders")
+    yield from group.start()
+    yield from group.work(100)
+    group.workload.apply(HoldDeadLetters, group.key, on=True)
+    yield from group.work(1, AckType.REJECT)
+    yield from group.work(100)
+
+
+def full_window(group: Consumer) -> Agent:
+    group.configure("share.partition.max.record.locks", "100")
+    group.configure("share.delivery.count.limit", "10")
+    yield from group.start()
+    yield from group.work(400)
+    slow = group.fetched
+    yield from group.time_out(slow, slow)
+    group.fetch(slow, slow)
+    yield SECOND
+    yield from group.work(20, held=slow)
+    group.produced(4_000)
+    while True:
+        yield from group.hold(20, slow)
+
+
+def gap(group: Consumer) -> Agent:
+    yield from group.start()
+    yield from group.work(200)
+    group.fetch(group.fetched, group.fetched + BATCH - 1)
+    yield from group.work(1)
+    group.workload.apply(Crash, group.key)
+    yield from group.work(200)
+
+
+def reset(group: Consumer) -> Agent:
+    yield from group.start()
+    yield from group.work(3 * MINUTES - 60)
+    yield from group.start(group.fetched - 241, epoch=2)
+    group.fetched -= 241
+    yield from group.work(5)
+
+
+def deleted_topic(group: Consumer) -> Agent:
+    yield from group.start()
+    yield from group.work(100)
+
+
+def renewed_forever(group: Consumer) -> Agent:
+    yield from group.start()
+    yield from group.work(90)
+    kept = group.fetched
+    yield from group.time_out(kept, kept)
+    group.fetch(kept, kept)
+    yield SECOND
+    yield from group.work(3 * MINUTES, held=kept)
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One incident.
+
+    Attributes:
+        agent: what happens.
+        trouble: the first word of `why`.
+        cause: words in its first two lines.
+        action: the option that mends it.
+    """
+
+    agent: Callable[[Consumer], Agent]
+    trouble: str = "OK"
+    cause: tuple[str, ...] = ()
+    action: str = ""
+
+
+INCIDENTS = {
+    "steady": Incident(steady),
+    "dead-consumers": Incident(
+        dead_consumers, "STOP", ("no consumer has changed the state for 49 min",), "START_CONSUMERS",
+    ),
+    "poison": Incident(poison, "POISON_RECORDS", ("record 2,150 failed 4 of 5 deliveries",), "WAIT"),
+    "reject-all": Incident(reject_all, "GIVING_UP", ("1250 records were given up or rejected",), "STOP_CONSUMERS"),
+    "stuck-dead-letters": Incident(
+        stuck_dead_letters,
+        "ARCHIVING_STUCK",
+        ("dead-letter write of records 500 to 504 does not finish",),
+        "FIX_DLQ",
+    ),
+    "full-window": Incident(
+        full_window, "IN_FLIGHT_LIMIT", ("the in-flight window is full", "record 2,000"), "RESTART_CONSUMERS",
+    ),
+    "gap": Incident(gap, "STALL", ("waits at a gap, records 1,000 to 1,004",), "RESTART_CONSUMERS"),
+    "reset": Incident(reset, "REWIND", ("its offsets were reset: SPSO went from 1,945 to 1,709",), "WAIT"),
+    "deleted-topic": Incident(deleted_topic, "TOPIC_GONE", ("no topic has this id: it was deleted",), "DELETE_OFFSETS"),
+    "renewed-forever": Incident(
+        renewed_forever, "STALL", ("record 450, which a consumer holds and renews",), "FORBID_RENEWALS",
+    ),
+}  # fmt: skip
+
+
+def simulate_night(folder: Path) -> None:
+    """Write the logs of all incidents, and the topics that exist afterwards."""
+    topic = StateTopicSettings(release=LATEST, state_partitions=3, updates_per_snapshot=50)
+    folder.mkdir(parents=True)
+    cluster = SimulatedCluster(folder, ClusterSettings(PlayerSettings(release=LATEST), topic, seed=1))
+    workload = Workload(cluster, 1, START_MS)
+    for name, incident in INCIDENTS.items():
+        workload.add(incident.agent(Consumer(workload, name)), SECOND)
+    workload.run(START_MS + MINUTES * MINUTE)
+    cluster.finish()
+    cluster.close()
+    topics = json.loads((folder / "topics.json").read_text())
+    there = [one for one in topics if one["name"] != "deleted-topic-topic"]
+    (folder / "topics.json").write_text(json.dumps(there))
