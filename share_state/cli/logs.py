@@ -49,7 +49,13 @@ def explain(
     group: Annotated[str, typer.Option(metavar="GROUP", help="The share group.")],
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="The topic (name or id).")],
     partition: Annotated[int, typer.Option(metavar="N", help="The partition of the topic.")],
-    offset: Annotated[int, typer.Option(metavar="OFFSET", min=0, help="The offset to explain.")],
+    offset: Annotated[
+        int | None,
+        typer.Option(
+            metavar="OFFSET", min=0, help="The offset to explain; by default the one that SPSO waits for."
+        ),
+    ] = None,
+    *,
     options: InputOptions,
     delivery_limit: DeliveryLimit = None,
     as_json: Json = False,
