@@ -11,7 +11,7 @@ from share_state.cli.options import Json
 from share_state.config.input_spec import JUDGE_ALL
 from share_state.errors import ShareStateError
 from share_state.fold.fold_options import SharePartitionFilter
-from share_state.pipeline.across_logs import name_topics
+from share_state.pipeline.driver_side import name_topics
 from share_state.pipeline.progress import Progress
 from share_state.repairs.offset_backup import SUFFIXES, back_up_offsets, print_backup, write_backup
 from share_state.repairs.status import audited, open_warehouse
