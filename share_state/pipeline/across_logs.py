@@ -32,7 +32,6 @@ from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.dead_letter_checks import judge_letters, known_times
 from share_state.pipeline.extents import extent_notes
 from share_state.pipeline.plan import FoldPlan, GroupInput
-from share_state.pipeline.planning import names_unknown
 from share_state.pipeline.result import RunResult, keep_proven, logs_of_other_records, mark_unsafe, summarize
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
@@ -47,6 +46,7 @@ from share_state.rules.share_groups import judge_groups, judge_sticky
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.group_configs import GroupConfigs
+from share_state.sources.input_contents import names_unknown
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.partition_count import state_partition_coverage
 

@@ -23,14 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.sections import LimitSettings
-from share_state.errors import InputError
 from share_state.fold.limits import GROUP_LIMITS, Limits
 from share_state.rules.cluster_settings import FactConflict
 from share_state.sources.cluster_facts import BROKER_LIMITS, ClusterFacts
-from share_state.sources.discovery import LogPartition
 from share_state.sources.group_configs import GroupConfigs
-from share_state.sources.topics import Topics, read_topics
-from share_state.sources.topics_file import find_topics_files
+from share_state.sources.topics import Topics, TopicSource
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_admin import ClusterLimits
@@ -40,57 +37,6 @@ _OPTION = "cluster_facts"
 
 _DIGEST = f"{_OPTION}.digest"
 """Changes with the facts themselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSource:
-    """Topics according to one source.
-
-    Attributes:
-        name: as messages call it.
-        topics: names, partitions and ends.
-        origin: its path or address; None if the call holds the topics.
-        note: what a run says of it; None for nothing.
-        is_authority: whether the topics are those of the cluster itself, so that another source may be out of date.
-        removed: id -> name of topics that were deleted, as far as the source shows them.
-    """
-
-    name: str
-    topics: Topics
-    origin: str | None = None
-    note: str | None = None
-    is_authority: bool = False
-    removed: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_adjacent_topics(
-    inputs: Iterable[str], logs: Iterable[LogPartition]
-) -> tuple[TopicSource | None, list[str]]:
-    """The topics file beside the logs, and notes on files and folders that cannot be read.
-
-    Args:
-        inputs: as given.
-        logs: the log partitions found in them.
-    """
-    notes = list[str]()
-    try:
-        files = find_topics_files(inputs, logs)
-    except InputError as error:
-        return None, [f"{error}; no topics file is looked for there"]
-    for number, file in enumerate(files):
-        try:
-            topics = read_topics(str(file))
-        except InputError as error:
-            notes.append(f"{error}; this file beside the logs is not used")
-            continue
-        others = ", ".join(str(other) for other in files[number + 1 :])
-        note = (
-            f"names and ends come from {file}, beside the logs"
-            + (f", and not from {others}" if others else "")
-            + "; --topics names another file"
-        )
-        return TopicSource("topics file", replace(topics, may_be_old=True), str(file), note), notes
-    return None, notes
 
 
 def settle_topics(sources: Sequence[TopicSource]) -> tuple[Topics, list[FactConflict]]:

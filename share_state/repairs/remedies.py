@@ -159,16 +159,24 @@ class _Advisor:
             ways = (self.ask_broker(), self.upgrade(), self.forget_batches())
             return self._repair("UNLOADABLE", text, None, [one for one in ways if one])
         self.now, self.waiting = self.loaded.effect(), self.loaded.first_waiting()
-        options = dict[str, Option]()
+        options, codes_of = dict[str, Option](), dict[str, str]()
         # Brokers refuse every command about a group that does not exist.
         codes = [trouble] if trouble == "ORPHAN_SHARE_STATE" else self.status.troubles
         for code in codes:
             for make in _ACTIONS[code]:
                 if (option := make(self)) is not None:
                     options.setdefault(option.action, option)
+                    codes_of.setdefault(option.action, code)
         useful = (_ranked(one) for one in options.values() if self._does_something(one))
-        ordered = sorted(useful, key=lambda one: one.harm)
+        # An option against another trouble comes last, unless it moves SPSO too.
+        ordered = sorted(
+            useful, key=lambda one: (codes_of[one.action] != trouble and not self._moves_start(one), one.harm)
+        )
         return self._repair(trouble, self._sentence(), self.now, ordered)
+
+    def _moves_start(self, option: Option) -> bool:
+        moved_to = None if option.effect is None else option.effect.start_offset
+        return moved_to is not None and moved_to > (self.now.start_offset or 0)
 
     def _does_something(self, option: Option) -> bool:
         """Whether an option that was rehearsed changes anything."""
@@ -282,7 +290,9 @@ class _Advisor:
         effect = self._effect(lambda rehearsal: rehearsal.fail_deliveries(last))
         takes = timedelta(seconds=effect.seconds)
         moved, now = self.status.row["moved_time"], self.found.time
-        if moved and now and now - moved > takes and not self.is_empty:
+        # Deliveries may be far apart; an SPSO that has not moved for so long waits for something else.
+        worst_case = max(takes, timedelta(minutes=self.found.limits.stall_minutes))
+        if moved and now and now - moved > worst_case and not self.is_empty:
             return None
         lock = f"locks of {self.settings.record_lock_duration_ms // 1000} s"
         if self.release.renews:

@@ -5,7 +5,7 @@ if an inferred number is too small, since each hashes to its state partition: `P
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from share_state.kafka.primitives import partition_for
@@ -36,6 +36,10 @@ class PartitionCount:
     least: int = 1
     is_inferred: bool = False
     recorded: frozenset[int] = frozenset()
+
+    def stated(self, number: int) -> "PartitionCount":
+        """This count, but with a number that is known and not inferred."""
+        return replace(self, number=number, is_inferred=False)
 
     def is_contradicted(self, key_modulus: int, keys: int) -> bool:
         """Whether the keys show that an inferred number is too small: they all fit a larger one, and not this one.

@@ -76,6 +76,27 @@ class Topics:
         return _offset_of(self.starts, topic_ids, partitions)
 
 
+@dataclass(frozen=True, slots=True)
+class TopicSource:
+    """Topics according to one source.
+
+    Attributes:
+        name: as messages call it.
+        topics: names, partitions and ends.
+        origin: its path or address; None if the call holds the topics.
+        note: what a run says of it; None for nothing.
+        is_authority: whether the topics are those of the cluster itself, so that another source may be out of date.
+        removed: id -> name of topics that were deleted, as far as the source shows them.
+    """
+
+    name: str
+    topics: Topics
+    origin: str | None = None
+    note: str | None = None
+    is_authority: bool = False
+    removed: Mapping[str, str] = field(default_factory=dict)
+
+
 def _offset_of(offsets: pa.Table, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
     """The offset of each topic-partition in one of the tables `ends` and `starts`, null if unknown."""
     if not len(offsets):

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,7 @@ from share_state.errors import InputError
 from share_state.sources.cluster_facts import read_cluster_facts
 from share_state.sources.discovery import LogPartition, find_data_folders, is_data_folder, log_parent
 from share_state.sources.kafka_client import SCHEME
-from share_state.sources.topics import Topics, topics_of
+from share_state.sources.topics import Topics, TopicSource, read_topics, topics_of
 from share_state.stores.object_stores import read_errors
 from share_state.stores.paths import InputPath, expand_paths, to_path
 
@@ -84,6 +85,36 @@ def find_topics_files(inputs: Iterable[str], logs: Iterable[LogPartition] = ()) 
             if file.is_file():
                 distinct.setdefault(str(file.resolve()), file)
     return list(distinct.values())
+
+
+def read_adjacent_topics(
+    inputs: Iterable[str], logs: Iterable[LogPartition]
+) -> tuple[TopicSource | None, list[str]]:
+    """The topics file beside the logs, and notes on files and folders that cannot be read.
+
+    Args:
+        inputs: as given.
+        logs: the log partitions found in them.
+    """
+    notes = list[str]()
+    try:
+        files = find_topics_files(inputs, logs)
+    except InputError as error:
+        return None, [f"{error}; no topics file is looked for there"]
+    for number, file in enumerate(files):
+        try:
+            topics = read_topics(str(file))
+        except InputError as error:
+            notes.append(f"{error}; this file beside the logs is not used")
+            continue
+        others = ", ".join(str(other) for other in files[number + 1 :])
+        note = (
+            f"names and ends come from {file}, beside the logs"
+            + (f", and not from {others}" if others else "")
+            + "; --topics names another file"
+        )
+        return TopicSource("topics file", replace(topics, may_be_old=True), str(file), note), notes
+    return None, notes
 
 
 def _beside(inputs: Iterable[str], logs: Iterable[LogPartition]) -> Iterator[InputPath]:

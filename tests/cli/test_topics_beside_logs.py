@@ -10,10 +10,10 @@ import pytest
 import share_state
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
-from share_state.pipeline.facts import TopicSource, settle_topics
+from share_state.pipeline.facts import settle_topics
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.planning import build_plan
-from share_state.sources.topics import topics_of
+from share_state.sources.topics import TopicSource, topics_of
 from tests.cli.commands import Command
 from tests.sources.cluster_facts.metadata_writer import message, partition, removed, uuid, write_metadata_log
 from tests.truth import DATA, without_topics

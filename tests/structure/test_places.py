@@ -1,12 +1,16 @@
 """Where things are: each module has a name of its own, and what touches numba is in one package."""
 
 import ast
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
+from share_state.config.input_spec import OPTIONS, spec_of_options
 from share_state.jit.compile import KERNEL_PACKAGES, kernel_sources
+from share_state.pipeline.planning import build_plan
 from tests.structure.sources import PACKAGE, functions, is_kernel, modules
 
 SAME_NAMES = {
@@ -14,6 +18,9 @@ SAME_NAMES = {
     "reconstruct": "the command, and the run that it starts",
 }
 """Names of more than one module, and why."""
+
+READING = ("share_state.sources.", "share_state.stores.")
+"""Packages that read an input."""
 
 
 def test_no_module_name_occurs_twice_without_a_reason():
@@ -141,3 +148,23 @@ def test_a_kernel_with_a_name_of_an_unmarked_module_is_found(use: str):
     trees = {name: ast.parse(source) for name, source in sources.items()}
     assert {place[0] for place in _unmarked(trees, {"fold.kernels"})} == {"kafka.sizes", "kafka.units"}
     assert _unmarked(trees, {"fold.kernels", "kafka.sizes", "kafka.units"}) == {}
+
+
+def test_a_plan_reads_its_input_in_one_call():
+    entered = Counter[str]()
+    spec = spec_of_options(OPTIONS, ["tests/data/4.3.1/chaos"], {})
+
+    def note_call(frame: FrameType, event: str, argument: object) -> None:
+        del argument
+        caller = frame.f_back.f_globals.get("__name__", "") if frame.f_back else ""
+        called = frame.f_globals.get("__name__", "")
+        if event == "call" and caller.startswith("share_state.pipeline.") and called.startswith(READING):
+            entered[called] += frame.f_code.co_name not in ("__init__", "__post_init__")
+
+    sys.setprofile(note_call)
+    try:
+        build_plan(spec, OPTIONS)
+    finally:
+        sys.setprofile(None)
+    assert entered["share_state.sources.input_contents"] == 1
+    assert entered.total() <= 8
