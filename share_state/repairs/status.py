@@ -52,6 +52,7 @@ from share_state.report.troubles import (
 )
 from share_state.simulator.types import StateBatch
 from share_state.sources.kafka_client import SCHEME
+from share_state.stores.paths import to_path
 
 _STATE_COLUMNS = (
     *KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset",
@@ -165,7 +166,10 @@ def open_warehouse(inputs: Sequence[str]) -> CommittedTables | None:
     Raises:
         WarehouseError: if it cannot be read.
     """
-    if len(inputs) == 1 and not inputs[0].startswith(SCHEME):
+    if len(inputs) != 1 or inputs[0].startswith(SCHEME):
+        return None
+    # Most inputs are logs; nothing else has a folder of this name.
+    if "://" in inputs[0] or to_path(f"{inputs[0]}/runs").is_dir():
         with suppress(NothingCommittedError):
             return CommittedTables(inputs[0])
     return None
