@@ -7,13 +7,15 @@ of logs, from an audit into a temporary folder; `open_input` gives both.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from share_state.cli.input_options import InputOptions, open_plan
 from share_state.config.declaration import OptionSpec
-from share_state.config.input_spec import InputSpec, input_options
+from share_state.config.input_spec import input_options
 from share_state.config.loading import settings_for
-from share_state.config.model import Clock
+from share_state.config.model import AuditSettings, Clock
 from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError
 from share_state.fold.limits import Limits
@@ -48,28 +50,59 @@ class OpenedInput:
     words: tuple[str, ...]
 
 
+ClockOption = Annotated[
+    Clock | None,
+    typer.Option(
+        "--clock",
+        metavar="log|wall",
+        help="End of measured durations: the last record of each log, or now, as for a live cluster.",
+    ),
+]
+_OLD_FORMS = ("limits.", "rules.", "clock=")
+
+
 @contextmanager
-def open_input(inputs: Sequence[str], options: InputOptions, *, quiet: bool = True) -> Iterator[OpenedInput]:
+def open_input(
+    inputs: Sequence[str],
+    options: InputOptions,
+    *,
+    clock: Clock | None = None,
+    sets: Sequence[str] = (),
+    needs_logs: bool = True,
+    quiet: bool = True,
+) -> Iterator[OpenedInput]:
     """Yield tables and logs of an input.
 
+    Args:
+        inputs, options: of the call.
+        clock: end of measured durations; None for that of the settings, or now for a live cluster.
+        sets: `--set` options of older calls.
+        needs_logs: whether the logs of a warehouse are looked for.
+        quiet: whether no progress is shown.
     Raises:
         ShareStateError: if it cannot be used, or options are given for a warehouse.
     """
     progress = Progress(quiet=quiet)
     if (tables := open_warehouse(inputs)) is not None:
-        _refuse_options(inputs[0], options)
+        _refuse_options(inputs[0], options, is_refused=bool(sets or clock))
         with ExitStack() as stack:
             plan = lacks = None
             try:
-                logs, of_run = logs_of_run(tables)
-                plan = stack.enter_context(open_plan(of_run.spec(logs, names_only=True)))
+                if needs_logs:
+                    logs, of_run = logs_of_run(tables)
+                    plan = stack.enter_context(open_plan(of_run.spec(logs, names_only=True)))
             except ShareStateError as error:
                 lacks = f"the logs of its last run cannot be read ({error})"
             yield OpenedInput(tables, plan, lacks, None, KafkaTools(), tuple(inputs))
         return
-    spec, clock = with_settings(options, inputs)
+    # It refuses values that cannot be used, and names the option.
+    spec = options.spec(inputs)
+    settings = _settings(options, inputs, sets)
+    spec = spec.model_copy(update={"limits": settings.limits, "rules": settings.rules})
     address = find_cluster_address(inputs, options.get("format") or AUTO)
     tools = KafkaTools(bootstrap_servers(address) if address else None, options.get("kafka_properties"))
+    if clock is None and "clock" in settings.model_fields_set:
+        clock = settings.clock
     by_wall_clock = is_by_wall_clock(clock, is_live=address is not None and not spec.has_as_of)
     with open_plan(spec) as plan:
         plan.check_time()
@@ -79,33 +112,17 @@ def open_input(inputs: Sequence[str], options: InputOptions, *, quiet: bool = Tr
             yield OpenedInput(tables, plan, None, plan.options.limits, tools, words)
 
 
-_OLD_FORMS = ("limits.", "rules.", "clock=")
-
-
-def with_settings(
-    options: InputOptions, inputs: Sequence[str], sets: Sequence[str] = ()
-) -> tuple[InputSpec, Clock | None]:
-    """The InputSpec of options, with the limits and rules that an audit would have; and its clock, if one is set.
-
-    Args:
-        options: of the command.
-        inputs: of the command.
-        sets: settings as `--set` takes them.
-    Raises:
-        ShareStateError: if a setting is no limit, rule or clock, or an option cannot be used.
-    """
+def _settings(options: InputOptions, inputs: Sequence[str], sets: Sequence[str]) -> AuditSettings:
+    """The settings that an audit of the inputs would have: those of the options, its variables and `--set`."""
     for text in sets:
         if not text.startswith(_OLD_FORMS):
             raise ShareStateError(f"--set {text}: give a limit as --limit NAME=VALUE")
     judging = [one for one in options.assignments(len(inputs)) if one.path[0] in ("limits", "rules")]
-    settings = settings_for(inputs, "-", sets, assignments=judging)
-    judged = {"limits": settings.limits, "rules": settings.rules}
-    clock = settings.clock if "clock" in settings.model_fields_set else None
-    return options.spec(inputs).model_copy(update=judged), clock
+    return settings_for(inputs, "-", sets, assignments=judging)
 
 
-def _refuse_options(warehouse: str, options: InputOptions) -> None:
-    if options.given:
+def _refuse_options(warehouse: str, options: InputOptions, *, is_refused: bool = False) -> None:
+    if options.given or is_refused:
         raise ShareStateError(
             f"{warehouse}: is a warehouse, which keeps the options of its run; leave out others"
         )

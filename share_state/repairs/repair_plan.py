@@ -236,11 +236,11 @@ def make_plan(
         WarehouseError: if a table is gone.
     """
     found = survey(tables, groups, limits, release, most)
-    options = repairs(found, tools or KafkaTools(), _empty_groups(tables))
+    options = repairs(found, tools or KafkaTools(), empty_groups(tables))
     return RepairPlan(options, found, _control_findings(tables, groups))
 
 
-def _empty_groups(tables: CommittedTables) -> frozenset[str]:
+def empty_groups(tables: CommittedTables) -> frozenset[str]:
     """The groups that had no member when the group side was read; none if it was not."""
     if not tables.holds("share_groups"):
         return frozenset()

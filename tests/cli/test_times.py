@@ -16,6 +16,7 @@ from share_state.sources.log_times import time_span
 from tests.cli.commands import Command
 from tests.kafka.batches import NOW
 from tests.log_writer import batch, snapshot, write_log_folder
+from tests.profiles import some_of
 from tests.truth import DATA, without_topics
 
 CHAOS = DATA / "4.3.1/chaos"
@@ -47,7 +48,7 @@ def test_a_duration_counts_back_from_the_newest_record_of_the_input(cli: Command
         assert cli("cutoff", CHAOS, "--as-of-time", text, "--json").json["records"] == expected
 
 
-@pytest.mark.parametrize("text", SAME)
+@pytest.mark.parametrize("text", some_of(SAME, 4))
 @pytest.mark.parametrize("option", ["--as-of-time", "--and-as-of-time"])
 def test_every_option_that_takes_a_time_takes_the_same(option: str, text: str, cli: Command):
     earlier = () if option == "--as-of-time" else ("--as-of-time", "2026-11-21T03:07:05Z")

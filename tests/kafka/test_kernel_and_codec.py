@@ -36,7 +36,7 @@ def by_kernel(kind: str, values: list[bytes]) -> StateRecords:
     for row, value in zip(rows, values, strict=True):
         row["key_size"], row["value_at"], row["value_size"] = len(key), len(data), len(value)
         data += value
-    return decode_state_records(np.frombuffer(bytes(data), np.uint8), rows, KeyTable())
+    return decode_state_records(np.frombuffer(data, np.uint8), rows, KeyTable())
 
 
 def by_codec(kind: str, value: bytes) -> tuple[str | None, dict[str, Any], int]:
