@@ -5,7 +5,7 @@ of logs, from an audit into a temporary folder; `open_input` gives both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -135,7 +135,10 @@ def logs_of(inputs: Sequence[str], options: InputOptions) -> tuple[list[str], In
     Raises:
         ShareStateError: if options are given for a warehouse, or its logs are gone.
     """
-    tables = open_warehouse(inputs)
+    tables = None
+    # What is wrong with a store, the logs say in the words of logs.
+    with suppress(ShareStateError) if "://" in inputs[0] else nullcontext():
+        tables = open_warehouse(inputs)
     if tables is None:
         return list(inputs), options
     asked = {name: value for name, value in options.given.items() if name not in (*_POINTS, "limits")}
