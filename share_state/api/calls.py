@@ -194,7 +194,7 @@ def explain(
     group: str,
     topic: str,
     partition: int,
-    offset: int,
+    offset: int | None = None,
     *,
     spark: "SparkSession | None" = None,
     delivery_limit: int | None = None,
@@ -206,7 +206,7 @@ def explain(
         group: the share group.
         topic: by name, if `topics` or the groups hold it, or by id.
         partition: the partition of the topic.
-        offset: the offset in this partition.
+        offset: the offset in this partition; by default the first unfinished one, which SPSO waits for.
         spark: a session, to sort tables that need it.
         delivery_limit: the older form of `limits={"groups": {group: {"delivery_count": ...}}}`.
         options: as for `reconstruct`:
@@ -219,7 +219,9 @@ def explain(
     """
     from share_state.report.explain import explain_offset  # noqa: PLC0415  only this call explains
 
-    check_types(group=group, topic=topic, partition=partition, offset=offset, delivery_limit=delivery_limit)
+    check_types(group=group, topic=topic, partition=partition, delivery_limit=delivery_limit)
+    if offset is not None:
+        check_types(offset=offset)
     if delivery_limit is not None:
         limits = options.get("limits") or {}
         of_group = {"delivery_count": delivery_limit, **limits.get("groups", {}).get(group, {})}

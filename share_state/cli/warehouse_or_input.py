@@ -17,7 +17,7 @@ from share_state.config.input_spec import input_options
 from share_state.config.loading import settings_for
 from share_state.config.model import AuditSettings, Clock
 from share_state.delta.reader import CommittedTables
-from share_state.errors import ShareStateError
+from share_state.errors import InputError, NothingCommittedError, ShareStateError
 from share_state.fold.limits import Limits
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
@@ -27,6 +27,7 @@ from share_state.repairs.status import audited, open_warehouse
 from share_state.sources.formats import AUTO
 from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.kafka_client import bootstrap_servers
+from share_state.stores.paths import to_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +133,57 @@ def logs_of(inputs: Sequence[str], options: InputOptions) -> tuple[list[str], In
     """The logs that a command reads, and its options: for a warehouse those of its last run.
 
     Raises:
-        ShareStateError: if options are given for a warehouse.
+        ShareStateError: if options are given for a warehouse, or its logs are gone.
     """
     tables = open_warehouse(inputs)
     if tables is None:
         return list(inputs), options
-    asked = {name: value for name, value in options.given.items() if name not in _POINTS}
+    asked = {name: value for name, value in options.given.items() if name not in (*_POINTS, "limits")}
     _refuse_options(inputs[0], InputOptions(asked))
     logs, of_run = logs_of_run(tables)
-    points = {name: value for name, value in options.given.items() if name in _POINTS}
-    if points:
-        kept = {name: value for name, value in of_run.given.items() if name not in _POINTS}
-        of_run = InputOptions(kept | points)
-    return logs, of_run
+    for path in logs:
+        if not _may_exist(path):
+            raise ShareStateError(
+                f"{inputs[0]}: the logs of its last run are gone ({path}); give logs in place of the warehouse"
+            )
+    given = options.given
+    kept = of_run.given
+    if any(name in given for name in _POINTS):
+        kept = {name: value for name, value in kept.items() if name not in _POINTS}
+    return logs, InputOptions({**kept, **given})
+
+
+def _may_exist(path: str) -> bool:
+    """Whether an input may be there: addresses and patterns are not looked up."""
+    return "://" in path or any(one in path for one in "*?[") or to_path(path).exists()
+
+
+@contextmanager
+def open_tables(
+    place: str, options: InputOptions | None = None, *, quiet: bool = True
+) -> Iterator[CommittedTables]:
+    """Yield the tables of a warehouse, or those of an audit of an export into a temporary folder.
+
+    Raises:
+        NothingCommittedError: if the place is neither.
+        ShareStateError: if it cannot be read.
+    """
+    try:
+        tables = CommittedTables(place)
+    except NothingCommittedError as nothing:
+        given = options or InputOptions({})
+        with ExitStack() as stack:
+            try:
+                plan = stack.enter_context(open_plan(given.spec([place])))
+            except InputError:
+                raise nothing from None
+            plan.check_time()
+            progress = Progress(quiet=quiet)
+            with progress("read and fold"), audited(plan, [place]) as made:
+                progress.close()
+                yield made
+        return
+    yield tables
 
 
 _POINTS = ("as_of_offset", "as_of_time")

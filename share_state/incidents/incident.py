@@ -7,20 +7,20 @@ from typing import Any
 
 from share_state.config.input_spec import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
-from share_state.errors import InputError, pluralize
+from share_state.errors import InputError
 from share_state.fold.durations import duration_text
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import NO_MEMBERS, OUTCOME_COLUMNS
 from share_state.fold.limits import Limits
 from share_state.incidents.offset_story import OffsetStory, read_story
-from share_state.kafka.delivery_states import ARCHIVING, state_name
+from share_state.kafka.delivery_states import state_name
 from share_state.pipeline.plan import FoldPlan
 from share_state.repairs.commands import KafkaTools, quote
 from share_state.repairs.remedies import HARM, Option, Repair, repairs
 from share_state.repairs.repair_plan import empty_groups
 from share_state.repairs.status import SharePartitionStatus, Survey, survey
 from share_state.report.diff import compare_states, fold_exports
-from share_state.report.troubles import WaitsFor
+from share_state.report.troubles import WaitsFor, cause
 from share_state.simulator.types import find_release
 
 HOUR = timedelta(hours=1)
@@ -207,9 +207,8 @@ def cause_of(
     status: SharePartitionStatus, trouble: str | None, story: OffsetStory | None, surveyed: Survey
 ) -> str:
     """The cause in one phrase."""
-    row, waits = status.row, status.waits_for
+    row = status.row
     message = status.troubles.get(trouble or "") or row["reason"] or ""
-    span = _span(waits)
     if trouble is None:
         return _healthy(status, surveyed)
     if trouble == "REWIND" and story is not None and story.reset is not None:
@@ -218,27 +217,9 @@ def cause_of(
             f"its offsets were reset: SPSO went from {reset.before:,} to {reset.after:,}, and "
             "finished records are delivered again"
         )
-    if trouble == "ARCHIVING_STUCK" and waits is not None and waits.state == ARCHIVING:
-        return f"the dead-letter write of {span} does not finish (ARCHIVING), and SPSO cannot pass it"
-    if trouble == "POISON_RECORDS" and waits is not None and waits.count:
-        limit = surveyed.limits.of_group("delivery_count", row["group_id"])
-        return f"{span} failed {waits.count} of {limit} deliveries: poison"
-    if trouble in ("IN_FLIGHT_LIMIT", "STALL") and waits is not None:
-        full = "the in-flight window is full, and" if trouble == "IN_FLIGHT_LIMIT" else "SPSO does not move:"
-        if waits.is_gap:
-            return f"{full} it waits at a gap, {span}: the log shows no delivery of it"
-        if story is not None and story.held is not None:
-            return f"{full} it waits for {span}, which a consumer holds and renews"
-        return f"{full} it waits for {span} after {pluralize(waits.count, 'failed delivery', 'failed deliveries')}"
-    return message
-
-
-def _span(waits: WaitsFor | None) -> str:
-    if waits is None:
-        return "nothing in flight"
-    if waits.first == waits.last:
-        return f"record {waits.first:,}"
-    return f"records {waits.first:,} to {waits.last:,}"
+    limit = surveyed.limits.of_group("delivery_count", row["group_id"])
+    is_held = story is not None and story.held is not None
+    return cause(trouble, message, status.waits_for, limit, is_held=is_held)
 
 
 def _healthy(status: SharePartitionStatus, surveyed: Survey) -> str:

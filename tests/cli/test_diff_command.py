@@ -132,7 +132,10 @@ def test_share_partitions_are_in_the_order_of_show():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((CHAOS,), "diff: give two warehouses, or an export and --as-of-offset or --as-of-time"),
+        (
+            (CHAOS,),
+            "diff: give two warehouses or exports, one warehouse, or an export and --as-of-offset or --as-of-time",
+        ),
         (
             (CHAOS, "--and-as-of-time", LATER),
             "diff: give the earlier point of the export too: --as-of-offset or --as-of-time",

@@ -88,11 +88,12 @@ def dead_consumers(group: Consumer) -> Agent:
 
 def poison(group: Consumer) -> Agent:
     yield from group.start()
-    yield from group.work(3 * MINUTES - 20)
+    yield from group.work(3 * MINUTES - 60)
     bad = group.fetched
     for _ in range(4):
         yield from group.time_out(bad, bad)
         yield from group.work(2)
+    group.produced(group.fetched + 400)
 
 
 def reject_all(group: Consumer) -> Agent:
@@ -179,7 +180,7 @@ INCIDENTS = {
         dead_consumers, "STOP", ("no consumer has changed the state for 49 min",), "START_CONSUMERS",
     ),
     "poison": Incident(
-        poison, "POISON_RECORDS", ("record 2,150 failed 4 of 5 deliveries",), "RAISE_DELIVERY_COUNT_LIMIT",
+        poison, "POISON_RECORDS", ("record 1,950 failed 4 of 5 deliveries",), "RAISE_DELIVERY_COUNT_LIMIT",
     ),
     "reject-all": Incident(reject_all, "GIVING_UP", ("1250 records were given up or rejected",), "STOP_CONSUMERS"),
     "stuck-dead-letters": Incident(

@@ -83,7 +83,8 @@ def test_groups_are_restored_from_a_file_of_any_moment(
         assert state is not None
         assert (state["effective_start_offset"], in_flight) == (4, {})
         group.consume(None, lambda seen: set(seen) == set(range(4, 12)))
-    # SPSO has moved on, which the check of a restore that did nothing finds.
+    # What the check of a restore that did nothing finds.
+    out.write_text(out.read_text().replace("second,0,4", "second,0,3"))
     check = said["restore"]["plain"].partition("\n")[2]
     done = _bash(cluster, check)
-    assert (done.returncode, "topic.second 0: the start offset is 12, not 4" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "topic.second 0: the start offset is 4, not 3" in done.stderr) == (1, True), done.stderr
