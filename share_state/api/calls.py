@@ -25,7 +25,8 @@ from share_state.api.tables import Tables, check_writable, executor_of, write_ta
 from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE
 from share_state.errors import ShareStateError
 from share_state.fold.fold_options import SharePartitionFilter
-from share_state.pipeline.across_logs import name_topics, read_groups, settle_timeline
+from share_state.pipeline.across_logs import settle_timeline
+from share_state.pipeline.driver_side import name_topics, read_groups
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.task import decoded_batches, timeline_batches
 from share_state.schema.declarations import arrow_type, table_schema
@@ -193,7 +194,7 @@ def explain(
     group: str,
     topic: str,
     partition: int,
-    offset: int,
+    offset: int | None = None,
     *,
     spark: "SparkSession | None" = None,
     delivery_limit: int | None = None,
@@ -205,7 +206,7 @@ def explain(
         group: the share group.
         topic: by name, if `topics` or the groups hold it, or by id.
         partition: the partition of the topic.
-        offset: the offset in this partition.
+        offset: the offset in this partition; by default the first unfinished one, which SPSO waits for.
         spark: a session, to sort tables that need it.
         delivery_limit: the older form of `limits={"groups": {group: {"delivery_count": ...}}}`.
         options: as for `reconstruct`:
@@ -218,7 +219,9 @@ def explain(
     """
     from share_state.report.explain import explain_offset  # noqa: PLC0415  only this call explains
 
-    check_types(group=group, topic=topic, partition=partition, offset=offset, delivery_limit=delivery_limit)
+    check_types(group=group, topic=topic, partition=partition, delivery_limit=delivery_limit)
+    if offset is not None:
+        check_types(offset=offset)
     if delivery_limit is not None:
         limits = options.get("limits") or {}
         of_group = {"delivery_count": delivery_limit, **limits.get("groups", {}).get(group, {})}

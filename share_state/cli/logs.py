@@ -17,7 +17,8 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.fold_options import SharePartitionFilter
-from share_state.pipeline.across_logs import judge_input, name_topics
+from share_state.pipeline.across_logs import judge_input
+from share_state.pipeline.driver_side import name_topics
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.pruning import judge_pruning
@@ -51,7 +52,13 @@ def explain(
     group: Annotated[str, typer.Option(metavar="GROUP", help="The share group.")],
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="The topic (name or id).")],
     partition: Annotated[int, typer.Option(metavar="N", help="The partition of the topic.")],
-    offset: Annotated[int, typer.Option(metavar="OFFSET", min=0, help="The offset to explain.")],
+    offset: Annotated[
+        int | None,
+        typer.Option(
+            metavar="OFFSET", min=0, help="The offset to explain; by default the one that SPSO waits for."
+        ),
+    ] = None,
+    *,
     options: InputOptions,
     delivery_limit: DeliveryLimit = None,
     as_json: Json = False,

@@ -41,6 +41,7 @@ COMMANDS = {
     "cutoff": "logs",
     "why": "why",
     "repair": "repair",
+    "offsets": "offsets",
     "show": "show_tables",
     "explain": "logs",
     "diff": "logs",

@@ -34,6 +34,7 @@ READING_COMMANDS = (
     "cutoff",
     "why",
     "repair",
+    "offsets",
     "explain",
     "diff",
     "decode",

@@ -22,7 +22,7 @@ from share_state.fold.states import RecordStates, RecordView
 from share_state.kafka.delivery_states import TERMINAL
 from share_state.kafka.group_records import read_group_records, record_types
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.pruned_logs import read_whole
 from share_state.sources.segments import index_records, read_chunks
 
@@ -72,6 +72,7 @@ class Touch:
         recorded_start: the start offset in the record; -1 for none.
         before, after: state of the offset before and after it.
         start_before, start_offset, end_offset: SPSO before it, SPSO and SPEO after it; None for none.
+        state_epoch_before: state epoch before it; None if there was no state.
         snapshot_epoch, state_epoch, leader_epoch, delivery_complete_count: fields of the state after it; None
             if there is no state.
     """
@@ -88,6 +89,7 @@ class Touch:
     start_before: int | None = None
     start_offset: int | None = None
     end_offset: int | None = None
+    state_epoch_before: int | None = None
     snapshot_epoch: int | None = None
     state_epoch: int | None = None
     leader_epoch: int | None = None
@@ -110,6 +112,7 @@ class Explanation:
         is_suspect: whether records since the latest snapshot are missing or unreadable.
         has_base: whether the snapshot or checkpoint that the state begins with is in the input.
         begins_late: whether the broker's log may begin before the input.
+        state_epoch: state epoch at the end; None if there is no state.
         records: number of folded records of the share-partition.
         last_offset, last_timestamp: offset and timestamp (ms) of the last of them.
     """
@@ -130,6 +133,7 @@ class Explanation:
     is_suspect: bool = False
     has_base: bool = False
     begins_late: bool = False
+    state_epoch: int | None = None
     records: int = 0
     last_offset: int = NO_OFFSET
     last_timestamp: int = NO_OFFSET
@@ -259,9 +263,11 @@ def _extend(
     _, covered_at = _covering(view.ranges, view.range_begins, range_ends, offset)
     changed = np.append(True, (seen.values[:, 1:] != seen.values[:, :-1]).any(axis=0))
     before, start_before = explanation.offset_state, explanation.start_offset
+    epoch_before = explanation.state_epoch
     for row in np.flatnonzero(changed | (covered_at >= 0)).tolist():
         if row:
             before, start_before = seen.state(row - 1), seen.start(row - 1)
+            epoch_before = _state_epoch(reader, states, row - 1)
         after, record = seen.state(row), rows[row]
         chain = states.chains[row]
         if covered_at[row] < 0 and before == after:
@@ -285,6 +291,7 @@ def _extend(
                 start_before=start_before,
                 start_offset=seen.start(row),
                 end_offset=seen.end(row),
+                state_epoch_before=epoch_before,
                 **epochs,
             )
         )
@@ -292,7 +299,14 @@ def _extend(
     explanation.offset_state = seen.state(last)
     explanation.start_offset, explanation.end_offset = seen.start(last), seen.end(last)
     explanation.effective_start = seen.effective_start(last)
+    explanation.state_epoch = _state_epoch(reader, states, last)
     _set_last(explanation, states)
+
+
+def _state_epoch(reader: LogReader, states: RecordStates, row: int) -> int | None:
+    """The state epoch after a record; None if there is no state, or its dialect has no such epoch."""
+    field_name, chain = reader.epochs.get("state_epoch"), states.chains[row]
+    return int(chain[field_name]) if field_name is not None and chain["exists"] else None
 
 
 def _set_last(explanation: Explanation, states: RecordStates) -> None:

@@ -25,6 +25,25 @@ END {
 """Compares a start offset with what `--describe --offsets` prints, in awk. A group id may contain spaces, so columns
 are counted from the right."""
 
+_CHECK_FILE = """\
+NR == FNR {
+    n = split($0, field, ",")
+    place = field[n - 2] " " field[n - 1]
+    own = substr($0, 1, length($0) - length(place) - length(field[n]) - 1)
+    if (own == ENVIRON["OWN"]) wanted[place] = field[n] ""
+    next
+}
+NF > 3 { start[$(NF-3) " " $(NF-2)] = $(NF-1) "" }
+END {
+    for (place in wanted)
+        if (start[place] != wanted[place]) {
+            print place ": the start offset is " start[place] ", not " wanted[place] > "/dev/stderr"
+            failed = 1
+        }
+    exit failed
+}"""
+"""Compares the start offsets of a CSV file with what `--describe --offsets` prints, in awk."""
+
 
 def quote(word: str) -> str:
     """A word for bash: what a terminal would not print is written as bytes in `$'...'`."""
@@ -69,6 +88,22 @@ class KafkaTools:
         reset = self._groups("--reset-offsets", f"--to-offset={offset}", *place, "--execute")
         values = f"TOPIC={quote(topic)} PARTITION={partition} START={offset}"
         check = f"{self.describe(group, 'offsets')} | {values} awk '{_CHECK_START}'"
+        return f"{reset}\n{check}"
+
+    def reset_from_file(self, group: str, path: str, *, has_group: bool) -> str:
+        """Set the start offsets of a group that a file holds, and check that they are set; 4.4 and later.
+
+        Args:
+            path: CSV with topic, partition and offset.
+            has_group: whether the group is before them.
+        Source: Kafka GroupOffsetsResetter.parseResetPlan, CsvUtils.
+        """
+        # awk takes a name with `=` for an assignment, and one that begins with `-` for an option.
+        file = path if path.startswith("/") else f"./{path}"
+        reset = self._groups("--reset-offsets", f"--from-file={path}", f"--group={group}", "--execute")
+        quoted = f'"{group.replace(chr(34), chr(34) * 2)}"' if any(one in group for one in ',"') else group
+        own = quote(f"{quoted},") if has_group else "''"
+        check = f"{self.describe(group, 'offsets')} | OWN={own} awk '{_CHECK_FILE}' {quote(file)} -"
         return f"{reset}\n{check}"
 
     def delete_offsets(self, group: str, topic: str) -> str:

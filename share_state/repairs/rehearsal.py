@@ -215,10 +215,8 @@ class Rehearsal:
             if end is None
             else max(0, end - partition.start_offset - partition.delivery_complete_count),
             cutoff=self._cutoff(),
-            skipped=() if self._loses_nothing else _ranges(changes, lambda one: one.change == FINISHED),
-            delivered_again=_ranges(
-                changes, lambda one: _is_finished(one.before) and not _is_finished(one.after)
-            ),
+            skipped=() if self._loses_nothing else skipped(changes),
+            delivered_again=delivered_again(changes),
             seconds=-(-self.now_ms // 1000),
         )
 
@@ -261,6 +259,16 @@ class Rehearsal:
             if one is not None
         ]
         return min(following, default=self.next_record - 1)
+
+
+def skipped(changes: Iterable[RangeChange]) -> Ranges:
+    """The offsets of changes that were unfinished and that SPSO has passed."""
+    return _ranges(changes, lambda one: one.change == FINISHED)
+
+
+def delivered_again(changes: Iterable[RangeChange]) -> Ranges:
+    """The offsets of changes that were finished and are not any more."""
+    return _ranges(changes, lambda one: _is_finished(one.before) and not _is_finished(one.after))
 
 
 def _is_finished(state: str) -> bool:

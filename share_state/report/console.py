@@ -262,7 +262,9 @@ def check_suffix(path: str | Path, suffixes: Sequence[str]) -> None:
         ReportError: naming those that do.
     """
     if Path(path).suffix not in suffixes:
-        raise ReportError(f"{path}: give a name that ends in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
+        *others, last = suffixes
+        named = f"{', '.join(others)} or {last}" if others else last
+        raise ReportError(f"{path}: give a name that ends in {named}")
 
 
 def _is_special(path: str) -> bool:

@@ -260,6 +260,20 @@ def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (row["dialect"], row["group_id"], row["topic_id"] or row["topic"], row["partition"])
 
 
+def windows_by_key(states: pa.Table, in_flight: pa.Table) -> dict[tuple[Any, ...], InFlightWindow]:
+    """The window of each share-partition that has a start offset.
+
+    Args:
+        states, in_flight: rows of the tables of these names.
+    Returns:
+        (dialect, group id, topic id, or name without one, partition) -> window.
+    """
+    ranges = _ranges_by_key(in_flight)
+    rows = {_identity(row): row for row in states.select([*KEY, "start_offset", "end_offset"]).to_pylist()}
+    windows = {key: _window(row, ranges.get(key, ())) for key, row in rows.items()}
+    return {key: window for key, window in windows.items() if window is not None}
+
+
 def _ranges_by_key(rows: pa.Table) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     ranges: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     columns = [*KEY, "first_offset", "last_offset", "delivery_state", "delivery_count", "gap"]

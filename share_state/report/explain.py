@@ -25,9 +25,11 @@ from share_state.kafka.delivery_states import ACKNOWLEDGED, ACQUIRED, ARCHIVING,
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, format_time, print_line, print_table
+from share_state.report.offset_events import earlier_life, has_delivery, is_reset, repeated_deliveries, when
 from share_state.report.share_partitions import NO_BEGINNING
-from share_state.sources.discovery import LogPartition, find_group_logs
+from share_state.sources.discovery import find_group_logs
 from share_state.sources.input_detection import adjacent_group_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.pruned_logs import read_whole
 from share_state.sources.topics import TOPICS_HINT
 
@@ -65,7 +67,7 @@ def explain_offset(
     group: str,
     topic: str,
     partition: int,
-    offset: int,
+    offset: int | None = None,
 ) -> dict[str, Any]:
     """Find everything that the logs hold about one offset.
 
@@ -74,15 +76,15 @@ def explain_offset(
         inputs: the inputs of the command: if the plan has no group side, their logs of `__consumer_offsets`
             give the members.
         group, topic, partition: the share-partition; the topic by name, if that is known, or by id.
-        offset: the offset in the topic-partition.
+        offset: the offset in the topic-partition; by default the first unfinished one, which SPSO waits for.
     Returns:
         Plain data: the share-partition; `records` in log order (contents, the offset's state before and
         after, deliveries so far, members that had the partition); the offset's state now; `sentence`;
         and, if the plan has dead-letter topics, `dead_letters` of the offset.
     Raises:
-        InputError: if there is no record of the share-partition.
+        InputError: if there is no record of the share-partition, or no offset is given and it has no start offset.
     """
-    if offset < 0:
+    if offset is not None and offset < 0:
         raise InputError(f"offset={offset}: give an offset from 0 on")
     plan.check_time()
     group_logs = _group_logs(plan, inputs)
@@ -90,20 +92,10 @@ def explain_offset(
         names = [item for log in group_logs for item in read_topic_names(log).items()]
         plan = plan.with_options(topics=add_topic_names(plan.options.topics, dict(names)))
     selection = SharePartitionFilter(group, topic, partition)
-    found: list[Explanation] = []
-    for logs in _likely_first(plan, selection):
-        found = found or [
-            one
-            for log in logs
-            for one in read_whole(
-                log,
-                lambda part: explain(part, plan.window_of(part), selection, offset, plan.fold_options(part)),
-            )
-        ]
-    if not found:
-        plan.check(selection)
-    # A topic that was deleted and created again has one name and two ids; only the newer is alive.
-    latest, *others = sorted(found, key=lambda one: one.last_timestamp, reverse=True)
+    if offset is None:
+        latest, *_ = _explanations(plan, selection, 0)
+        offset = _first_unfinished(latest)
+    latest, *others = _explanations(plan, selection, offset)
     assignments = AssignmentHistory()
     if latest.topic_id:
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
@@ -116,6 +108,39 @@ def explain_offset(
         letters = letters_of_offset(plan.dead_letters, latest.group_id, topics, partition, offset)
         found_json["dead_letters"] = letters.to_pylist()
     return found_json
+
+
+def _explanations(plan: FoldPlan, selection: SharePartitionFilter, offset: int) -> list[Explanation]:
+    """What the logs hold about an offset, the newest share-partition first.
+
+    A topic that was deleted and created again has one name and two ids; only the newer is alive.
+    """
+    explanations: list[Explanation] = []
+    for logs in _likely_first(plan, selection):
+        explanations = explanations or [
+            one
+            for log in logs
+            for one in read_whole(
+                log,
+                lambda part: explain(part, plan.window_of(part), selection, offset, plan.fold_options(part)),
+            )
+        ]
+    if not explanations:
+        plan.check(selection)
+    return sorted(explanations, key=lambda one: one.last_timestamp, reverse=True)
+
+
+def _first_unfinished(explanation: Explanation) -> int:
+    """The offset that SPSO waits for.
+
+    Raises:
+        InputError: if there is no start offset.
+    """
+    if explanation.offset_state.place == Place.DELETED:
+        raise InputError("the state of the share-partition was deleted; give --offset, the offset to explain")
+    if explanation.effective_start is None:
+        raise InputError("the share-partition has no start offset yet; give --offset, the offset to explain")
+    return explanation.effective_start
 
 
 def _delivery_limit(plan: FoldPlan, explanation: Explanation) -> DeliveryLimit:
@@ -286,85 +311,78 @@ def _summary(explanation: Explanation, limit: DeliveryLimit, topic_end: int | No
     if since is None:
         late = f"; {NO_BEGINNING}" if explanation.begins_late else ""
         return f"no record of the share-partition can be read{late}"
-    when = _when(since)
+    earlier = earlier_life(explanation.touches, lambda state: _held(state, limit))
     if place == Place.DELETED:
-        return f"no state is kept for it; the state of the share-partition was deleted at {when}"
-    if explanation.is_suspect and not explanation.has_base and place in _NOT_DELIVERED:
-        return (
-            f"it is not known whether it was delivered; it is {_PLACES[place]} in the records that are there"
-        )
+        if not has_delivery(explanation.touches):
+            return f"no state is kept for it; the state of the share-partition was deleted at {when(since)}"
+        return f"{earlier}; no state is kept for it now"
+    now = _summary_now(explanation, since, limit, topic_end, has_earlier=earlier is not None)
+    return f"{earlier}; {now}" if earlier else now
+
+
+def _summary_now(
+    explanation: Explanation, since: Touch, limit: DeliveryLimit, topic_end: int | None, *, has_earlier: bool
+) -> str:
+    """The summary of what an offset is since the last event that discarded what it was."""
+    place, is_known = explanation.offset_state.place, explanation.has_base or not explanation.is_suspect
+    again = " since" * has_earlier
+    if not is_known and place in _NOT_DELIVERED:
+        unknown = f"it is not known whether it was delivered{again}"
+        return f"{unknown}; it is {_PLACES[place]} in the records that are there"
+    none = f"no delivery is recorded{again}"
+    acquired = "it may be acquired right now"
     if place == Place.UNINITIALISED:
-        return "no delivery is recorded: the share-partition has no start offset yet; it may be acquired right now"
-    finished = explanation.offset_state.is_finished
-    if (
-        explanation.effective_start is not None
-        and explanation.offset < explanation.effective_start
-        and not finished
-    ):
-        return f"not delivered any more: the log starts after it, a leader starts at {explanation.effective_start}"
-    earlier = _before_reset(explanation.touches, limit)
-    none = f"{earlier}; no delivery is recorded since" if earlier else "no delivery is recorded"
+        return f"{none}: the share-partition has no start offset yet; {acquired}"
+    leads = explanation.effective_start
+    if leads is not None and explanation.offset < leads and not explanation.offset_state.is_finished:
+        return f"not delivered any more: the log starts after it, a leader starts at {leads}"
     if place == Place.GAP and explanation.gap is not None:
         first, last = explanation.gap
         where = f"inside a gap ({first} to {last}), which a leader hands out as available"
-        return f"{none}: {where}; it may be acquired right now"
+        if leads is not None and first <= leads <= last:
+            where = f"SPSO waits at a gap ({first} to {last}), which a leader hands out as available"
+        return f"{none}: {where}; {acquired}"
     if place == Place.BEYOND_END:
         where = f"beyond SPEO, the in-flight window ends at {explanation.end_offset}"
-        exists = (
-            ""
-            if topic_end is not None or earlier
-            else f", or not exist yet: the end of the topic is not known; {TOPICS_HINT}"
-        )
-        return f"{none}: {where}; it may be acquired right now{exists}"
+        is_sure = topic_end is not None or has_earlier
+        exists = f", or not exist yet: the end of the topic is not known; {TOPICS_HINT}"
+        return f"{none}: {where}; {acquired}{'' if is_sure else exists}"
     if place == Place.BELOW_START:
-        return _summary_below_start(explanation, since, when, limit)
-    return _summary_in_flight(explanation, when, limit)
+        return _summary_below_start(explanation, since, limit, has_earlier=has_earlier)
+    return _summary_in_flight(explanation, when(since), limit)
 
 
 def _summary_beyond_topic(explanation: Explanation, limit: DeliveryLimit, topic_end: int) -> str:
     """The summary of an offset at or after the end of the topic, as far as that is known."""
     end = f"the end of the topic-partition, {topic_end}"
-    if explanation.offset >= max(explanation.start_offset or 0, explanation.end_offset or 0):
+    is_outside = explanation.offset >= max(explanation.start_offset or 0, explanation.end_offset or 0)
+    if is_outside and not has_delivery(explanation.touches):
         return f"no record has this offset: it is not before {end}"
     stale = "the topic was recreated or truncated, or what is known of it is older than the log"
     return f"{_summary(explanation, limit, None)}; but it is not before {end}: {stale}"
 
 
-def _before_reset(touches: Sequence[Touch], limit: DeliveryLimit) -> str | None:
-    """What an offset was before SPSO last went back to it or before it; None if SPSO never did."""
-    backs = [
-        number
-        for number, touch in enumerate(touches)
-        if touch.start_offset is not None and (touch.start_before or 0) > touch.start_offset
-    ]
-    if not backs:
-        return None
-    back = touches[backs[-1]]
-    was = next((one for one in reversed(touches[: backs[-1]]) if one.after.place == Place.IN_FLIGHT), None)
-    moved = f"SPSO went back from {back.start_before} to {back.start_offset} at {_when(back)}"
-    if was is None:
-        return moved
-    state = was.after
-    held = _final_state(state, limit) if state.is_finished else f"it was {_describe(state)}"
-    return f"{held} at {_when(was)}, then {moved}"
+def _held(state: OffsetState, limit: DeliveryLimit) -> str:
+    """What an in-flight state was, in the past tense."""
+    return _final_state(state, limit) if state.is_finished else f"it was {_describe(state)}"
 
 
-def _when(touch: Touch) -> str:
-    time = to_datetime(touch.timestamp)
-    return f"record {touch.offset}" if time is None else f"{format_time(time)} (record {touch.offset})"
-
-
-def _summary_below_start(explanation: Explanation, since: Touch, when: str, limit: DeliveryLimit) -> str:
-    moved, begins_late = f"below SPSO since {when}", explanation.begins_late
+def _summary_below_start(
+    explanation: Explanation, since: Touch, limit: DeliveryLimit, *, has_earlier: bool
+) -> str:
+    moved, begins_late = f"below SPSO since {when(since)}", explanation.begins_late
+    older = NO_BEGINNING if begins_late else "the log holds nothing older about it"
+    if since.before.place == Place.DELETED and has_earlier:
+        return f"{moved}; no record since is about it"
     if since.before.place in (Place.UNKNOWN, Place.DELETED):
-        older = NO_BEGINNING if begins_late else "the log holds nothing older about it"
         if since.kind == "snapshot" and (since.snapshot_epoch or 0) > 0:
             # The broker prunes what an older snapshot made redundant.
             return f"{moved} or longer: that snapshot is the first record of the state; {older}"
         return f"{moved}, which began the state with SPSO {since.start_offset}; {older}"
     if since.before.place == Place.UNINITIALISED:
         return f"{moved}, which set the first SPSO, {since.start_offset}: the group starts after it"
-    step = f"{moved}, which moved SPSO from {since.start_before} to {since.start_offset}"
+    verb = "reset" if is_reset(since) else "moved"
+    step = f"{moved}, which {verb} SPSO from {since.start_before} to {since.start_offset}"
     # The record that moves SPSO may itself hold the final state.
     own = [OffsetState(Place.IN_FLIGHT, state, count) for _, _, state, count in since.ranges]
     final = [one for one in (*own, since.before) if one.place == Place.IN_FLIGHT and one.is_finished]
@@ -372,31 +390,35 @@ def _summary_below_start(explanation: Explanation, since: Touch, when: str, limi
         return f"{_final_state(final[0], limit)}; {step}"
     if since.before.place == Place.IN_FLIGHT:
         return f"{step}; before that it was {_describe(since.before)}, and no record shows how it ended"
-    if (earlier := _before_reset(explanation.touches, limit)) is not None:
-        return f"{earlier}; {step}, and no record after the reset is about it"
+    if has_earlier:
+        return f"{step}; no record since is about it"
     return f"{step}; no earlier record{' in the input' if begins_late else ''} is about it" + (
         f", and {NO_BEGINNING}" if begins_late else ""
     )
 
 
-def _summary_in_flight(explanation: Explanation, when: str, limit: DeliveryLimit) -> str:
+def _summary_in_flight(explanation: Explanation, since: str, limit: DeliveryLimit) -> str:
     offset_state, count = explanation.offset_state, explanation.offset_state.delivery_count or 0
     effective_start = explanation.effective_start
     if offset_state.is_finished:
         waits = f"SPSO is {explanation.start_offset} and waits for offset {effective_start}"
         if effective_start is not None and effective_start > explanation.offset:
             waits = f"a leader that loads this state starts after it, at {effective_start}"
-        return f"{_final_state(offset_state, limit)} at {when}; {waits}"
+        return f"{_final_state(offset_state, limit)} at {since}; {waits}"
     if offset_state.state == ARCHIVING:
-        return f"being archived since {when}: its dead-letter write has not finished, and SPSO cannot pass it"
+        return (
+            f"being archived since {since}: its dead-letter write has not finished, and SPSO cannot pass it"
+        )
     assumed = f" (the group's limit is unknown; {limit.count} is assumed)" if limit.is_assumed else ""
     if offset_state.state == ACQUIRED:
-        return f"acquired in delivery {count} of {limit.count} since {when}{assumed}"
+        return f"acquired in delivery {count} of {limit.count} since {since}{assumed}"
     if count < limit.count:
-        return (
-            f"waiting for delivery {count + 1} of {limit.count} or acquired right now, since {when}{assumed}"
+        failed = repeated_deliveries(explanation.touches)
+        waits = (
+            f"waiting for delivery {count + 1} of {limit.count} or acquired right now, since {since}{assumed}"
         )
-    return f"available since {when} though its {count} deliveries reach the limit of {limit.count}{assumed}"
+        return f"{waits}; {failed}" if failed else waits
+    return f"available since {since} though its {count} deliveries reach the limit of {limit.count}{assumed}"
 
 
 def _final_state(offset_state: OffsetState, limit: DeliveryLimit) -> str:

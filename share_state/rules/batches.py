@@ -11,7 +11,7 @@ from share_state.fold.state_log import FoldedLog
 from share_state.kafka.record_batches import BatchStatus
 from share_state.rules.breaches import ERROR, INFO, NOTHING, WARNING, Breaches
 from share_state.rules.registry import Scope, rule
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.resume_point import ResumeStatus
 
 

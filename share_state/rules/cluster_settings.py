@@ -7,8 +7,8 @@ from share_state.kafka.primitives import parse_digits
 from share_state.rules.breaches import ERROR, WARNING, GroupBreach, listed
 from share_state.rules.registry import Scope, rule
 from share_state.sources.cluster_facts import ClusterSettings
-from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.group_configs import used_value
+from share_state.sources.log_partition import STATE_TOPIC
 
 _SHARE_VERSION, _METADATA_VERSION = "share.version", "metadata.version"
 _NEEDS_SHARE_VERSION = 28

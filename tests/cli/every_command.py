@@ -18,6 +18,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "cutoff": (EXPORT, *TOPICS, "--verify"),
     "why": ("g3", EXPORT, *TOPICS),
     "repair": (EXPORT, *TOPICS),
+    "offsets": (EXPORT, *TOPICS, "--out", "offsets.csv"),
     "show": ("reconstructed",),
     "explain": (EXPORT, *TOPICS, *SHARE_PARTITION, "--offset", "470"),
     "diff": ("reconstructed", "audited"),

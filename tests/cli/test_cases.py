@@ -14,21 +14,24 @@ ONE = ("--group", "gs1", "--topic", "YDceSjdmT8S9BTxbi7vQIA", "--partition", 0)
 def test_an_offset_that_was_finished_before_a_reset_says_so(cli: Command):
     said = cli("explain", CASES / "explain-after-reset/reset-back", *ONE, "--offset", 12).lines[-1]
     assert said == (
-        "Offset 12: acknowledged in delivery 1 at 2026-09-21 14:13:24 UTC (record 3), then SPSO went back from 10 to 5 "
-        "at 2026-09-21 14:13:25 UTC (record 4); below SPSO since 2026-09-21 14:13:27 UTC (record 6), which moved SPSO "
-        "from 5 to 20, and no record after the reset is about it."
+        "Offset 12: acknowledged in delivery 1 at 2026-09-21 14:13:24 UTC (record 3); the offsets were reset from 10 "
+        "to 5 at 2026-09-21 14:13:25 UTC (record 4); below SPSO since 2026-09-21 14:13:27 UTC (record 6), which moved "
+        "SPSO from 5 to 20; no record since is about it."
     )
 
 
 def test_an_offset_beyond_the_window_after_a_reset_says_what_it_was(cli: Command):
     said = cli("explain", CASES / "explain-after-reset/reset-back", *ONE, "--offset", 12, "--as-of-offset", "0=5")
-    assert "acknowledged in delivery 1 at 2026-09-21 14:13:24 UTC (record 3), then SPSO went back" in said.lines[-1]
+    assert (
+        "acknowledged in delivery 1 at 2026-09-21 14:13:24 UTC (record 3); the offsets were reset from 10 to 5"
+        in said.lines[-1]
+    )
     assert "; no delivery is recorded since: beyond SPEO" in said.lines[-1]
 
 
 def test_an_offset_that_was_available_before_a_reset_says_so(cli: Command):
     said = cli("explain", CASES / "explain-after-reset/k19859", *ONE, "--offset", 20).lines[-1]
-    assert said.startswith("Offset 20: it was AVAILABLE (1) at 2026-09-21 14:13:23 UTC (record 2), then SPSO went back")
+    assert said.startswith("Offset 20: it was AVAILABLE (1) at 2026-09-21 14:13:23 UTC (record 2); SPSO went back from")
     assert "no earlier record" not in said
 
 

@@ -94,7 +94,7 @@ def test_an_offset_below_the_start_says_since_when_and_how_it_ended(told):
 
 
 def test_an_offset_that_was_never_delivered_says_why(told):
-    apart = update(KEY, [(10, 11, 2, 1), (17, 17, 2, 1)], start_offset=-1)
+    apart = update(KEY, [(10, 11, 0, 1), (17, 17, 2, 1)], start_offset=-1)
     assert told(BEGUN, apart) == (
         "no delivery is recorded: inside a gap (12 to 16), which a leader hands out as available;"
         " it may be acquired right now."
@@ -111,8 +111,80 @@ def test_an_offset_that_was_never_delivered_says_why(told):
 
 def test_a_deleted_state_keeps_nothing(told):
     assert told(BEGUN, update(KEY, [(14, 14, 2, 2)], start_offset=-1), tombstone(KEY)) == (
-        "no state is kept for it; the state of the share-partition was deleted at THEN (record 2)."
+        "acknowledged in delivery 2 at THEN (record 1); the state was deleted at THEN (record 2);"
+        " no state is kept for it now."
     )
+    assert told(BEGUN, tombstone(KEY)) == (
+        "no state is kept for it; the state of the share-partition was deleted at THEN (record 1)."
+    )
+
+
+ARCHIVED = update(KEY, [(10, 14, 4, 1)], start_offset=-1)
+_FIVE = ("--delivery-limit", "5")
+_WAS = "archived in delivery 1 of 5 (it was rejected, or there was no record to deliver) at THEN (record 1)"
+
+
+def test_a_state_that_was_created_again_does_not_deny_what_was_before(told):
+    again = snapshot(KEY, start_offset=12)
+    assert told(BEGUN, ARCHIVED, tombstone(KEY), again, options=_FIVE) == (
+        f"{_WAS}; the state was deleted at THEN (record 2); the state was created again with SPSO 12 at THEN"
+        " (record 3); no delivery is recorded since: beyond SPEO, the in-flight window ends at 12; it may be acquired"
+        " right now."
+    )
+    later = snapshot(KEY, start_offset=40)
+    assert told(BEGUN, ARCHIVED, tombstone(KEY), later, options=_FIVE) == (
+        f"{_WAS}; the state was deleted at THEN (record 2); the state was created again with SPSO 40 at THEN"
+        " (record 3); below SPSO since THEN (record 3); no record since is about it."
+    )
+
+
+def test_a_reset_of_one_epoch_later_is_told_even_if_it_goes_forward_or_nowhere(told):
+    held = update(KEY, [(12, 14, 0, 1)], start_offset=-1)
+    nowhere = snapshot(KEY, start_offset=10, snapshot_epoch=1, state_epoch=1)
+    assert told(BEGUN, held, nowhere).startswith(
+        "it was AVAILABLE (1) at THEN (record 1); the offsets were reset from 10 to 10 at THEN (record 2);"
+        " no delivery is recorded since: beyond SPEO"
+    )
+    forward = snapshot(KEY, start_offset=20, snapshot_epoch=1, state_epoch=1)
+    assert "; below SPSO since THEN (record 2), which reset SPSO from 10 to 20; " in told(BEGUN, held, forward)
+
+
+def test_a_record_that_drops_a_delivery_is_told(told):
+    held = update(KEY, [(12, 14, 0, 1)], start_offset=-1)
+    dropped = snapshot(KEY, [(15, 16, 0, 1)], start_offset=10, snapshot_epoch=1)
+    said = told(BEGUN, held, dropped)
+    assert "it was AVAILABLE (1) at THEN (record 1); the snapshot at THEN (record 2) no longer holds it; " in said
+    assert "no delivery is recorded since: SPSO waits at a gap (10 to 14)" in said
+
+
+def test_deliveries_that_failed_are_told_with_the_time_between_them(told):
+    failed = [update(KEY, [(12, 14, 0, count)], start_offset=-1) for count in (1, 2, 3)]
+    assert told(BEGUN, *failed, options=_FIVE).endswith("; 3 deliveries failed, 1 s apart.")
+
+
+def test_a_gap_at_spso_is_called_so(cli: Command):
+    """Nothing is said of failed deliveries or renewals, and no --offset is needed."""
+    one = ("--group", "gs1", "--topic", "YDceSjdmT8S9BTxbi7vQIA", "--partition", 0)
+    said = cli("explain", DATA / "cases/gap-stall", *one).lines[-1]
+    assert said.startswith(
+        "Offset 21: no delivery is recorded: SPSO waits at a gap (21 to 30), which a leader hands out"
+    )
+    assert "renew" not in said
+
+
+def test_without_an_offset_the_first_unfinished_one_is_explained(cli: Command, tmp_path: Path):
+    finished = update(KEY, [(10, 11, 2, 1), (12, 12, 0, 2), (13, 14, 2, 1)], start_offset=10)
+    write_log_folder(tmp_path / "a", 0, [Batch([BEGUN, finished])])
+    group, topic, partition = KEY
+    words = ("--group", group, "--topic", topic, "--partition", partition)
+    assert cli("explain", tmp_path / "a", *words).lines[-1].startswith("Offset 12: waiting for delivery 3")
+    for records, error in (
+        ([snapshot(KEY, start_offset=-1)], "has no start offset yet; give --offset"),
+        ([BEGUN, tombstone(KEY)], "was deleted; give --offset"),
+    ):
+        write_log_folder(tmp_path / error[:5], 0, [Batch(records)])
+        refused = cli("explain", tmp_path / error[:5], *words)
+        assert (refused.code, error in refused.err) == (2, True)
 
 
 def test_each_record_is_told_with_what_it_changed(cli: Command):

@@ -32,7 +32,7 @@ from share_state.report.plots.charts import (
 from share_state.report.plots.timelines import KEY_COLUMNS, offsets, window
 from share_state.report.share_partitions import NO_BEGINNING, lacks_beginning
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 
 MAX_LOGS = 60
 """With more log partitions the chart shows those with the most redundant records, and its heading says so."""

@@ -11,9 +11,10 @@ from share_state.cli.command import DONE, UNUSABLE
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.plots.overview import draw_plot
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_client import ClientProperties
-from share_state.sources.kafka_cluster import KafkaSource
+from share_state.sources.kafka_source import KafkaSource
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.record_tables import CONSUMED
 from tests.cli.commands import Command, run_cli
 from tests.sources.formats.tables import table_of

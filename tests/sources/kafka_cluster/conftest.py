@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +13,7 @@ from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.sources import jars
-from share_state.sources.kafka_cluster import read_cluster
+from share_state.sources.kafka_source import read_cluster
 from share_state.sources.partition_count import PartitionCount
 from share_state.spark.spark_executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import Broker, properties_of, running, skip_without_broker
@@ -62,19 +63,29 @@ def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The environment of a shell that finds Kafka's tools."""
+    """The environment of a shell that finds Kafka's tools, of 4.3.1."""
+    return _environment(tmp_path_factory.mktemp("tools"), jars.TEST_BROKER, jars.KAFKA_TOOLS)
+
+
+@pytest.fixture(scope="session")
+def tools_of_4_4(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """The environment of a shell that finds the tools of 4.4.0, which set offsets."""
+    return _environment(tmp_path_factory.mktemp("tools"), jars.SHARE_GROUP_TOOLS)
+
+
+def _environment(folder: Path, *sets: str) -> Mapping[str, str]:
+    """The environment of a shell that finds Kafka's tools, which need some sets of jars, in a folder."""
     if shutil.which("jshell") is None:
         pytest.skip("no `jshell` on the PATH: a JDK has it")
     try:
-        can_run_broker, own = jars.jars(jars.TEST_BROKER), jars.jars(jars.KAFKA_TOOLS)
+        needed = [jar for name in sets for jar in jars.jars(name)]
     except SetupError as error:
         pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("tools")
-    class_path = os.pathsep.join(map(str, [*can_run_broker, *own]))
+    class_path = os.pathsep.join(map(str, needed))
     for name, main in _TOOLS.items():
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec java {_JAVA_OPTIONS} -cp "{class_path}" {main} "$@"\n', encoding="utf-8")
         script.chmod(0o755)
     # The JVM takes the encoding of arguments from the locale.
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
-    return environment | {"KAFKA_LIBS": str(can_run_broker[0].parent), "HOME": str(folder)}
+    return environment | {"KAFKA_LIBS": str(needed[0].parent), "HOME": str(folder)}

@@ -8,6 +8,7 @@ from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ class Group:
         return rows[0], in_flight, cutoffs[rows[0]["state_partition"]]
 
 
-def _fail(offset: int, times: int) -> Callable[[Group], None]:
+def fail_record(offset: int, times: int) -> Callable[[Group], None]:
     """Everything is accepted but one record, which is released some times."""
     return lambda group: group.consume(
         offset, lambda seen: seen.count(offset) == times and len(set(seen)) == group.records
@@ -138,7 +139,8 @@ class Case:
         limits: given to the plan.
         compares_in_flight: whether `then` leaves exactly the foretold states.
         is_secured: whether the plan and its command use the listener with TLS and a login.
-        reads_segments: whether the plan is made from the broker's files, whose clock stops with the last record.
+        reads_segments: whether the plan is made from the broker's state files alone, whose clock stops with the last
+            record, and which do not show that the group is empty.
     """
 
     trouble: str
@@ -155,7 +157,7 @@ class Case:
 
 def _poison(action: str, then: Callable[[Group], None], *, is_secured: bool = False) -> Case:
     limit = {"share_delivery_count_limit": 3}
-    return Case("POISON_RECORDS", action, _fail(5, 2), then, configs=limit, is_secured=is_secured)
+    return Case("POISON_RECORDS", action, fail_record(5, 2), then, configs=limit, is_secured=is_secured)
 
 
 def _fill_window(group: Group) -> None:
@@ -173,7 +175,7 @@ def _release_once(offset: int) -> Callable[[Group], None]:
 
 def _fail_for_long(group: Group) -> None:
     """A record fails again and again: the first write after SPSO has reached it starts the clock."""
-    _fail(3, 1)(group)
+    fail_record(3, 1)(group)
     for _ in range(2):
         _release_once(3)(group)
         time.sleep(0.1)
@@ -183,13 +185,13 @@ _IDLE = ("limits.stall_minutes=0.001",)
 CASES = [
     _poison("RAISE_DELIVERY_COUNT_LIMIT", _release_once(5)),
     _poison("MOVE_START", _nothing, is_secured=True),
-    _poison("WAIT", _release_once(5)),
+    _poison("START_CONSUMERS", _release_once(5)),
     _poison("RESET_TO_LATEST", _nothing, is_secured=True),
     Case("IN_FLIGHT_LIMIT", "RAISE_PARTITION_MAX_RECORD_LOCKS", _fill_window, _use_larger_window, 150,
          {"share_partition_max_record_locks": 100}, compares_in_flight=False),
     Case("STALL", "RESTART_CONSUMERS", _fail_for_long, _release_once(3), limits=_IDLE, reads_segments=True),
-    Case("STALL", "FORBID_RENEWALS", _fail_for_long, _nothing, limits=_IDLE, reads_segments=True),
-    Case("STOP", "START_CONSUMERS", _fail(3, 1), _accept, limits=_IDLE),
+    Case("STALL", "FORBID_RENEWALS", _fail_for_long, _release_once(3), limits=_IDLE, reads_segments=True),
+    Case("STOP", "START_CONSUMERS", fail_record(3, 1), _accept, limits=_IDLE),
 ]  # fmt: skip
 
 
@@ -200,7 +202,13 @@ def test_a_group_advances_as_foretold(cluster: Cluster, tmp_path: Path, case: Ca
     group = Group(cluster, f'-it\'s "g" {number} \té', f"topic.{number}", case.records)
     group.create(**case.configs or {})
     case.bring(group)
-    source = [str(cluster.broker.logs)] if case.reads_segments else [f"kafka://{cluster.address}"]
+    source = [f"kafka://{cluster.address}"]
+    if case.reads_segments:
+        topics = str(tmp_path / "topics.json")
+        assert run(["topics", *source, "--out", topics]) == 0
+        for folder in cluster.broker.logs.glob("__share_group_state-*"):
+            copytree(folder, tmp_path / "export" / folder.name)
+        source = [str(tmp_path / "export"), "--topics", topics]
     if case.is_secured:
         properties = properties_of(cluster.broker, "auditor", tmp_path)
         source = [f"kafka://{cluster.broker.secured}", "--kafka-properties", properties]
@@ -244,7 +252,7 @@ def test_the_cutoff_advances_as_foretold_without_an_unused_group(cluster: Cluste
 def test_a_group_that_was_rewound_returns_to_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
     group, lake = Group(cluster, "rewound", "topic.rewound", 20), str(tmp_path / "lake")
     group.create()
-    _fail(10, 1)(group)
+    fail_record(10, 1)(group)
     _accept(group)
     audit = ["audit", str(cluster.broker.logs), "--out", lake, "--quiet", "--fail-on", "off"]
     assert run(audit) == 0
@@ -322,7 +330,7 @@ def test_state_that_its_group_has_lost_or_left_and_state_that_no_leader_loads(
         groups = {name: Group(cluster, name, f"topic.{name}", 20) for name in names}
         for group in groups.values():
             group.create()
-            _fail(5, 1)(group)
+            fail_record(5, 1)(group)
         rows = {name: group.state()[0] for name, group in groups.items()}
         _write_as_broker(broker.address, "__consumer_offsets", 0, _tombstones(broker.address, "orphan"))
         topic, an_hour_ago = b"topic.deleting", int(time.time() * 1000) - 3_600_000

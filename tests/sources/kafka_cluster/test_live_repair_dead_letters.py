@@ -72,7 +72,8 @@ def test_what_waits_in_archiving_finishes_as_foretold(tools: Mapping[str, str], 
         (waits,) = _plan(broker.address, "waits", tmp_path / "waits.json")
         assert (waits["trouble"], waits["now"]["start_offset"]) == ("ARCHIVING_STUCK", 1)
         option = waits["options"][0]
-        assert (option["action"], option["effect"]["start_offset"]) == ("WAIT", 9)
+        # Its leader still has the records in memory; for the plan it may have changed.
+        assert (option["action"], option["effect"]["start_offset"]) == ("START_CONSUMERS", 9)
         _until(lambda: _start(broker.address, "waits") == 9)
         _reject_some(broker.address, "restarted")
         (restarted,) = _plan(broker.address, "restarted", tmp_path / "restarted.json")
