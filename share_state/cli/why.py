@@ -9,6 +9,7 @@ from share_state.cli.completion import complete_group
 from share_state.cli.input_options import InputOptions
 from share_state.cli.options import Json, Partition, Topic
 from share_state.cli.warehouse_or_input import ClockOption, open_input
+from share_state.errors import require
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.incidents.incident import find_incident
 from share_state.incidents.incident_text import incident_lines, screen_width
@@ -45,6 +46,7 @@ def why(
     Without trouble it says so, with the numbers that show it.
     """
     if html is not None:
+        require("matplotlib")
         console.check_report_paths(html)
     selection = SharePartitionFilter(group, topic, partition)
     with open_input(inputs, options, clock=clock, quiet=quiet) as opened:
@@ -57,8 +59,14 @@ def why(
             words=opened.words,
             lacks_logs=opened.lacks_logs,
         )
+    if html is not None:
+        from share_state.incidents.incident_page import write_incident_page  # noqa: PLC0415  imports matplotlib
+
+        write_incident_page(html, incident)
     if as_json:
-        console.print_json(incident.to_json())
+        console.print_json(incident.to_json() | {"html": html})
         return
     for line in incident_lines(incident, screen_width(), has_picture=picture or console.is_terminal()):
         console.print_line(line)
+    if html is not None:
+        console.print_line(f"written: {html}")

@@ -36,53 +36,60 @@ def incident_lines(incident: Incident, width: int = WIDTH, *, has_picture: bool 
         width: columns.
         has_picture: whether the window is drawn.
     """
-    yield from _wrapped("", f"{_verdict(incident)}: {_place(incident)}: {incident.cause}", width, indent=2)
-    yield from _facts(incident, width)
-    if has_picture and (picture := window_picture(incident)):
-        yield from picture
-    if incident.story is not None:
-        for place, sentence in enumerate(incident.story.sentences):
-            yield from _wrapped("" if place else "history", sentence, width)
-    yield from _hour(incident, width)
-    yield from _rest_of_group(incident, width)
-    yield from _option(incident, width)
-    for line in incident.unknown:
-        yield from _wrapped("not known", line, width)
+    place = f"{format_name(incident.group_id)} {format_name(incident.name)}"
+    yield from _wrapped("", f"{incident.trouble or 'OK'}: {place}: {incident.cause}", width, indent=2)
+    for label, texts in incident_facts(incident):
+        for number, text in enumerate(texts):
+            yield from _wrapped("" if number else label, text, width)
+        if has_picture and label == "lag":
+            yield from window_picture(incident)
     yield "go on with"
     yield from (f"  {command}" for command in incident.commands)
 
 
-def _verdict(incident: Incident) -> str:
-    return incident.trouble or "OK"
+def incident_facts(incident: Incident) -> list[tuple[str, list[str]]]:
+    """What is known of the incident: labels and their sentences, in the order of the screen."""
+    facts = [
+        ("since", _since(incident)),
+        ("SPSO", [_start(incident)]),
+        ("lag", [_lag(incident)]),
+        ("history", list(incident.story.sentences) if incident.story is not None else []),
+        ("last hour", [] if incident.outcomes is None else [outcomes_text(incident.outcomes)]),
+        ("also", [", ".join(incident.repair.also)] if incident.repair and incident.repair.also else []),
+        ("the group", _rest_of_group(incident)),
+        ("repair", _option(incident)),
+        ("not known", list(incident.unknown)),
+    ]
+    return [(label, texts) for label, texts in facts if texts]
 
 
-def _place(incident: Incident) -> str:
-    return f"{format_name(incident.group_id)} {format_name(incident.name)}"
+def _since(incident: Incident) -> list[str]:
+    if incident.since is None:
+        return []
+    ago = ""
+    if incident.time is not None:
+        ago = f", for {duration_text(round((incident.time - incident.since).total_seconds() * 1000))}"
+    return [f"{format_time(incident.since)}{ago}"]
 
 
-def _facts(incident: Incident, width: int) -> Iterator[str]:
-    if incident.since is not None:
-        ago = ""
-        if incident.time is not None:
-            ago = f", for {duration_text(round((incident.time - incident.since).total_seconds() * 1000))}"
-        yield from _wrapped("since", f"{format_time(incident.since)}{ago}", width)
+def _start(incident: Incident) -> str:
     row, waits = incident.status.row, incident.waits_for
     start = row["effective_start_offset"]
-    text = f"{format_number(None if start is None or start < 0 else start)}"
-    if waits is not None:
-        span = f"{waits.first:,}" if waits.first == waits.last else f"{waits.first:,} to {waits.last:,}"
-        limit = f"{'at least ' * incident.limit_is_observed}{incident.limit}"
-        state = "a gap: the log shows no delivery" if waits.is_gap else state_name(waits.state)
-        text += f", waits for {span}: {state}" + f" after delivery {waits.count} of {limit}" * (
-            waits.count > 0
-        )
-    else:
-        text += ", nothing in flight is unfinished"
-    yield from _wrapped("SPSO", text, width)
-    lag = UNKNOWN if row["lag"] is None else pluralize(row["lag"], "record")
-    yield from _wrapped(
-        "lag", f"{lag}; SPEO {format_number(row['end_offset'])}, {_in_flight(incident)}", width
+    text = format_number(None if start is None or start < 0 else start)
+    if waits is None:
+        return f"{text}, nothing in flight is unfinished"
+    span = f"{waits.first:,}" if waits.first == waits.last else f"{waits.first:,} to {waits.last:,}"
+    limit = f"{'at least ' * incident.limit_is_observed}{incident.limit}"
+    state = "a gap: the log shows no delivery" if waits.is_gap else state_name(waits.state)
+    return f"{text}, waits for {span}: {state}" + f" after delivery {waits.count} of {limit}" * (
+        waits.count > 0
     )
+
+
+def _lag(incident: Incident) -> str:
+    row = incident.status.row
+    lag = UNKNOWN if row["lag"] is None else pluralize(row["lag"], "record")
+    return f"{lag}; SPEO {format_number(row['end_offset'])}, {_in_flight(incident)}"
 
 
 def _in_flight(incident: Incident) -> str:
@@ -93,37 +100,29 @@ def _in_flight(incident: Incident) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "nothing in flight"
 
 
-def _hour(incident: Incident, width: int) -> Iterator[str]:
-    if incident.outcomes is not None:
-        yield from _wrapped("last hour", outcomes_text(incident.outcomes), width)
-
-
-def _rest_of_group(incident: Incident, width: int) -> Iterator[str]:
-    if incident.repair is not None and incident.repair.also:
-        yield from _wrapped("also", ", ".join(incident.repair.also), width)
+def _rest_of_group(incident: Incident) -> list[str]:
     others = [f"{format_name(name)} {code}" for name, code in incident.others]
     shown = others[:_MOST_OTHERS] + [f"{len(others) - _MOST_OTHERS:,} more"] * (len(others) > _MOST_OTHERS)
-    if shown or incident.healthy:
-        healthy = [f"{pluralize(incident.healthy, 'share-partition')} without trouble"] * (
-            incident.healthy > 0
-        )
-        yield from _wrapped("the group", "; ".join([*shown, *healthy]), width)
+    if incident.healthy:
+        shown.append(f"{pluralize(incident.healthy, 'other share-partition')} without trouble")
+    return ["; ".join(shown)] if shown else []
 
 
-def _option(incident: Incident, width: int) -> Iterator[str]:
+def _option(incident: Incident) -> list[str]:
     option = incident.option
     if option is None:
-        return
-    yield from _wrapped("repair", f"{option.title} ({HARM[option.harm]}): {option.what}", width)
+        return []
+    lines = [f"{option.title} ({HARM[option.harm]}): {option.what}"]
     if option.until is not None:
-        yield from _wrapped("", f"until {format_time(option.until)}", width)
+        lines.append(f"until {format_time(option.until)}")
     if option.effect is not None:
-        yield from _wrapped("", f"then {describe_effect(option.effect)}", width)
-        if option.effect.skipped or option.effect.delivered_again:
-            skipped, again = (
-                describe_ranges(one, 5) for one in (option.effect.skipped, option.effect.delivered_again)
+        lines.append(f"then {describe_effect(option.effect)}")
+        skipped, again = option.effect.skipped, option.effect.delivered_again
+        if skipped or again:
+            lines.append(
+                f"skipped {describe_ranges(skipped, 5)}; delivered again {describe_ranges(again, 5)}"
             )
-            yield from _wrapped("", f"skipped {skipped}; delivered again {again}", width)
+    return lines
 
 
 def _wrapped(label: str, text: str, width: int, indent: int = _LABEL) -> list[str]:
@@ -131,9 +130,6 @@ def _wrapped(label: str, text: str, width: int, indent: int = _LABEL) -> list[st
     return wrap(
         text, width, initial_indent=first, subsequent_indent=" " * indent, break_on_hyphens=False
     ) or [first]
-
-
-_CELL_ORDER = ("waiting", "archiving", "finished")
 
 
 def window_picture(incident: Incident, cells: int = _CELLS, *, is_plain: bool = False) -> list[str]:

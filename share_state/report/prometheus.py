@@ -7,6 +7,7 @@ follow kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from threading import Lock
@@ -132,6 +133,13 @@ class Metrics(Collector):
         oldest = group_rows(topics, ["group_id"], {"oldest_unfinished_seconds": "max"})
         help_text = "Age of the group's oldest unfinished record, as far as it is known."
         yield self._column("group_oldest_unfinished_seconds", help_text, oldest, "oldest_unfinished_seconds")
+        troubles = Counter((one.now["group_id"], one.trouble) for one in self._report.flagged if one.trouble)
+        text = "Share-partitions among the worst of the audit, by their worst trouble, as repair and why name it."
+        yield self._family(
+            "group_troubled_share_partitions",
+            text,
+            (({"group_id": group, "trouble": code}, count) for (group, code), count in troubles.items()),
+        )
         states = {state.lower(): "sum" for state in DELIVERY_STATES}
         yield self._in_flight("group", group_pieces(records_by_state(self._tables), ["group_id"], states))
         counts = (

@@ -204,17 +204,33 @@ INCIDENTS = {
 }  # fmt: skip
 
 
+class Night:
+    """The logs of all incidents, and the topics that exist, in a folder that grows."""
+
+    def __init__(self, folder: Path) -> None:
+        topic = StateTopicSettings(release=LATEST, state_partitions=3, updates_per_snapshot=50)
+        folder.mkdir(parents=True)
+        settings = ClusterSettings(PlayerSettings(release=LATEST), topic, seed=1)
+        self.folder, self._cluster = folder, SimulatedCluster(folder, settings)
+        self._workload = Workload(self._cluster, 1, START_MS)
+        for name, incident in INCIDENTS.items():
+            self._workload.add(incident.agent(Consumer(self._workload, name)), SECOND)
+
+    def run(self, minutes: int) -> None:
+        """Let the night go on until so many minutes after its begin."""
+        self._workload.run(START_MS + minutes * MINUTE)
+        self._cluster.finish()
+        topics = json.loads((self.folder / "topics.json").read_text())
+        there = [one for one in topics if one["name"] != "deleted-topic-topic"]
+        (self.folder / "topics.json").write_text(json.dumps(there))
+
+    def close(self) -> None:
+        """Close the logs."""
+        self._cluster.close()
+
+
 def simulate_night(folder: Path) -> None:
     """Write the logs of all incidents, and the topics that exist afterwards."""
-    topic = StateTopicSettings(release=LATEST, state_partitions=3, updates_per_snapshot=50)
-    folder.mkdir(parents=True)
-    cluster = SimulatedCluster(folder, ClusterSettings(PlayerSettings(release=LATEST), topic, seed=1))
-    workload = Workload(cluster, 1, START_MS)
-    for name, incident in INCIDENTS.items():
-        workload.add(incident.agent(Consumer(workload, name)), SECOND)
-    workload.run(START_MS + MINUTES * MINUTE)
-    cluster.finish()
-    cluster.close()
-    topics = json.loads((folder / "topics.json").read_text())
-    there = [one for one in topics if one["name"] != "deleted-topic-topic"]
-    (folder / "topics.json").write_text(json.dumps(there))
+    night = Night(folder)
+    night.run(MINUTES)
+    night.close()

@@ -1,22 +1,56 @@
 """Ten incidents in simulated logs and three in logs of brokers: `why` names the cause first, and what mends it."""
 
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.commands import Command, run_cli
-from tests.incidents.stories import INCIDENTS, simulate_night
+from share_state.cli.main import run
+from share_state.delta.reader import CommittedTables
+from share_state.fold.fold_options import SharePartitionFilter
+from share_state.repairs.rehearsal import Rehearsal
+from share_state.repairs.status import survey
+from share_state.simulator.settings import PartitionSettings
+from share_state.simulator.types import find_release
+from tests.cli.commands import Command, flipped, run_cli
+from tests.incidents.stories import INCIDENTS, MINUTES, Night
+from tests.truth import DATA
 
 LIMITS = ("--limit", "full-window:record_locks=100", "--limit", "full-window:delivery_count=10")
+SCREENS = os.environ.get("SHARE_STATE_TEST_SCREENS")
+"""A folder for the screens of all incidents, for a person to look at."""
+NAMES = [name for name, one in INCIDENTS.items() if one.action]
+
+
+@dataclass(frozen=True)
+class Audited:
+    """The logs of the night, and what two audits made of them, the first of them before the reset."""
+
+    logs: Path
+    lake: Path
+    page: str
+    metrics: str
+    report: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def night(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The logs of a night with ten incidents."""
-    folder = tmp_path_factory.mktemp("incidents") / "night"
-    simulate_night(folder)
-    return folder
+def night(tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    place = tmp_path_factory.mktemp("incidents")
+    logs, lake, page, metrics = (place / name for name in ("night", "lake", "page.html", "audit.prom"))
+    growing = Night(logs)
+    audit = ["audit", str(logs), "--out", str(lake), *LIMITS, "--quiet"]
+    growing.run(MINUTES - 30)
+    assert run(audit) == 0
+    growing.run(MINUTES)
+    growing.close()
+    assert run([*audit, "--html", str(page), "--prometheus", str(metrics)]) == 0
+    return Audited(logs, lake, page.read_text(), metrics.read_text(), {})
 
 
 @pytest.fixture
@@ -24,21 +58,163 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Command:
     return partial(run_cli, capfd)
 
 
-def _screen(cli: Command, *arguments: object) -> list[str]:
-    said = cli("why", *arguments, "--quiet", "--picture")
+def _screen(cli: Command, name: str, *arguments: object) -> list[str]:
+    said = cli("why", name, *arguments, "--quiet", "--picture")
     assert said.code == 0, said.err
+    if SCREENS is not None:
+        Path(SCREENS).mkdir(parents=True, exist_ok=True)
+        (Path(SCREENS) / f"why-{name}.txt").write_text(said.out)
     return said.lines
 
 
-@pytest.mark.parametrize("name", [name for name, one in INCIDENTS.items() if one.cause])
-def test_the_first_two_lines_name_the_cause_and_the_first_option_mends_it(cli: Command, night: Path, name: str):
-    incident = INCIDENTS[name]
-    lines = _screen(cli, name, night, *LIMITS)
+def _check_screen(lines: list[str], trouble: str, causes: tuple[str, ...]) -> None:
     first = " ".join(line.strip() for line in lines[:2])
-    assert first.startswith(incident.trouble), first
-    for words in incident.cause:
+    assert first.startswith(f"{trouble}: "), first
+    for words in causes:
         assert words in first
-    option = next(line for line in lines if line.startswith("repair "))
-    assert option.removeprefix("repair").lstrip().startswith(f"{incident.action} (")
     # Commands are whole, so that they can be pasted; anything else fits the screen.
     assert max(len(line) for line in lines if not line.startswith("  share-state ")) <= 80
+    assert len(lines) <= 40
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_two_lines_name_the_cause_and_the_first_option_mends_it(cli: Command, night: Audited, name: str):
+    incident = INCIDENTS[name]
+    lines = _screen(cli, name, night.logs, *LIMITS)
+    _check_screen(lines, incident.trouble, incident.cause)
+    option = next(line for line in lines if line.startswith("repair "))
+    assert option.removeprefix("repair").lstrip().startswith(f"{incident.action} (")
+
+
+def test_a_group_without_trouble_is_shown_with_its_numbers(cli: Command, night: Audited):
+    lines = _screen(cli, "steady", night.logs)
+    assert lines[0].startswith("OK: steady steady-topic-0: no trouble: lag 0,")
+    assert "last hour  900 acknowledged" in lines
+    assert not any(line.startswith("repair ") for line in lines)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_audit_page_metrics_and_repair_name_the_same_trouble(cli: Command, night: Audited, name: str):
+    incident = INCIDENTS[name]
+    why = cli("why", name, night.lake, "--json", "--quiet").json
+    (repair,) = cli("repair", night.lake, "--group", name, "--json", "--quiet").json["share_partitions"]
+    assert why["trouble"] == repair["trouble"] == incident.trouble
+    assert why["option"]["action"] == repair["options"][0]["action"] == incident.action.split(",")[0]
+    assert f'share_state_group_troubled_share_partitions{{group_id="{name}",trouble="{incident.trouble}"}} 1.0' in (
+        night.metrics
+    )
+    section = night.page.partition('id="to-do"')[2].partition("</section>")[0]
+    assert re.search(rf"with {incident.trouble}: ", section)
+    assert f"share-state repair {night.lake} --group " in section
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_option_mends_what_the_simulator_rehearses(cli: Command, night: Audited, name: str):
+    why = cli("why", name, night.lake, "--json", "--quiet").json
+    effect, action = why["option"]["effect"], why["option"]["action"]
+    if action in ("WAIT", "START_CONSUMERS", "FIX_DLQ"):
+        # Nothing waits any more.
+        assert effect["start_offset"] > why["effective_start_offset"]
+        assert effect["lag"] == 0
+        assert effect["skipped"] == []
+    elif action == "RAISE_PARTITION_MAX_RECORD_LOCKS":
+        assert effect["end_offset"] > why["end_offset"]
+    elif action == "DELETE_OFFSETS":
+        assert effect["start_offset"] is None
+    elif action in ("FORBID_RENEWALS", "RAISE_DELIVERY_COUNT_LIMIT"):
+        assert effect["skipped"] == []
+        _check_next_delivery(night, name)
+    else:
+        assert action == "STOP_CONSUMERS"
+
+
+def _check_next_delivery(night: Audited, name: str) -> None:
+    """Once its locks have expired, what SPSO waits for is delivered again, and SPSO passes it."""
+    found = survey(CommittedTables(str(night.lake)), (), selection=SharePartitionFilter(name))
+    (status,) = found.found
+    waits = status.waits_for
+    assert waits is not None
+    settings = PartitionSettings(delivery_count_limit=10)
+    rehearsal = Rehearsal(status, find_release(found.releases[-1]), settings, 500)
+    assert rehearsal.fail_delivery(waits.first, waits.last)
+    rehearsal.accept_everything()
+    effect = rehearsal.effect()
+    assert effect.start_offset is not None
+    assert effect.start_offset > waits.last
+    assert effect.in_flight.keys() <= {"ACKNOWLEDGED"}
+
+
+def test_a_damaged_log_is_not_acted_upon(cli: Command, night: Audited, tmp_path: Path):
+    logs = tmp_path / "damaged"
+    shutil.copytree(night.logs, logs)
+    segment = logs / "__share_group_state-2" / f"{0:020}.log"
+    segment.write_bytes(flipped(segment.read_bytes(), batch=-3))
+    groups = {row["group_id"] for row in _suspects(cli, logs)}
+    name = sorted(groups)[0]
+    lines = _screen(cli, name, logs, *LIMITS)
+    _check_screen(lines, "STATE_SUSPECT", ())
+    assert any(line.startswith("repair     EXPORT_AGAIN (no harm)") for line in lines)
+
+
+def _suspects(cli: Command, logs: Path) -> list[dict[str, Any]]:
+    return [row for row in cli("show", logs, "--json", "--quiet").json["share_partitions"] if row["suspect"]]
+
+
+FIXTURES = [
+    (
+        DATA / "4.4.0/dlq",
+        "dq-auto",
+        ("--limit", "archiving_seconds=0"),
+        "ARCHIVING_STUCK",
+        "dead-letter write of record",
+    ),
+    (DATA / "cases/gap-stall", None, (), "STALL", "waits at a gap, records 21 to 30"),
+    (DATA / "4.3.1/chaos", None, ("--limit", "delivery_count=3"), "POISON_RECORDS", "failed 2 of 3 deliveries"),
+]
+
+
+@pytest.mark.parametrize(("logs", "group", "limits", "trouble", "words"), FIXTURES, ids=[one[3] for one in FIXTURES])
+def test_logs_of_brokers_are_explained_too(
+    cli: Command, logs: Path, group: str | None, limits: tuple[str, ...], trouble: str, words: str
+):
+    plans = cli("repair", logs, *limits, "--json", "--quiet").json["share_partitions"]
+    row = next(one for one in plans if one["trouble"] == trouble and group in (None, one["group_id"]))
+    place = ("--topic", row["topic_id"], "--partition", row["partition"])
+    lines = _screen(cli, row["group_id"], logs, *place, *limits)
+    _check_screen(lines, trouble, (words,))
+    option = next(line for line in lines if line.startswith("repair "))
+    assert option.split()[1].rstrip(",") == row["options"][0]["action"]
+
+
+def test_the_page_of_an_incident_says_what_the_screen_says(cli: Command, night: Audited, tmp_path: Path):
+    page = tmp_path / "why.html"
+    lines = cli("why", "gap", night.logs, "--html", page, "--quiet").lines
+    text = page.read_text()
+    assert lines[-1] == f"written: {page}"
+    assert "STALL: SPSO does not move: it waits at a gap, records 1,000 to 1,004" in text
+    assert "share-state repair" in text
+    assert "<svg" in text
+    assert "kafka-configs.sh" in text
+
+
+def test_a_reset_is_read_aloud_with_its_record(cli: Command, night: Audited):
+    found = cli("why", "reset", night.logs, "--json", "--quiet").json
+    reset = found["reset"]
+    assert (reset["before"], reset["after"]) == (1945, 1709)
+    rows = [json.loads(line) for line in cli("decode", night.logs, "--quiet").lines]
+    (record,) = [row for row in rows if row["group_id"] == "reset" and row["offset"] == reset["record"]]
+    assert record["start_offset"] == 1709
+    assert found["history"][0].startswith(f"SPSO was reset from 1,945 to 1,709 at record {reset['record']:,} (2026-")
+
+
+def test_a_record_that_a_consumer_keeps_is_held_since_its_last_delivery(cli: Command, night: Audited):
+    found = cli("why", "renewed-forever", night.logs, "--json", "--quiet").json
+    assert found["waits_for"]["first"] == 450
+    assert found["history"][1].startswith("then held for 1 h 59 min, while consumers finished later records")
+
+
+def test_a_group_that_is_unknown_is_named_with_the_nearest(cli: Command, night: Audited):
+    said = cli("why", "dead-consumer", night.logs, "--quiet")
+    assert (said.code, said.out) == (2, "")
+    assert "group dead-consumer: not found" in said.err
+    assert "dead-consumers" in said.err
