@@ -27,7 +27,6 @@ from share_state.pipeline.result import EXTENT_NOTES, summarize
 from share_state.pipeline.task import OutputSpec
 from share_state.repairs.status import open_warehouse
 from share_state.report import console
-from share_state.report.console import print_records
 from share_state.report.cutoff_text import (
     check_deletable,
     check_topic_name,
@@ -39,6 +38,7 @@ from share_state.report.cutoff_text import (
     refused,
     write_delete_records,
 )
+from share_state.report.decoded import print_records
 from share_state.report.diff import compare_states, fold_exports, print_differences, read_states
 from share_state.report.explain import explain_offset, print_explanation
 from share_state.sources.as_of import parse_time
@@ -80,19 +80,28 @@ def decode(
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Write a Delta table to this folder.")
     ] = None,
+    group: Group = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    most: Annotated[int | None, typer.Option(metavar="N", min=1, help="Print at most N records.")] = None,
     *,
     options: InputOptions,
     running: Running,
     as_json: Json = False,
 ) -> None:
     """Print the records of logs as JSON lines, in log order."""
+    selection = SharePartitionFilter(group, topic, partition)
+    if out is not None and (most is not None or selection != SharePartitionFilter()):
+        raise ShareStateError(
+            "decode: --group, --topic, --partition and --most choose lines; --out writes all records"
+        )
     inputs, options = logs_of(inputs, options)
     spec = options.spec(inputs, reads_groups=False, names_only=True, judge=JUDGE_NONE)
     with open_plan(spec, running.choice) as found_plan:
         found_plan.check_time()
         plan = name_topics(found_plan)
         if out is None:
-            print_records(plan)
+            print_records(plan, selection, most)
             return
         from share_state.pipeline.reconstruct import write_decoded  # noqa: PLC0415  imports Delta
 
