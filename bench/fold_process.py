@@ -16,7 +16,8 @@ import pyarrow as pa
 from share_state.cli.process import keep_freed_memory
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.record_tables import Columns
 from share_state.sources.table_plan import list_table_files, plan_table
 

@@ -26,7 +26,8 @@ from share_state.kafka.record_batches import locate_records
 from share_state.simulator.control_record_writer import DraftWriter
 from share_state.simulator.log_writer import LogWriter
 from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch
-from share_state.sources.discovery import LogPartition, find_logs, find_topic_logs
+from share_state.sources.discovery import find_logs, find_topic_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.segments import read_chunks
 
 SEGMENT_BYTES = 104_857_600

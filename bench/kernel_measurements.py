@@ -23,8 +23,10 @@ from share_state.fold.log_stats import LogCounts, LogExtent
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import fold_log
 from share_state.kafka.state_records import decode_state_records
-from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.segments import frame_segments, index_records, read_chunks
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
+from share_state.sources.segment_frames import frame_segments
+from share_state.sources.segments import index_records, read_chunks
 
 # Few log partitions, so that the cost of each does not hide the kernels; fewer records where replay is slow.
 _MATRIX = (

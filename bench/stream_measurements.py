@@ -22,7 +22,7 @@ from bench.kafka_baseline import BenchError
 from bench.process_tree import cpu_seconds
 from bench.report import Bound, Item, Table
 from bench.runner import Settings
-from share_state.pipeline.stream_tables import last_stream_run
+from share_state.pipeline.stream_run import last_stream_run
 from share_state.sources.discovery import find_logs
 
 _FILES, _A_SECOND, _FILES_A_SECOND = 5, 1000, 4

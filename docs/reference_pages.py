@@ -140,9 +140,15 @@ def rule_block(one: Rule) -> str:
     return f"**{one.severity}**: {one.statement} *({one.source})*"
 
 
+_SECTION_DO = re.compile(r"(^## (?P<code>[A-Z0-9_]+)$.*?^- Do: )[^\n]*$", re.DOTALL | re.MULTILINE)
+
+
 def rules_page(page: str) -> str:
-    """Return a page about a family of rules with its blocks regenerated."""
-    return filled(page, {f"{_MARK}{code}": rule_block(one) for code, one in registered().items()})
+    """Return a page about a family of rules with its blocks and its lines "Do" regenerated."""
+    rules = registered()
+    page = filled(page, {f"{_MARK}{code}": rule_block(one) for code, one in rules.items()})
+    sections = re.split(r"^(?=## )", page, flags=re.MULTILINE)
+    return "".join(_SECTION_DO.sub(lambda found: found[1] + rules[found["code"]].do, one) for one in sections)
 
 
 def codes_of(page: str) -> list[str]:

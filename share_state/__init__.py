@@ -10,17 +10,12 @@ from share_state.version import __version__
 __all__ = [
     "FOLD_GROUP_SCHEMA",
     "Explained",
-    "FoldedLog",
-    "LogPartition",
     "Tables",
     "Topics",
-    "Window",
     "__version__",
     "cutoff",
     "explain",
-    "find_logs",
     "fold_group",
-    "fold_log",
     "plots",
     "read",
     "reconstruct",
@@ -34,10 +29,7 @@ if TYPE_CHECKING:
     from share_state.api.calls import Explained, cutoff, explain, read, reconstruct, repair, timeline
     from share_state.api.tables import Tables
     from share_state.fold.fold_group import FOLD_GROUP_SCHEMA, fold_group
-    from share_state.fold.state_log import FoldedLog, fold_log
     from share_state.report import plots
-    from share_state.sources.as_of import Window
-    from share_state.sources.discovery import LogPartition, find_logs
     from share_state.sources.topics import Topics
     from share_state.spark.data_source import register
     from share_state.spark.session import start as session
@@ -46,10 +38,7 @@ _MODULES = {
     "api.calls": ("Explained", "cutoff", "explain", "read", "reconstruct", "repair", "timeline"),
     "api.tables": ("Tables",),
     "fold.fold_group": ("FOLD_GROUP_SCHEMA", "fold_group"),
-    "fold.state_log": ("FoldedLog", "fold_log"),
     "sources.topics": ("Topics",),
-    "sources.as_of": ("Window",),
-    "sources.discovery": ("LogPartition", "find_logs"),
     "spark.data_source": ("register",),
 }
 

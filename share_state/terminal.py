@@ -141,6 +141,6 @@ class _Styled:
         return len(text)
 
 
-def styled(stream: TextIO) -> TextIO:
+def styled(stream: "TextIO | CommandStream") -> TextIO:
     """The stream for rich's styles and progress lines."""
     return cast("TextIO", _Styled(stream)) if isinstance(stream, CommandStream) else stream

@@ -9,6 +9,7 @@ A test that repeats the same check over many inputs takes a few of them by defau
 """
 
 import os
+from collections.abc import Iterable
 from typing import TypeVar
 
 import pytest
@@ -33,8 +34,14 @@ def by_profile(fast: Value, nightly: Value) -> Value:
     return nightly if PROFILE == NIGHTLY else fast
 
 
-SLOW = settings(max_examples=by_profile(10, 1000))
-"""For property tests whose example takes 0.1 to 0.5 CPU s, such as a whole audit: a third of the examples."""
+SLOW = settings(max_examples=by_profile(5, 1000))
+"""For property tests whose example takes 0.1 to 0.5 CPU s, such as a whole audit: fewer examples."""
+
+
+def some_of(values: Iterable[Value], number: int) -> list[Value]:
+    """So many of the inputs of a test, spread over all of them; all of them in the second depth."""
+    every = list(values)
+    return by_profile(every[:: max(1, len(every) // number)][:number], every)
 
 
 def nightly(reason: str) -> pytest.MarkDecorator:

@@ -92,14 +92,14 @@ def _uses(path: Path, name: str, seen: set[tuple[Path, str]] | None = None) -> s
     autouse = (
         [other for other, one in module.definitions.items() if _is_autouse(one)] if name.startswith("test_") else []
     )
-    for used in {*_names(node), *autouse}:
+    for used in {*_names(path, name), *autouse}:
         if used in module.definitions:
             uses |= _uses(path, used, seen)
         elif used in module.imports:
             uses |= _imported(*module.imports[used], seen)
         elif name.startswith("test_") or _is_fixture(node):
             uses |= _fixture(path, used, seen)
-    uses |= {"command" for text in _texts(node) if text in COMMAND_TEXTS}
+    uses |= {"command" for text in COMMAND_TEXTS if text in _texts(path, name)}
     return uses
 
 
@@ -150,19 +150,20 @@ def _words(node: ast.AST) -> Iterator[str]:
             yield one.attr
 
 
-def _names(node: ast.AST) -> Iterator[str]:
-    """Names that a definition uses, those of its arguments included, as they may be fixtures."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Name):
-            yield one.id
-        elif isinstance(one, ast.arg):
-            yield one.arg
+@cache
+def _names(path: Path, name: str) -> frozenset[str]:
+    """Names that a definition of a file uses, those of its arguments included, as they may be fixtures."""
+    nodes = [*ast.walk(_load(path).definitions[name])]
+    return frozenset({node.id for node in nodes if isinstance(node, ast.Name)}) | {
+        node.arg for node in nodes if isinstance(node, ast.arg)
+    }
 
 
-def _texts(node: ast.AST) -> Iterator[str]:
-    for one in ast.walk(node):
-        if isinstance(one, ast.Constant) and isinstance(one.value, str):
-            yield one.value
+@cache
+def _texts(path: Path, name: str) -> frozenset[str]:
+    """The texts in a definition of a file."""
+    nodes = ast.walk(_load(path).definitions[name])
+    return frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 if __name__ == "__main__":

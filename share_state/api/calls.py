@@ -25,7 +25,8 @@ from share_state.api.tables import Tables, check_writable, executor_of, write_ta
 from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE
 from share_state.errors import ShareStateError
 from share_state.fold.fold_options import SharePartitionFilter
-from share_state.pipeline.across_logs import name_topics, read_groups, settle_timeline
+from share_state.pipeline.across_logs import settle_timeline
+from share_state.pipeline.driver_side import name_topics, read_groups
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.task import decoded_batches, timeline_batches
 from share_state.schema.declarations import arrow_type, table_schema

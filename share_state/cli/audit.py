@@ -27,7 +27,7 @@ from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_text import audit_json, print_audit
 from share_state.report.console import check_report_paths
 from share_state.report.prometheus import write_metrics
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import ExecutorChoice, open_executor, open_place, open_sorter
 

@@ -9,6 +9,9 @@ import typer
 
 from share_state.errors import ShareStateError
 
+_DEFAULT_WAREHOUSE = "share_state"
+"""Where commands look for tables if none are named, such as `why`, which takes the group first."""
+
 _LARGEST_TABLE = 4 << 20
 """Bytes of `share_partition_state` that are read within a tenth of a second; larger tables are not completed
 from."""
@@ -30,6 +33,15 @@ def complete_rule(incomplete: str) -> list[str]:
     from share_state.rules.registry import registered  # noqa: PLC0415  rules import the fold
 
     return _complete_pair(incomplete, registered(), (*SEVERITIES, OFF))
+
+
+def complete_code(incomplete: str) -> list[str]:
+    """Complete the code of a rule or verdict."""
+    from share_state.fold.history import OK, VERDICTS  # noqa: PLC0415  slow to import
+    from share_state.rules.registry import registered  # noqa: PLC0415  rules import the fold
+
+    codes = {*registered(), *VERDICTS} - {OK}
+    return sorted(code for code in codes if code.startswith(incomplete.upper()))
 
 
 def complete_limit(incomplete: str) -> list[str]:
@@ -68,7 +80,7 @@ def _known(ctx: typer.Context, columns: Sequence[str], incomplete: str) -> list[
     """The values of columns of `share_partition_state` that begin with a text; none if there is no small warehouse."""
     # typer parses no argument before an option that still lacks its value.
     named = [word for word in words_to_complete()[1:] if not word.startswith("-")]
-    for place in [*named, ctx.params.get("warehouse")]:
+    for place in [*named, ctx.params.get("warehouse"), _DEFAULT_WAREHOUSE]:
         if place is None or not Path(place).is_dir():
             continue
         try:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 Inputs = Annotated[
     list[str],
     typer.Argument(
-        metavar="INPUT...", help="Log folders, .log files, tables, texts or globs. Several form one export."
+        metavar="INPUT...",
+        help="Log folders, .log files, tables, texts or globs; several form one export. Or a warehouse: the logs of "
+        "its last run.",
     ),
 ]
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -11,17 +11,21 @@ import typer
 from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions, Inputs, open_plan
 from share_state.cli.options import DeliveryLimit, FailOn, Group, Json, Partition, Running, Topic, fails
+from share_state.cli.warehouse_or_input import logs_of, open_tables
 from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE, LATER_OPTIONS, OPTIONS, FieldNames
+from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.kafka.primitives import parse_digits
-from share_state.pipeline.across_logs import judge_input, name_topics
+from share_state.pipeline.across_logs import judge_input
+from share_state.pipeline.driver_side import name_topics
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.result import EXTENT_NOTES, summarize
 from share_state.pipeline.task import OutputSpec
+from share_state.repairs.status import open_warehouse
 from share_state.report import console
 from share_state.report.cutoff_text import (
     check_deletable,
@@ -35,7 +39,7 @@ from share_state.report.cutoff_text import (
     write_delete_records,
 )
 from share_state.report.decoded import print_records
-from share_state.report.diff import compare_states, fold_exports, print_differences, read_warehouses
+from share_state.report.diff import compare_states, fold_exports, print_differences, read_states
 from share_state.report.explain import explain_offset, print_explanation
 from share_state.sources.as_of import parse_time
 from share_state.sources.share_snapshots import write_share_snapshots
@@ -64,6 +68,7 @@ def explain(
     """Print what happened to one offset, record by record."""
     if delivery_limit is not None:
         options = options.with_limit("delivery_count", delivery_limit, group)
+    inputs, options = logs_of(inputs, options)
     with open_plan(options.spec(inputs, reads_groups=False)) as plan:
         found = explain_offset(plan, inputs, group, topic, partition, offset)
     console.print_json(found) if as_json else print_explanation(found)
@@ -90,6 +95,7 @@ def decode(
         raise ShareStateError(
             "decode: --group, --topic, --partition and --most choose lines; --out writes all records"
         )
+    inputs, options = logs_of(inputs, options)
     spec = options.spec(inputs, reads_groups=False, names_only=True, judge=JUDGE_NONE)
     with open_plan(spec, running.choice) as found_plan:
         found_plan.check_time()
@@ -111,7 +117,10 @@ def decode(
 def diff(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="A B | INPUT...", help="Two warehouses, or one export with as-of options."),
+        typer.Argument(
+            metavar="A [B] | INPUT...",
+            help="Two warehouses or exports, one warehouse, or an export with as-of options.",
+        ),
     ],
     options: InputOptions,
     and_as_of_offset: Annotated[
@@ -128,9 +137,12 @@ def diff(
 ) -> None:
     """Print what changed between two points of an export.
 
-    It takes two warehouses as well, and compares SPSO, SPEO, epochs and the ranges in flight.
+    It takes two warehouses or exports as well, or one warehouse, whose last two runs it compares: SPSO, SPEO,
+    epochs and the ranges in flight.
     """
     selection = SharePartitionFilter(group, topic, partition)
+    if options.get("as_of_offset") or options.get("as_of_time"):
+        inputs, options = logs_of(inputs, options)
     later = options.with_values(as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
     if _compares_exports(inputs, options, later):
         with (
@@ -139,7 +151,8 @@ def diff(
         ):
             before, after = fold_exports((first, second), selection)
     else:
-        before, after = read_warehouses(inputs, selection)
+        with _open_two(inputs, options) as opened:
+            before, after = read_states(opened, selection)
     found = compare_states(before, after)
     console.print_json(found) if as_json else print_differences(found)
 
@@ -162,9 +175,26 @@ def _compares_exports(inputs: Sequence[str], earlier: InputOptions, later: Input
         raise ShareStateError(
             "diff: give the earlier point of the export too: --as-of-offset or --as-of-time"
         )
-    if len(inputs) != 2:
-        raise ShareStateError("diff: give two warehouses, or an export and --as-of-offset or --as-of-time")
     return False
+
+
+@contextmanager
+def _open_two(inputs: Sequence[str], options: InputOptions) -> Iterator[list[CommittedTables]]:
+    """Yield the tables of two warehouses or exports, or of the last two runs of one warehouse."""
+    if len(inputs) == 2:
+        with ExitStack() as stack:
+            yield [stack.enter_context(open_tables(place, options)) for place in inputs]
+        return
+    tables = open_warehouse(inputs)
+    if tables is None:
+        raise ShareStateError(
+            "diff: give two warehouses or exports, one warehouse, or an export and --as-of-offset or --as-of-time"
+        )
+    if (previous := tables.previous) is None:
+        raise ShareStateError(
+            f"diff: {inputs[0]}: has one run of {tables.run['command']}; give another warehouse"
+        )
+    yield [previous, tables]
 
 
 @command("share-state plot window /exports/broker-1 --group app --topic orders --partition 0 --out w.html")
@@ -204,6 +234,7 @@ def plot(
     part = None if offset_range is None else _parse_range(offset_range)
     if delivery_limit is not None:
         options = options.with_limit("delivery_count", delivery_limit)
+    inputs, options = logs_of(inputs, options)
     with _open_plan(inputs, options) as plan:
         selection = SharePartitionFilter(group, topic, partition)
         chart = draw_plot(kind, plan, selection, since=begin, offset_range=part)
@@ -268,6 +299,7 @@ def cutoff(
             raise ShareStateError(
                 "--copy-topic: names the topic in the file of --delete-records; give that, too"
             )
+    inputs, options = logs_of(inputs, options)
     index = options.get("index")
     if accept and index is None:
         raise ShareStateError("--accept: drops entries of share snapshot files; give --index too")

@@ -11,7 +11,7 @@ from share_state.cli.options import Json
 from share_state.config.input_spec import JUDGE_ALL
 from share_state.errors import ShareStateError
 from share_state.fold.fold_options import SharePartitionFilter
-from share_state.pipeline.across_logs import name_topics
+from share_state.pipeline.driver_side import name_topics
 from share_state.pipeline.progress import Progress
 from share_state.repairs.offset_backup import SUFFIXES, back_up_offsets, print_backup, write_backup
 from share_state.repairs.status import audited, open_warehouse
@@ -19,7 +19,9 @@ from share_state.report import console
 from share_state.report.diff import fold_exports
 
 
-@command("share-state offsets /exports/broker-1 --group orders-app --as-of-time 2026-11-21T02:10Z --out offsets.csv")
+@command(
+    "share-state offsets /exports/broker-1 --group orders-app --as-of-time 2026-11-21T02:10Z --out offsets.csv"
+)
 def offsets(
     inputs: Annotated[
         list[str],

@@ -28,7 +28,11 @@ Out = Annotated[
     ),
 ]
 Warehouse = Annotated[
-    str, typer.Argument(metavar="[WAREHOUSE]", help="Folder or address of the Delta tables.")
+    str,
+    typer.Argument(
+        metavar="[WAREHOUSE]",
+        help="Folder or address of the Delta tables; or an export, which is read with default options.",
+    ),
 ]
 Group = Annotated[
     str | None, typer.Option(metavar="GROUP", help="Select this group.", autocompletion=complete_group)

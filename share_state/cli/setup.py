@@ -43,7 +43,8 @@ from share_state.simulator.simulation import simulate
 from share_state.sources import jars
 from share_state.sources.as_of import Window
 from share_state.sources.dead_letter_topics import SegmentLetters
-from share_state.sources.discovery import METADATA_FOLDER, LogPartition, find_logs, find_topic_logs
+from share_state.sources.discovery import METADATA_FOLDER, find_logs, find_topic_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.metadata_log import read_metadata_log
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.record_tables import Rows, concat_table_rows, rows_to_chunk

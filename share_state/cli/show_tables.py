@@ -4,13 +4,36 @@ They import what they call in their bodies: a shell that completes a group impor
 it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from share_state.cli.command import command
-from share_state.cli.completion import complete_group
+from share_state.cli.completion import complete_code, complete_group
 from share_state.cli.options import Group, Json, Partition, Topic, Warehouse
+
+
+@contextmanager
+def _opened(place: str) -> Iterator[str]:
+    """Yield the folder of a warehouse; an export is audited into a temporary one.
+
+    Raises:
+        ShareStateError: if it is neither.
+    """
+    from share_state.delta.reader import CommittedTables  # noqa: PLC0415  slow to import
+    from share_state.errors import NothingCommittedError  # noqa: PLC0415
+
+    try:
+        CommittedTables(place)
+    except NothingCommittedError:
+        from share_state.cli.warehouse_or_input import open_tables  # noqa: PLC0415  imports the fold
+
+        with open_tables(place) as tables:
+            yield tables.root
+        return
+    yield place
 
 
 @command("share-state show /lake/share_state --group orders-app --topic orders")
@@ -37,12 +60,13 @@ def show(
     from share_state.report.show import print_state, print_state_json  # noqa: PLC0415
 
     selection = SharePartitionFilter(group, topic, partition)
-    if cluster:
-        print_cluster(warehouse, as_json=as_json)
-    elif as_json:
-        print_state_json(warehouse, selection)
-    else:
-        print_state(warehouse, selection, epochs=epochs, ranges=ranges)
+    with _opened(warehouse) as place:
+        if cluster:
+            print_cluster(place, as_json=as_json)
+        elif as_json:
+            print_state_json(place, selection)
+        else:
+            print_state(place, selection, epochs=epochs, ranges=ranges, named=warehouse)
 
 
 @command("share-state groups /lake/share_state --group orders-app")
@@ -59,21 +83,30 @@ def groups(
     from share_state.report.console import print_json  # noqa: PLC0415  imports numba
     from share_state.report.show import describe_groups, print_groups  # noqa: PLC0415
 
-    found = describe_groups(warehouse, group)
+    with _opened(warehouse) as place:
+        found = describe_groups(place, group) | {"warehouse": warehouse}
     print_json(found) if as_json else print_groups(found, group=group, members=members)
 
 
-@command("share-state rules --json")
-def rules(as_json: Json = False) -> None:
-    """List the rules: what must hold, severity and source."""
-    from share_state.report.console import print_json, print_table  # noqa: PLC0415  imports numba
-    from share_state.rules.registry import registered  # noqa: PLC0415
+@command("share-state rules ARCHIVING_STUCK")
+def rules(
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="[CODE]", help="Only this rule, or verdict.", autocompletion=complete_code),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the rules, or print one with what to do."""
+    from share_state.report.console import print_json, print_lines, print_table  # noqa: PLC0415
+    from share_state.report.rule_text import describe_rule, list_rules, rule_lines  # noqa: PLC0415
 
-    listed = [
-        {"rule": rule.code, "severity": rule.severity, "statement": rule.statement, "source": rule.source}
-        for rule in sorted(registered().values(), key=lambda rule: rule.code)
-    ]
+    if code is not None:
+        described = describe_rule(code)
+        print_json(described) if as_json else print_lines("\n".join(rule_lines(described)))
+        return
+    listed = list_rules()
     if as_json:
         print_json(listed)
     else:
-        print_table(["RULE", "SEVERITY", "STATEMENT", "SOURCE"], [list(rule.values()) for rule in listed])
+        columns = ("rule", "severity", "statement", "source")
+        print_table([name.upper() for name in columns], [[row[name] for name in columns] for row in listed])

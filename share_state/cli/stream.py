@@ -30,14 +30,15 @@ from share_state.pipeline.facts import merge_topics, settle_live_limits
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.resume import INITIAL, discard_unused, open_stream
 from share_state.pipeline.stream_fold import StreamFold
-from share_state.pipeline.stream_tables import StreamProgress, StreamRun, StreamTables
+from share_state.pipeline.stream_run import StreamProgress, StreamRun
+from share_state.pipeline.stream_tables import StreamTables
 from share_state.report import console
 from share_state.report.console import print_findings, print_line
 from share_state.report.prometheus import StreamMetrics, serve_metrics
-from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.input_contents import ask_limits
 from share_state.sources.input_detection import find_cluster_address, find_dead_letters
 from share_state.sources.kafka_client import read_client_properties
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.topics import Topics, read_topics
 from share_state.sources.topics_file import read_adjacent_topics
 from share_state.spark.choice import names_schema

@@ -7,15 +7,17 @@ of logs, from an audit into a temporary folder; `open_input` gives both.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from share_state.cli.input_options import InputOptions, open_plan
 from share_state.config.declaration import OptionSpec
-from share_state.config.input_spec import InputSpec, input_options
+from share_state.config.input_spec import input_options
 from share_state.config.loading import settings_for
-from share_state.config.model import Clock
+from share_state.config.model import AuditSettings, Clock
 from share_state.delta.reader import CommittedTables
-from share_state.errors import ShareStateError
+from share_state.errors import InputError, NothingCommittedError, ShareStateError
 from share_state.fold.limits import Limits
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
@@ -25,6 +27,7 @@ from share_state.repairs.status import audited, open_warehouse
 from share_state.sources.formats import AUTO
 from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.kafka_client import bootstrap_servers
+from share_state.stores.paths import to_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +51,59 @@ class OpenedInput:
     words: tuple[str, ...]
 
 
+ClockOption = Annotated[
+    Clock | None,
+    typer.Option(
+        "--clock",
+        metavar="log|wall",
+        help="End of measured durations: the last record of each log, or now, as for a live cluster.",
+    ),
+]
+_OLD_FORMS = ("limits.", "rules.", "clock=")
+
+
 @contextmanager
-def open_input(inputs: Sequence[str], options: InputOptions, *, quiet: bool = True) -> Iterator[OpenedInput]:
+def open_input(
+    inputs: Sequence[str],
+    options: InputOptions,
+    *,
+    clock: Clock | None = None,
+    sets: Sequence[str] = (),
+    needs_logs: bool = True,
+    quiet: bool = True,
+) -> Iterator[OpenedInput]:
     """Yield tables and logs of an input.
 
+    Args:
+        inputs, options: of the call.
+        clock: end of measured durations; None for that of the settings, or now for a live cluster.
+        sets: `--set` options of older calls.
+        needs_logs: whether the logs of a warehouse are looked for.
+        quiet: whether no progress is shown.
     Raises:
         ShareStateError: if it cannot be used, or options are given for a warehouse.
     """
     progress = Progress(quiet=quiet)
     if (tables := open_warehouse(inputs)) is not None:
-        _refuse_options(inputs[0], options)
+        _refuse_options(inputs[0], options, is_refused=bool(sets or clock))
         with ExitStack() as stack:
             plan = lacks = None
             try:
-                logs, of_run = logs_of_run(tables)
-                plan = stack.enter_context(open_plan(of_run.spec(logs, names_only=True)))
+                if needs_logs:
+                    logs, of_run = logs_of_run(tables)
+                    plan = stack.enter_context(open_plan(of_run.spec(logs, names_only=True)))
             except ShareStateError as error:
                 lacks = f"the logs of its last run cannot be read ({error})"
             yield OpenedInput(tables, plan, lacks, None, KafkaTools(), tuple(inputs))
         return
-    spec, clock = with_settings(options, inputs)
+    # It refuses values that cannot be used, and names the option.
+    spec = options.spec(inputs)
+    settings = _settings(options, inputs, sets)
+    spec = spec.model_copy(update={"limits": settings.limits, "rules": settings.rules})
     address = find_cluster_address(inputs, options.get("format") or AUTO)
     tools = KafkaTools(bootstrap_servers(address) if address else None, options.get("kafka_properties"))
+    if clock is None and "clock" in settings.model_fields_set:
+        clock = settings.clock
     by_wall_clock = is_by_wall_clock(clock, is_live=address is not None and not spec.has_as_of)
     with open_plan(spec) as plan:
         plan.check_time()
@@ -79,33 +113,17 @@ def open_input(inputs: Sequence[str], options: InputOptions, *, quiet: bool = Tr
             yield OpenedInput(tables, plan, None, plan.options.limits, tools, words)
 
 
-_OLD_FORMS = ("limits.", "rules.", "clock=")
-
-
-def with_settings(
-    options: InputOptions, inputs: Sequence[str], sets: Sequence[str] = ()
-) -> tuple[InputSpec, Clock | None]:
-    """The InputSpec of options, with the limits and rules that an audit would have; and its clock, if one is set.
-
-    Args:
-        options: of the command.
-        inputs: of the command.
-        sets: settings as `--set` takes them.
-    Raises:
-        ShareStateError: if a setting is no limit, rule or clock, or an option cannot be used.
-    """
+def _settings(options: InputOptions, inputs: Sequence[str], sets: Sequence[str]) -> AuditSettings:
+    """The settings that an audit of the inputs would have: those of the options, its variables and `--set`."""
     for text in sets:
         if not text.startswith(_OLD_FORMS):
             raise ShareStateError(f"--set {text}: give a limit as --limit NAME=VALUE")
     judging = [one for one in options.assignments(len(inputs)) if one.path[0] in ("limits", "rules")]
-    settings = settings_for(inputs, "-", sets, assignments=judging)
-    judged = {"limits": settings.limits, "rules": settings.rules}
-    clock = settings.clock if "clock" in settings.model_fields_set else None
-    return options.spec(inputs).model_copy(update=judged), clock
+    return settings_for(inputs, "-", sets, assignments=judging)
 
 
-def _refuse_options(warehouse: str, options: InputOptions) -> None:
-    if options.given:
+def _refuse_options(warehouse: str, options: InputOptions, *, is_refused: bool = False) -> None:
+    if options.given or is_refused:
         raise ShareStateError(
             f"{warehouse}: is a warehouse, which keeps the options of its run; leave out others"
         )
@@ -115,19 +133,57 @@ def logs_of(inputs: Sequence[str], options: InputOptions) -> tuple[list[str], In
     """The logs that a command reads, and its options: for a warehouse those of its last run.
 
     Raises:
-        ShareStateError: if options are given for a warehouse.
+        ShareStateError: if options are given for a warehouse, or its logs are gone.
     """
     tables = open_warehouse(inputs)
     if tables is None:
         return list(inputs), options
-    asked = {name: value for name, value in options.given.items() if name not in _POINTS}
+    asked = {name: value for name, value in options.given.items() if name not in (*_POINTS, "limits")}
     _refuse_options(inputs[0], InputOptions(asked))
     logs, of_run = logs_of_run(tables)
-    points = {name: value for name, value in options.given.items() if name in _POINTS}
-    if points:
-        kept = {name: value for name, value in of_run.given.items() if name not in _POINTS}
-        of_run = InputOptions(kept | points)
-    return logs, of_run
+    for path in logs:
+        if not _may_exist(path):
+            raise ShareStateError(
+                f"{inputs[0]}: the logs of its last run are gone ({path}); give logs in place of the warehouse"
+            )
+    given = options.given
+    kept = of_run.given
+    if any(name in given for name in _POINTS):
+        kept = {name: value for name, value in kept.items() if name not in _POINTS}
+    return logs, InputOptions({**kept, **given})
+
+
+def _may_exist(path: str) -> bool:
+    """Whether an input may be there: addresses and patterns are not looked up."""
+    return "://" in path or any(one in path for one in "*?[") or to_path(path).exists()
+
+
+@contextmanager
+def open_tables(
+    place: str, options: InputOptions | None = None, *, quiet: bool = True
+) -> Iterator[CommittedTables]:
+    """Yield the tables of a warehouse, or those of an audit of an export into a temporary folder.
+
+    Raises:
+        NothingCommittedError: if the place is neither.
+        ShareStateError: if it cannot be read.
+    """
+    try:
+        tables = CommittedTables(place)
+    except NothingCommittedError as nothing:
+        given = options or InputOptions({})
+        with ExitStack() as stack:
+            try:
+                plan = stack.enter_context(open_plan(given.spec([place])))
+            except InputError:
+                raise nothing from None
+            plan.check_time()
+            progress = Progress(quiet=quiet)
+            with progress("read and fold"), audited(plan, [place]) as made:
+                progress.close()
+                yield made
+        return
+    yield tables
 
 
 _POINTS = ("as_of_offset", "as_of_time")

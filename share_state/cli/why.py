@@ -8,7 +8,7 @@ from share_state.cli.command import Quiet, command
 from share_state.cli.completion import complete_group
 from share_state.cli.input_options import InputOptions
 from share_state.cli.options import Json, Partition, Topic
-from share_state.cli.warehouse_or_input import open_input
+from share_state.cli.warehouse_or_input import ClockOption, open_input
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.incidents.incident import find_incident
 from share_state.incidents.incident_text import incident_lines, screen_width
@@ -35,6 +35,7 @@ def why(
         bool, typer.Option("--picture", help="Draw the window also where the output is no terminal.")
     ] = False,
     *,
+    clock: ClockOption = None,
     options: InputOptions,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -46,7 +47,7 @@ def why(
     if html is not None:
         console.check_report_paths(html)
     selection = SharePartitionFilter(group, topic, partition)
-    with open_input(inputs, options, quiet=quiet) as opened:
+    with open_input(inputs, options, clock=clock, quiet=quiet) as opened:
         incident = find_incident(
             opened.tables,
             selection,

@@ -43,8 +43,8 @@ READING_COMMANDS = (
 """Commands that fold or decode an input; they take every option that has no reason against it."""
 
 OTHER_COMMANDS: Mapping[str, str] = {
-    "show": "it reads a warehouse, which has the options of its run",
-    "groups": "it reads a warehouse, which has the options of its run",
+    "show": "it reads a warehouse, which has the options of its run, or an export with the defaults",
+    "groups": "it reads a warehouse, which has the options of its run, or an export with the defaults",
     "compare": "it reads a warehouse and asks a cluster; it folds no log",
     "topics": "it reads facts about topics, no log of share groups",
     "simulate": "it writes logs",

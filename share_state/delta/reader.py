@@ -424,6 +424,11 @@ class CommittedTables:
             skipped.append(found)
         return skipped, None
 
+    @property
+    def previous(self) -> "CommittedTables | None":
+        """The tables as the run before committed them, of the same command; None if it was the first."""
+        return next(self._earlier_runs(), None)
+
     def _earlier_runs(self) -> "Iterator[CommittedTables]":
         """The tables as earlier runs of the same command committed them, the latest first."""
         for run in self.runs.filter(pc.field("command") == self.run["command"]).slice(1).to_pylist():

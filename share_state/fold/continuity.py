@@ -19,7 +19,7 @@ from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.state_log import FoldedLog
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.share_partition_keys import KeyTable
-from share_state.sources.discovery import LogPartition, Segment
+from share_state.sources.log_partition import LogPartition, Segment
 from share_state.sources.resume_point import READ_FROM_START, ResumeStatus
 
 _NOT_CONTINUED = (ResumeStatus.RECREATED, ResumeStatus.CLEANED, ResumeStatus.CHANGED)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from share_state.errors import pluralize
 from share_state.fold.state_chains import NO_OFFSET, Chains
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from share_state.fold.states import RecordStates, RecordView
 from share_state.kafka.control_records import ControlFault
 from share_state.kafka.state_records import Fault
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 
 
 class LogReader(Protocol):

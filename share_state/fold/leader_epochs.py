@@ -5,7 +5,7 @@ import numpy as np
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.jit.compile import kernel
 from share_state.kafka.record_batches import BatchStatus
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 
 
 class LeaderEpochs:

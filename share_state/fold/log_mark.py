@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from share_state.fold.state_chains import NO_OFFSET
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.resume_point import KEPT_STATE, ResumePoint, ResumeStatus
 from share_state.sources.segments import RecordIndex
 

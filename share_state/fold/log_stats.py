@@ -18,7 +18,7 @@ from share_state.kafka.buffers import concat_rows
 from share_state.kafka.record_batches import BATCH, CONTROL, TRANSACTIONAL, BatchStatus, BatchSummary, Chunk
 from share_state.kafka.state_records import STATE_RECORD, Fault, Layout, StateRecords
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry

@@ -22,7 +22,7 @@ from share_state.fold.states import RecordStates, RecordView
 from share_state.kafka.delivery_states import TERMINAL
 from share_state.kafka.group_records import read_group_records, record_types
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.pruned_logs import read_whole
 from share_state.sources.segments import index_records, read_chunks
 

@@ -49,7 +49,7 @@ from share_state.kafka.state_records import (
 )
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.resume_point import READ_FROM_START, ResumeStatus
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics

@@ -26,7 +26,7 @@ from share_state.kafka.buffers import clone_rows
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH, UNREADABLE_FAULTS, Kind, StateRecords
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 
 LAYOUTS = pa.array([None, "4.0", "4.1+"])
 """Name of each Layout."""

@@ -17,7 +17,7 @@ from share_state.kafka.delivery_states import AVAILABLE, TERMINAL, state_name
 from share_state.kafka.primitives import partition_for
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.topics import Topics
 
 SHARE_GROUP_STATE = "share_group_state"

@@ -10,7 +10,7 @@ from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.states import RecordStates, batch_lists, declared_table, fault_names, to_timestamps
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 
 TIMELINE = "timeline"
 

@@ -7,20 +7,20 @@ from typing import Any
 
 from share_state.config.input_spec import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
-from share_state.errors import InputError, pluralize
+from share_state.errors import InputError
 from share_state.fold.durations import duration_text
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import NO_MEMBERS, OUTCOME_COLUMNS
 from share_state.fold.limits import Limits
 from share_state.incidents.offset_story import OffsetStory, read_story
-from share_state.kafka.delivery_states import ARCHIVING, state_name
+from share_state.kafka.delivery_states import state_name
 from share_state.pipeline.plan import FoldPlan
 from share_state.repairs.commands import KafkaTools, quote
 from share_state.repairs.remedies import HARM, Option, Repair, repairs
 from share_state.repairs.repair_plan import empty_groups
 from share_state.repairs.status import SharePartitionStatus, Survey, survey
 from share_state.report.diff import compare_states, fold_exports
-from share_state.report.troubles import WaitsFor
+from share_state.report.troubles import WaitsFor, cause
 from share_state.simulator.types import find_release
 
 HOUR = timedelta(hours=1)
@@ -44,7 +44,7 @@ class Incident:
         outcomes: field of OUTCOMES -> records of the group in the last hour; None if the logs do not show it.
         outcomes_since: since when they are counted.
         repair: what can be done; None without trouble.
-        option: the first option that changes something.
+        option: the first, least harmful option of the repair.
         others: name and trouble of the other share-partitions of the group in trouble.
         healthy: how many share-partitions of the group are in no trouble.
         unknown: what the input cannot show.
@@ -146,12 +146,10 @@ def find_incident(
         renews = find_release(surveyed.releases[-1]).renews
         story = read_story(plan, status, offset, renews=renews)
     status = _with_reset(status, story)
-    made = (
-        repairs(replace(surveyed, found=(status,)), tools or KafkaTools(), empty_groups(tables))
-        if status.troubles
-        else ()
-    )
-    repair = made[0] if made else None
+    repair = None
+    if status.troubles:
+        asked = replace(surveyed, found=(status,))
+        (repair,) = repairs(asked, tools or KafkaTools(), empty_groups(tables))
     trouble = repair.trouble if repair else NO_MEMBERS if status.row["verdict"] == NO_MEMBERS else None
     outcomes, since = (
         _last_hour(plan, selection.group_id, surveyed.time) if plan is not None else (None, None)
@@ -170,7 +168,7 @@ def find_incident(
         outcomes=outcomes,
         outcomes_since=since,
         repair=repair,
-        option=first_option(repair, story) if repair else None,
+        option=next(iter(repair.options), None) if repair else None,
         others=tuple(
             (f"{one.name}-{one.row['partition']}", next(iter(one.troubles)))
             for one in troubled
@@ -205,43 +203,12 @@ def _with_reset(status: SharePartitionStatus, story: OffsetStory | None) -> Shar
     )
 
 
-def first_option(repair: Repair, story: OffsetStory | None) -> Option | None:
-    """The least harmful option that mends the cause; without one, the first that changes the state.
-
-    Args:
-        repair: options in order of harm.
-        story: the history of the offset that SPSO waits for.
-    """
-    waits = repair.status.waits_for
-    mends: tuple[str, ...] = ("WAIT",) if repair.trouble == "REWIND" else ()
-    if repair.trouble in ("STALL", "IN_FLIGHT_LIMIT") and waits is not None:
-        is_held = story is not None and story.held is not None
-        mends = ("FORBID_RENEWALS", _RESTART) if is_held else (_RESTART,) if waits.is_gap else ()
-    by_action = {option.action: option for option in repair.options}
-    for action in mends:
-        if action in by_action:
-            return by_action[action]
-    changing = (one for one in repair.options if one.effect is None or _state(one) != _state(repair))
-    return next(changing, next(iter(repair.options), None))
-
-
-_RESTART = "RESTART_CONSUMERS"
-
-
-def _state(of: Option | Repair) -> tuple[Any, ...] | None:
-    effect = of.effect if isinstance(of, Option) else of.now
-    return (
-        None if effect is None else (effect.start_offset, effect.end_offset, effect.in_flight, effect.cutoff)
-    )
-
-
 def cause_of(
     status: SharePartitionStatus, trouble: str | None, story: OffsetStory | None, surveyed: Survey
 ) -> str:
     """The cause in one phrase."""
-    row, waits = status.row, status.waits_for
+    row = status.row
     message = status.troubles.get(trouble or "") or row["reason"] or ""
-    span = _span(waits)
     if trouble is None:
         return _healthy(status, surveyed)
     if trouble == "REWIND" and story is not None and story.reset is not None:
@@ -250,27 +217,9 @@ def cause_of(
             f"its offsets were reset: SPSO went from {reset.before:,} to {reset.after:,}, and "
             "finished records are delivered again"
         )
-    if trouble == "ARCHIVING_STUCK" and waits is not None and waits.state == ARCHIVING:
-        return f"the dead-letter write of {span} does not finish (ARCHIVING), and SPSO cannot pass it"
-    if trouble == "POISON_RECORDS" and waits is not None and waits.count:
-        limit = surveyed.limits.of_group("delivery_count", row["group_id"])
-        return f"{span} failed {waits.count} of {limit} deliveries: poison"
-    if trouble in ("IN_FLIGHT_LIMIT", "STALL") and waits is not None:
-        full = "the in-flight window is full, and" if trouble == "IN_FLIGHT_LIMIT" else "SPSO does not move:"
-        if waits.is_gap:
-            return f"{full} it waits at a gap, {span}: the log shows no delivery of it"
-        if story is not None and story.held is not None:
-            return f"{full} it waits for {span}, which a consumer holds and renews"
-        return f"{full} it waits for {span} after {pluralize(waits.count, 'failed delivery', 'failed deliveries')}"
-    return message
-
-
-def _span(waits: WaitsFor | None) -> str:
-    if waits is None:
-        return "nothing in flight"
-    if waits.first == waits.last:
-        return f"record {waits.first:,}"
-    return f"records {waits.first:,} to {waits.last:,}"
+    limit = surveyed.limits.of_group("delivery_count", row["group_id"])
+    is_held = story is not None and story.held is not None
+    return cause(trouble, message, status.waits_for, limit, is_held=is_held)
 
 
 def _healthy(status: SharePartitionStatus, surveyed: Survey) -> str:

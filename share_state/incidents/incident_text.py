@@ -114,7 +114,7 @@ def _option(incident: Incident, width: int) -> Iterator[str]:
     option = incident.option
     if option is None:
         return
-    yield from _wrapped("repair", f"{option.action} ({HARM[option.harm]}): {option.what}", width)
+    yield from _wrapped("repair", f"{option.title} ({HARM[option.harm]}): {option.what}", width)
     if option.until is not None:
         yield from _wrapped("", f"until {format_time(option.until)}", width)
     if option.effect is not None:

@@ -122,7 +122,9 @@ class KeyTable:
         return len(group).to_bytes(2, "big") + group + self.arena[end - 20 : end].tobytes()
 
     def _add(self, key: bytes) -> int:
-        data = np.frombuffer(key, np.uint8)
+        data = np.frombuffer(
+            bytearray(key), np.uint8
+        )  # of bytes it is read-only: another type, compiled anew
         while True:
             number = number_of(
                 data, 0, len(data), self.slots, self.hashes, self.starts, self.arena, self.count

@@ -26,13 +26,8 @@ from share_state.fold.history import (
     without_misplaced,
 )
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
-from share_state.pipeline.across_logs import (
-    DriverSide,
-    extended_logs,
-    judge_across_logs,
-    judge_export_age,
-    read_driver_side,
-)
+from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age
+from share_state.pipeline.driver_side import DriverSide, read_driver_side
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.facts import without_origins
 from share_state.pipeline.oldest_records import judge_oldest_records

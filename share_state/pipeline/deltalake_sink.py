@@ -22,7 +22,7 @@ from share_state.pipeline.task import (
     PerLog,
 )
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 
 
 class DeltalakeSink:

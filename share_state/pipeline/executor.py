@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from share_state.delta.warehouse import Warehouse
-from share_state.pipeline.across_logs import GroupSide
+from share_state.pipeline.driver_side import GroupSide
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import (

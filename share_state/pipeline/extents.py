@@ -17,7 +17,8 @@ from share_state.pipeline.result import (
 )
 from share_state.rules.breaches import listed
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
+from share_state.sources.discovery import recorded_partitions
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, LogPartition
 from share_state.sources.partition_count import missing_numbers
 from share_state.sources.resume_point import READ_FROM_START
 from share_state.sources.topics import Topics

@@ -7,7 +7,7 @@ The order, of which `docs/topics.md` tells users:
 3. the topics file that the call names;
 4. the export's own data folder (`sources.cluster_facts`);
 5. a topics file beside the logs, which nobody asked for, so that it may be old;
-6. the records of `__consumer_offsets` (`across_logs.read_groups`);
+6. the records of `__consumer_offsets` (`driver_side.read_groups`);
 7. Kafka's defaults.
 
 Two sources that disagree are a finding, CLUSTER_FACTS_DISAGREE.

@@ -9,8 +9,9 @@ from functools import partial
 import pyarrow as pa
 
 from share_state.delta.warehouse import Warehouse
-from share_state.pipeline.across_logs import GroupSide, modulus_of, settle_cutoffs, settle_tables
+from share_state.pipeline.across_logs import modulus_of, settle_cutoffs, settle_tables
 from share_state.pipeline.deltalake_sink import DeltalakeSink
+from share_state.pipeline.driver_side import GroupSide
 from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
 from share_state.pipeline.result import check_records, logs_of_other_records, mark_unsafe
 from share_state.pipeline.sink import Sink
@@ -23,7 +24,7 @@ from share_state.pipeline.task import (
     returned_table,
     run_task,
 )
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 
 
 @dataclass(frozen=True, slots=True)

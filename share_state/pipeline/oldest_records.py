@@ -23,7 +23,7 @@ from share_state.sources.record_times import FolderRecordTimes, RecordTimes
 from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
-    from share_state.sources.kafka_cluster import KafkaSource
+    from share_state.sources.kafka_source import KafkaSource
 
 _PLACE = RECORD_TIMES.names[:-1]
 _RECORD = ("topic", "partition", "first_offset")

@@ -28,11 +28,8 @@ from share_state.rules.findings import RecordRules, judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.cluster_facts import ClusterSettings
-from share_state.sources.discovery import (
-    STATE_TOPIC,
-    LogPartition,
-)
 from share_state.sources.group_configs import GroupConfigs
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.pruned_logs import copy_log, read_pieces, read_whole
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
@@ -40,7 +37,7 @@ from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
     from share_state.sources.dead_letter_topics import DeadLetterSource
-    from share_state.sources.kafka_cluster import KafkaSource
+    from share_state.sources.kafka_source import KafkaSource
 
 
 def available_cores() -> int:

@@ -16,9 +16,10 @@ from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.rules.breaches import listed
 from share_state.sources.as_of import Window, time_text
 from share_state.sources.cluster_facts import ClusterFacts
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, names_log
+from share_state.sources.discovery import names_log
 from share_state.sources.formats import ExportPaths, RowSorter
 from share_state.sources.input_contents import ExportRequest, InputContents, InputRequest, read_input
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, LogPartition
 from share_state.sources.partition_count import infer_partition_count
 
 _LOG = logging.getLogger("share_state")

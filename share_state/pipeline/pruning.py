@@ -19,8 +19,8 @@ from share_state.rules.findings import findings
 from share_state.rules.operations import PRUNING_DUE_MS, EarlierCutoff
 from share_state.rules.registry import Scope
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.resume_point import READ_FROM_START
 from share_state.sources.segments import RepeatedOffsetsError, index_records, read_chunks
 

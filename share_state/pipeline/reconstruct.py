@@ -14,7 +14,8 @@ from share_state.delta.warehouse_place import check_warehouse_path
 from share_state.errors import NothingCommittedError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, sealed, with_input
 from share_state.fold.timeline import TIMELINE
-from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
+from share_state.pipeline.across_logs import judge_across_logs
+from share_state.pipeline.driver_side import read_driver_side
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
@@ -24,7 +25,7 @@ from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, decoded_batches
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.resume_point import digest_of_logs
 
 DECODED_RECORDS = "decoded_records"

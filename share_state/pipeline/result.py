@@ -19,7 +19,7 @@ from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import to_datetime
 from share_state.pipeline.task import CUTOFF, SUMMARY, Digest, returned_table
 from share_state.rules.findings import complete_durations, count_findings, counts_at_end, drop_unproven
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.version import __version__
 

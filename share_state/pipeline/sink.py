@@ -8,7 +8,7 @@ import pyarrow as pa
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import FinishRows
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 
 LogRows = Callable[[FoldPlan, LogPartition], Iterator[pa.RecordBatch]]
 """Makes rows of a table from one log partition."""

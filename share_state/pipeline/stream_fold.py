@@ -37,7 +37,7 @@ from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.findings import RecordRules, judge
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.record_tables import rows_in_chunks, rows_of_batches
 from share_state.sources.resume_point import ResumeStatus

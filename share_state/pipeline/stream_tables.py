@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from operator import itemgetter
 from threading import Lock
@@ -31,6 +31,13 @@ from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
 from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
 from share_state.pipeline.stream_fold import COMPLETE, KEYS, LogChanges, StreamFold
+from share_state.pipeline.stream_run import (
+    BATCH_OPTION,
+    COMMAND,
+    COMPLETE_OPTION,
+    QUERY_OPTION,
+    StreamRun,
+)
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.breaches import OFF
 from share_state.rules.findings import cap_findings
@@ -40,7 +47,6 @@ from share_state.sources.topics import Topics
 
 _LOG = logging.getLogger("share_state")
 
-COMMAND = "stream"
 _UNREADABLE = "LOG_UNREADABLE"
 
 _IS_OF_LETTERS = pc.field("rule").isin(
@@ -52,87 +58,6 @@ _COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "
 _TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, HISTORY_TABLE)
 _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
-_QUERY = "query"
-_BATCH = "batch"
-_COMPLETE = "complete_times"
-"""Options of the row of `runs`: which stream wrote it, its latest micro-batch, and StreamRun.complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRun:
-    """What a stream has committed so far.
-
-    Attributes:
-        query: id of the stream, Delta's txnAppId.
-        batch: its latest micro-batch, -1 for none.
-        records: data records read.
-        progress: log partition -> next offset.
-        archiving: as in RunResult.
-        log_time: ms, timestamp of the newest record; None for none.
-        share_partitions: log partition -> live share-partitions.
-        notes, inputs: as in its row of `runs`.
-        complete: log partition -> as RunResult.complete_times; empty without dead letters.
-        begun_from: topic id in the logs of the run whose state it begins with, "" if unknown; None if it
-            begins anew.
-    """
-
-    query: str
-    batch: int = -1
-    records: int = 0
-    progress: Mapping[str, int] = field(default_factory=dict)
-    archiving: tuple[str, int, int] | None = None
-    log_time: int | None = None
-    share_partitions: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    complete: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
-    begun_from: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamProgress:
-    """Progress of the latest micro-batch, according to Spark.
-
-    Attributes:
-        seconds: how long it took.
-        behind: records that the source holds beyond it; None if unknown.
-    """
-
-    seconds: float
-    behind: int | None
-
-
-def last_stream_run(warehouse: str) -> StreamRun | None:
-    """The committed run of the stream that writes a warehouse; None if the latest run there is not a stream.
-
-    Raises:
-        WarehouseError: if the warehouse cannot be read.
-    """
-    try:
-        tables = CommittedTables(warehouse)
-    except NothingCommittedError:
-        return None
-    run = tables.run
-    options = dict(run["options"])
-    if run["command"] != COMMAND or _QUERY not in options or tables.lack_files():
-        return None
-    cutoffs = tables.read(CUTOFF, columns=["topic", "partition", "live_share_partitions"]).to_pylist()
-    return StreamRun(
-        query=options[_QUERY],
-        batch=int(options[_BATCH]),
-        records=run["records"],
-        progress=dict(run["progress"]),
-        archiving=tuple(json.loads(options["archiving"])) if options.get("archiving") else None,
-        log_time=tables.log_time,
-        share_partitions={
-            f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs
-        },
-        notes=tuple(run["notes"]),
-        inputs=tuple(run["inputs"]),
-        complete={
-            log: (times[0], times[1]) for log, times in json.loads(options.get(_COMPLETE, "{}")).items()
-        },
-    )
 
 
 class StreamTables:
@@ -504,9 +429,9 @@ class StreamTables:
 
     def _commit_run(self) -> None:
         run = self.run
-        options = self._options | {_QUERY: run.query, _BATCH: str(run.batch)}
+        options = self._options | {QUERY_OPTION: run.query, BATCH_OPTION: str(run.batch)}
         options |= {"archiving": json.dumps(run.archiving)} if run.archiving else {}
-        options |= {_COMPLETE: json.dumps(run.complete)} if run.complete else {}
+        options |= {COMPLETE_OPTION: json.dumps(run.complete)} if run.complete else {}
         with held_signals():
             self._warehouse.commit_run(run_row(self.result(), COMMAND, run.inputs, options, self._started))
             self._note_standing()

@@ -48,7 +48,7 @@ from share_state.rules.findings import (
     own_clock,
 )
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 
 FinishRows = Callable[[pa.Table], pa.Table]
 """Completes incomplete rows of a table."""

@@ -352,13 +352,24 @@ class _Advisor:
         effect = self._effect(Rehearsal.write_cold_snapshot)
         return Option("WAIT", NOTHING, what, until=written + COLD_SNAPSHOT, effect=effect)
 
-    def start_consumers(self) -> Option:
+    def start_consumers(self) -> Option | None:
+        if self._has_nothing_to_fetch():
+            return None
         what = (
             "Start consumers of the group, or find out why its consumers do not acknowledge: the command lists them. "
             "The effect shows the first fetches, all accepted."
         )
         command = self.tools.describe(self.group, "members")
         return Option("START_CONSUMERS", NOTHING, what, command, effect=self._consumed())
+
+    def _has_nothing_to_fetch(self) -> bool:
+        """Whether consumers would receive no record, as far as the topic's end is known."""
+        partition, end = self.loaded.partition, self.status.row["topic_end_offset"]
+        batches = partition.in_flight_batches()
+        covered = sum(batch[1] - batch[0] + 1 for batch in batches)
+        is_open = any(batch[2] in (DeliveryState.AVAILABLE, DeliveryState.ACQUIRED) for batch in batches)
+        has_gap = covered < partition.end_offset - partition.start_offset
+        return end is not None and end <= partition.end_offset and not is_open and not has_gap
 
     def stop_consumers(self) -> Option:
         what = (

@@ -47,10 +47,12 @@ from share_state.report.troubles import (
     WaitsFor,
     read_troubles,
     shown_limits,
+    troubles_of,
     waits_for,
 )
 from share_state.simulator.types import StateBatch
 from share_state.sources.kafka_client import SCHEME
+from share_state.stores.paths import to_path
 
 _STATE_COLUMNS = (
     *KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset",
@@ -164,7 +166,10 @@ def open_warehouse(inputs: Sequence[str]) -> CommittedTables | None:
     Raises:
         WarehouseError: if it cannot be read.
     """
-    if len(inputs) == 1 and not inputs[0].startswith(SCHEME):
+    if len(inputs) != 1 or inputs[0].startswith(SCHEME):
+        return None
+    # Most inputs are logs; nothing else has a folder of this name.
+    if "://" in inputs[0] or to_path(f"{inputs[0]}/runs").is_dir():
         with suppress(NothingCommittedError):
             return CommittedTables(inputs[0])
     return None
@@ -281,11 +286,6 @@ def _statuses(
     for place, row in enumerate(selected.to_pylist()):
         own = sorted(ranges.get(place, ()), key=lambda one: one["first_offset"])
         of_rules = {TROUBLES[one["trouble"]]: one for one in reported.get(place, ())}
-        troubles = {code: one["message"] for code, one in of_rules.items()}
-        if row["verdict"] in TROUBLES:
-            troubles[row["verdict"]] = row["reason"]
-        if row["suspect"]:
-            troubles.setdefault(TROUBLES[0], "records since its latest snapshot are missing or unreadable")
         yield SharePartitionStatus(
             row=row,
             ranges=tuple(
@@ -298,7 +298,7 @@ def _statuses(
                 for one in own
             ),
             gaps=frozenset(one["first_offset"] for one in own if one["gap"]),
-            troubles={code: troubles[code] for code in TROUBLES if code in troubles},
+            troubles=troubles_of(reported.get(place, ()), row),
             archiving_ms=int(of_rules.get("ARCHIVING_STUCK", {}).get("milliseconds") or 0),
             cutoff=cutoffs.get(row["state_partition"], {}),
             previous_start=previous.get(place),

@@ -28,7 +28,13 @@ from share_state.report.broken_rules import (
     summarize_findings,
 )
 from share_state.report.cutoff_text import name_holders
-from share_state.report.flagged import FlaggedGroup, FlaggedSharePartition, read_flagged, read_flagged_groups
+from share_state.report.flagged import (
+    SUSPECT,
+    FlaggedGroup,
+    FlaggedSharePartition,
+    read_flagged,
+    read_flagged_groups,
+)
 from share_state.report.share_partitions import (
     JUST_WORSE_THAN_OK,
     PoisonRecords,
@@ -45,15 +51,11 @@ from share_state.report.share_partitions import (
     left_join,
     plain_run,
     verdict_rank,
-    with_shown_deliveries,
     with_unreported_verdicts,
 )
+from share_state.report.troubles import shown_limits
 from share_state.rules.breaches import ERROR, SEVERITIES, WARNING, at_or_above
 from share_state.sources.topics import Topics
-
-SUSPECT = "suspect"
-"""The status of a share-partition whose state cannot be trusted, and that has no error."""
-
 
 _MOST_AFFECTED_FIRST = descending("errors", "poison_records", "waiting_records", "warnings")
 _WORST_FIRST = [*ascending("rank"), *_MOST_AFFECTED_FIRST, *ascending(*KEY)]
@@ -303,12 +305,12 @@ def read_report(
         WarehouseError: if no audit was committed there, or a table is gone.
     """
     tables = CommittedTables(warehouse)
-    limits = with_shown_deliveries(tables, limits or Limits())
+    limits, _ = shown_limits(tables, None, limits or Limits())
     summary = summarize_findings(tables, acknowledged)
     worst, counts = _survey(tables, summary, most, acknowledged)
     cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()
     cutoffs.sort(key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"]))
-    flagged = read_flagged(tables, worst, summary)
+    flagged = read_flagged(tables, worst, summary, limits)
     return AuditReport(
         cluster=cluster,
         warehouse=warehouse,

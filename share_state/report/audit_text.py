@@ -1,7 +1,7 @@
 """An audit in words: its headline, advice on what to do first, a screenful for the console, and one JSON document."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from operator import itemgetter
@@ -29,42 +29,15 @@ from share_state.report.console import (
 from share_state.report.cutoff_text import log_name, unknown_cutoffs
 from share_state.report.flagged import FlaggedSharePartition
 from share_state.report.lags import lag_reason
+from share_state.report.rule_text import advice_of, describe_rule
 from share_state.report.share_partitions import RULES_WITHOUT_STATE
-from share_state.rules.breaches import ERROR, INFO, WARNING
+from share_state.report.troubles import VERDICT_TEXTS, cause, trouble_of_rule
+from share_state.rules.breaches import ERROR, INFO, SEVERITIES, WARNING
 
 OK = "ok"
 """The level of an audit that needs no attention."""
 
-_VERDICTS = {
-    "REWIND": (
-        ERROR,
-        "the start offset is lower than an earlier audit saw, so finished records are delivered again",
-        "Check whether the group's offsets were reset or the group was recreated; if not, state was lost.",
-    ),
-    "STOP": (
-        ERROR,
-        "records wait, and no consumer has changed anything for a while",
-        "Check that the group has members, and that they fetch and acknowledge.",
-    ),
-    "STALL": (
-        WARNING,
-        "consumers finish later records, but the start offset does not move",
-        "Look at the first range in flight: every delivery of its records fails or, from Kafka 4.2 on, their locks are "
-        "renewed forever.",
-    ),
-    "GIVING_UP": (
-        WARNING,
-        "records are given up or rejected, and none is acknowledged",
-        "Read the first of these records, and find out why the consumers reject or release each.",
-    ),
-    "NO_MEMBERS": (
-        WARNING,
-        "records wait, and the group has no members",
-        "Start its consumers; if it is a batch job that runs at other times, acknowledge the verdict.",
-    ),
-}
-_COVERED_RULES = {"SPSO_STALL": "STALL", "POISON_RECORDS": None}
-"""Rule -> the verdict that says the same; None for what the poison records say."""
+_POISON = "POISON_RECORDS"
 
 _MAX_ROWS = 5
 _MAX_RULES = 8
@@ -82,12 +55,16 @@ class Advice:
         what: what is wrong, in a sentence.
         then: what to do about it.
         command: a shell command that shows more; None if there is none.
+        repair: the shell command that plans the repair; None if there is nothing to repair.
+        trouble: code of the trouble, rule or verdict; None if it is about none.
     """
 
     severity: str
     what: str
     then: str
     command: str | None = None
+    repair: str | None = None
+    trouble: str | None = None
 
 
 def audit_level(report: AuditReport) -> str:
@@ -97,7 +74,7 @@ def audit_level(report: AuditReport) -> str:
     has_errors = (
         report.by_severity[ERROR] or report.failing or any(one.now["suspect"] for one in report.flagged)
     )
-    mild = {VERDICT_OK, *(verdict for verdict, (severity, *_) in _VERDICTS.items() if severity != ERROR)}
+    mild = {VERDICT_OK, *(verdict for verdict, (severity, *_) in VERDICT_TEXTS.items() if severity != ERROR)}
     is_stopped = any(count for verdict, count in report.open_verdicts.items() if verdict not in mild)
     return ERROR if has_errors or is_stopped else WARNING
 
@@ -122,21 +99,9 @@ def _state_in_one_line(report: AuditReport) -> str:
     return ", ".join([fine, *(wrong or ["no errors, no warnings"])])
 
 
-def advice(report: AuditReport, most: int = 6) -> tuple[Advice, ...]:
+def advice(report: AuditReport, most: int = 8) -> tuple[Advice, ...]:
     """At most `most` things to do, the most urgent first."""
     return tuple(islice(_all_advice(report), most))
-
-
-def show_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
-    """The command that shows the share-partition of a row (key columns).
-
-    None if a name cannot be typed in a shell.
-    """
-    topic = row["topic"] or row["topic_id"]
-    words = [warehouse, "--group", row["group_id"], "--topic", topic, "--partition", str(row["partition"])]
-    if not all(word and word.isprintable() for word in words):
-        return None
-    return shlex.join(["share-state", "show", *words])
 
 
 def groups_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
@@ -149,26 +114,38 @@ def groups_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
     return shlex.join(["share-state", "groups", warehouse, "--group", row["group_id"]])
 
 
+def why_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
+    """The command that says what is wrong with the share-partition of a row (key columns).
+
+    None if a name cannot be typed in a shell.
+    """
+    topic = row["topic"] or row["topic_id"]
+    words = [row["group_id"], warehouse, "--topic", topic, "--partition", str(row["partition"])]
+    return _command("why", words)
+
+
+def repair_command(warehouse: str, group: str) -> str | None:
+    """The command that plans the repair of a group; None if its name cannot be typed in a shell."""
+    return _command("repair", [warehouse, "--group", group])
+
+
+def _command(name: str, words: Sequence[str | None]) -> str | None:
+    typed = [word for word in words if word and word.isprintable()]
+    return shlex.join(["share-state", name, *typed]) if len(typed) == len(words) else None
+
+
 def _all_advice(report: AuditReport) -> Iterator[Advice]:
-    """In the order of `AuditReport.flagged`: an error is more severe than STALL."""
-    yield from _verdict_advice(report, "REWIND")
-    yield from _verdict_advice(report, "STOP")
-    yield from islice(_rule_advice(report, ERROR), 3)
-    yield from _verdict_advice(report, "STALL")
-    yield from _verdict_advice(report, "GIVING_UP")
-    if report.poison.records and any(
-        finding.rule == "POISON_RECORDS" and finding.open and finding.severity != INFO
-        for finding in report.findings
-    ):
-        worst = report.poison.worst[0]
-        limit = report.limits.of_group("delivery_count", worst["group_id"])
-        yield Advice(
-            WARNING,
-            f"{pluralize(report.poison.records, 'record')} failed on (nearly) every delivery that the limit of "
-            f"{limit} allows; the worst begin at offset {worst['first_offset']:,} of {_name(worst)}.",
-            "Read these records of the topic, and find out why the consumers reject or release them.",
-            show_command(report.warehouse, worst),
-        )
+    """What is wrong in the order of `AuditReport.flagged`, then what its share-partitions do not show."""
+    troubles = list(_trouble_advice(report))
+    told = {one.trouble for one in troubles if one.trouble}
+    yield from (one for one in troubles if one.severity == ERROR)
+    for verdict in ("REWIND", "STOP"):
+        yield from _verdict_advice(report, verdict, told)
+    yield from islice(_rule_advice(report, ERROR, told), 3)
+    yield from (one for one in troubles if one.severity != ERROR)
+    for verdict in ("STALL", "GIVING_UP"):
+        yield from _verdict_advice(report, verdict, told)
+    yield from _poison_advice(report, told)
     unsafe = [row for row in report.cutoffs if not row["safe"]]
     if unsafe:
         why = unsafe[0]["reason"] or "no reason is given"
@@ -177,8 +154,70 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
         yield Advice(
             WARNING, advice, "Fix what the findings of these log partitions report before deleting records."
         )
-    yield from islice(_rule_advice(report, WARNING), 3)
-    yield from _verdict_advice(report, "NO_MEMBERS")
+    yield from islice(_rule_advice(report, WARNING, told), 3)
+    yield from _verdict_advice(report, "NO_MEMBERS", told)
+    yield from _pinned_advice(report)
+
+
+def _trouble_advice(report: AuditReport) -> Iterator[Advice]:
+    """What is wrong with the share-partitions that need attention, each under its worst trouble."""
+    by_trouble: dict[str, list[FlaggedSharePartition]] = {}
+    for one in report.flagged:
+        if one.trouble is not None:
+            by_trouble.setdefault(one.trouble, []).append(one)
+    for code, affected in by_trouble.items():
+        worst = affected[0]
+        count = len(affected)
+        if report.flagged_left_out:
+            count = max(count, report.open_verdicts.get(code, 0))
+        phrase = cause(code, worst.troubles[code], worst.waits_for, worst.limit)
+        what = f"{pluralize(count, 'share-partition')} with {code}: {_worst(worst.now, count)}: {phrase}."
+        command = why_command(report.warehouse, worst.now)
+        repair = repair_command(report.warehouse, worst.now["group_id"])
+        yield Advice(_severity(code, affected), what, _what_to_do(code, worst), command, repair, code)
+
+
+def _severity(code: str, affected: Sequence[FlaggedSharePartition]) -> str:
+    """The severity of a trouble: at least that of the verdicts of its share-partitions."""
+    named = {code, *(one.now["verdict"] for one in affected if one.status.startswith(one.now["verdict"]))}
+    severities = [str(describe_rule(name)["severity"]) for name in named if name != VERDICT_OK]
+    return min(severities, key=SEVERITIES.index)
+
+
+def _what_to_do(code: str, worst: FlaggedSharePartition) -> str:
+    waits = worst.waits_for
+    if code in ("STALL", "IN_FLIGHT_LIMIT") and waits is not None and waits.is_gap:
+        return _GAP.format(waits.first, waits.last)
+    return advice_of(code)
+
+
+_GAP = (
+    "It waits for a gap, offsets {} to {}: the log shows no delivery of them. Their first delivery may hold them; a "
+    "leader that loads the state hands them out again."
+)
+
+
+def _poison_advice(report: AuditReport, told: Container[str]) -> Iterator[Advice]:
+    is_open = any(
+        finding.rule == _POISON and finding.open and finding.severity != INFO for finding in report.findings
+    )
+    if _POISON in told or not report.poison.records or not is_open:
+        return
+    worst = report.poison.worst[0]
+    limit = report.limits.of_group("delivery_count", worst["group_id"])
+    archived = report.poison.records - report.poison.waiting
+    yield Advice(
+        WARNING,
+        f"{pluralize(archived, 'record')} used all deliveries that the limit of {limit} allows and "
+        f"{'was' if archived == 1 else 'were'} given up, {report.poison.waiting:,} wait for their last one; the worst "
+        f"begin at offset {worst['first_offset']:,} of {_name(worst)}.",
+        advice_of(_POISON),
+        why_command(report.warehouse, worst),
+        trouble=_POISON,
+    )
+
+
+def _pinned_advice(report: AuditReport) -> Iterator[Advice]:
     pinned = max(report.cutoffs, key=lambda row: row["pinned_records"] or 0, default=None)
     if pinned is not None and (pinned["pinned_records"] or 0) >= report.limits.pinned_records:
         columns = {
@@ -197,41 +236,27 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
         yield Advice(INFO, advice, "Nothing is lost; if the group is no longer used, delete it.")
 
 
-def _verdict_advice(report: AuditReport, verdict: str) -> Iterator[Advice]:
-    severity, what, then = _VERDICTS[verdict]
+def _verdict_advice(report: AuditReport, verdict: str, told: Container[str]) -> Iterator[Advice]:
+    """About a verdict that no share-partition of `AuditReport.flagged` has as its worst trouble."""
+    severity, what, _ = VERDICT_TEXTS[verdict]
     worst = next((one for one in report.flagged if one.now["verdict"] == verdict), None)
-    if count := report.open_verdicts[verdict]:
-        command = show_command(report.warehouse, worst.now) if worst else None
-        example = f"; {_worst(worst.now, count)}: {worst.why}" if worst else ""
-        if verdict == "STALL" and worst and (gap := _gap_at_start(worst)) is not None:
-            then = _GAP.format(*gap)
-        yield Advice(
-            severity, f"{pluralize(count, 'share-partition')} with {verdict}: {what}{example}.", then, command
-        )
+    count = report.open_verdicts[verdict]
+    # Those that are flagged for another trouble are told there.
+    if not count or verdict in told or (worst is not None and worst.trouble not in (None, verdict)):
+        return
+    command = why_command(report.warehouse, worst.now) if worst else None
+    example = f"; {_worst(worst.now, count)}: {worst.why}" if worst else ""
+    text = f"{pluralize(count, 'share-partition')} with {verdict}: {what}{example}."
+    yield Advice(severity, text, advice_of(verdict), command, trouble=verdict)
 
 
-_GAP = (
-    "It waits for a gap, offsets {} to {}: the log shows no delivery of them. Their first delivery may hold them; a "
-    "leader that loads the state hands them out again."
-)
-
-
-def _gap_at_start(flagged: FlaggedSharePartition) -> tuple[int, int] | None:
-    """First and last offset of the gap that a share-partition waits for.
-
-    None if it waits for something else.
-    """
-    open_ranges = (one for one in flagged.ranges if one["state"] not in ("ACKNOWLEDGED", "ARCHIVED"))
-    first = next(open_ranges, None)
-    return (first["first_offset"], first["last_offset"]) if first is not None and first["gap"] else None
-
-
-def _rule_advice(report: AuditReport, severity: str) -> Iterator[Advice]:
+def _rule_advice(report: AuditReport, severity: str, told: Container[str]) -> Iterator[Advice]:
     """About the rules that the worst share-partitions break first."""
     broken = []
     for rule in report.findings:
-        verdict = _COVERED_RULES.get(rule.rule, "")
-        is_covered = report.poison.records if verdict is None else report.open_verdicts.get(verdict, 0)
+        is_covered = (trouble_of_rule(rule.rule) or "") in told or (
+            rule.rule == _POISON and report.poison.records
+        )
         if rule.severity == severity and rule.open and not is_covered:
             examples = (
                 (place, {**one.now, **found})
@@ -250,11 +275,13 @@ def _advise_on_rule(report: AuditReport, rule: BrokenRule, example: Mapping[str,
     what = f"{pluralize(rule.open, 'finding')} of {rule.rule}{new}:{about} {example['message']}"
     command = None
     if example["group_id"] is not None:
-        shows = groups_command if rule.rule in RULES_WITHOUT_STATE else show_command
+        shows = groups_command if rule.rule in RULES_WITHOUT_STATE else why_command
         command = shows(report.warehouse, example)
-    return Advice(
-        rule.severity, what, f"What should hold: {rule.statement}" if rule.statement else "", command
-    )
+    then = ""
+    if rule.statement:
+        known = advice_of(rule.rule)
+        then = f"What should hold: {rule.statement}{' ' * bool(known)}{known}"
+    return Advice(rule.severity, what, then, command, trouble=rule.rule)
 
 
 def _worst(row: Mapping[str, Any], count: int) -> str:
@@ -294,8 +321,9 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
         print_line(_shorten(f"next: {first.what}", width))
         if first.then:
             print_line(_shorten(f"      {first.then}", width))
-        if first.command is not None and len(first.command) <= _FILE_WIDTH:
-            print_line(f"      {first.command}")
+        for typed in (first.command, first.repair):
+            if typed is not None and len(typed) <= _FILE_WIDTH:
+                print_line(f"      {typed}")
     for path in written[:_MAX_PATHS]:
         print_line(f"written: {path}")
     warehouse = report.warehouse

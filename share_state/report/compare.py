@@ -18,7 +18,7 @@ from share_state.kafka.primitives import partition_for
 from share_state.report.console import print_line, print_table
 from share_state.report.share_partitions import plain_run
 from share_state.rules.breaches import ERROR, INFO, SEVERITIES, WARNING
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from share_state.report.console import (
     write_report,
 )
 from share_state.rules.breaches import listed
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

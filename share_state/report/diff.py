@@ -146,14 +146,14 @@ def _kind(was: RangeState, is_now: RangeState) -> str:
     return PASSED if is_now is BELOW else CHANGED
 
 
-def read_warehouses(warehouses: Sequence[str], selection: SharePartitionFilter) -> list[StateTables]:
-    """The states that the last runs of warehouses committed.
+def read_states(opened: Sequence[CommittedTables], selection: SharePartitionFilter) -> list[StateTables]:
+    """The states that runs committed.
 
     Raises:
         InputError: if the filter matches a share-partition in none of them.
-        WarehouseError: if there is none, or a table cannot be read.
+        WarehouseError: if a table cannot be read.
     """
-    opened, where = [CommittedTables(one) for one in warehouses], selection.of_rows
+    where = selection.of_rows
     # Two warehouses do not show what became of deliveries between them.
     none = table_schema(HISTORY_TABLE).empty_table()
     found = [(tables.read(_TABLES[0], where), tables.read(_TABLES[1], where), none) for tables in opened]

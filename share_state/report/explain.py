@@ -27,8 +27,9 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, format_time, print_line, print_table
 from share_state.report.offset_events import earlier_life, has_delivery, is_reset, repeated_deliveries, when
 from share_state.report.share_partitions import NO_BEGINNING
-from share_state.sources.discovery import LogPartition, find_group_logs
+from share_state.sources.discovery import find_group_logs
 from share_state.sources.input_detection import adjacent_group_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.pruned_logs import read_whole
 from share_state.sources.topics import TOPICS_HINT
 

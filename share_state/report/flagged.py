@@ -1,6 +1,6 @@
 """The share-partitions and share groups that the report of an audit shows one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,13 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
 from share_state.fold.history import HISTORY_TABLE, VERDICTS
-from share_state.fold.states import KEY
+from share_state.fold.limits import Limits
+from share_state.fold.states import KEY, SHARE_GROUP_STATE
+from share_state.kafka.delivery_states import DeliveryState
 from share_state.report.broken_rules import MOST_SEVERE_FIRST
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
+    STATE,
     ascending,
     descending,
     group_pieces,
@@ -23,7 +26,18 @@ from share_state.report.share_partitions import (
     rows_by_place,
     select_share_partitions,
 )
+from share_state.report.troubles import (
+    WaitsFor,
+    cause,
+    read_troubles,
+    trouble_of_rule,
+    troubles_of,
+    waits_for,
+)
 from share_state.schema.declarations import table_schema
+
+SUSPECT = "suspect"
+"""The status of a share-partition whose state cannot be trusted, and that has no error."""
 
 _MAX_TREND = 30
 _MAX_RANGES = 2000
@@ -45,6 +59,9 @@ class FlaggedSharePartition:
         findings: its findings by rule, the most severe first, at most 12: rule, severity, count, new, open;
             offset and message of the worst.
         history: its last 200 audits, the oldest first: run_id, time, start_offset, lag, verdict.
+        troubles: code of TROUBLES -> message, the most severe first; without those that are acknowledged.
+        waits_for: what SPSO waits for; None if nothing in flight is unfinished.
+        limit: the delivery limit of its group.
     """
 
     now: dict[str, Any]
@@ -52,6 +69,14 @@ class FlaggedSharePartition:
     ranges: tuple[dict[str, Any], ...]
     findings: tuple[dict[str, Any], ...]
     history: tuple[dict[str, Any], ...]
+    troubles: Mapping[str, str]
+    waits_for: WaitsFor | None
+    limit: int
+
+    @property
+    def trouble(self) -> str | None:
+        """The most severe trouble; None if it has none."""
+        return next(iter(self.troubles), None)
 
     @property
     def status(self) -> str:
@@ -60,7 +85,12 @@ class FlaggedSharePartition:
 
     @property
     def why(self) -> str:
-        """Why it needs attention, in one line that begins with a number where there is one."""
+        """Why it needs attention, in one line: the cause of its worst trouble, as `repair` and `why` name it.
+
+        The verdict, which the status has already, is not named again.
+        """
+        if (code := self.trouble) is not None and not self.status.startswith((code, SUSPECT)):
+            return f"{code}: {cause(code, self.troubles[code], self.waits_for, self.limit)}"
         if self.now["reason"] and self.status.startswith(self.now["verdict"]):
             return self.now["reason"]
         for one in self.findings:
@@ -73,7 +103,7 @@ class FlaggedSharePartition:
 
 
 def read_flagged(
-    tables: CommittedTables, worst: pa.Table, summary: pa.Table
+    tables: CommittedTables, worst: pa.Table, summary: pa.Table, limits: Limits
 ) -> tuple[FlaggedSharePartition, ...]:
     """Read what the tables hold about the share-partitions of `_survey`, in this order."""
     if not worst.num_rows:
@@ -88,16 +118,62 @@ def read_flagged(
         places = selected.select([*IDENTITY_COLUMNS, "place"])
         rows = summary.join(places, keys=list(IDENTITY_COLUMNS), join_type="inner")
         findings = rows_by_place(_first_of_each(rows, MOST_SEVERE_FIRST, _MAX_FINDINGS), _FINDING)
+    reported = _reported_troubles(tables, selected, limits)
     return tuple(
-        FlaggedSharePartition(
-            now=now,
+        _flagged(
+            now,
             state=next(iter(states.get(place, ())), None),
-            ranges=tuple(ranges.get(place, ())),
-            findings=tuple(findings.get(place, ())),
-            history=tuple(reversed(audits.get(place, ()))),
+            ranges=ranges.get(place, []),
+            findings=findings.get(place, []),
+            audits=audits.get(place, []),
+            reported=reported.get(place, []),
+            limits=limits,
         )
         for place, now in enumerate(worst.to_pylist())
     )
+
+
+def _reported_troubles(
+    tables: CommittedTables, selected: pa.Table, limits: Limits
+) -> dict[int, list[dict[str, Any]]]:
+    """The rows of `read_troubles` about each selected share-partition, by its place."""
+    where = prefilter(selected) & (pc.field("dialect") == SHARE_GROUP_STATE)
+    states = tables.read(STATE, where, (*KEY, "snapshot_offset"))
+    rows = read_troubles(tables, where, states, limits).drop_columns("topic_key")
+    return rows_by_place(select_share_partitions(rows, selected), ("trouble", "message"))
+
+
+def _flagged(
+    now: dict[str, Any],
+    *,
+    state: dict[str, Any] | None,
+    ranges: Sequence[dict[str, Any]],
+    findings: Sequence[dict[str, Any]],
+    audits: Sequence[dict[str, Any]],
+    reported: Sequence[Mapping[str, Any]],
+    limits: Limits,
+) -> FlaggedSharePartition:
+    is_open = dict[str | None, bool]()
+    for row in findings:
+        code = trouble_of_rule(row["rule"])
+        is_open[code] = is_open.get(code, False) or row["open"] > 0
+    # A verdict that is acknowledged is not in the status.
+    judged = now if now["status"].startswith(now["verdict"]) else {**now, "verdict": None}
+    troubles = troubles_of(reported, judged)
+    with_state = ({**row, "delivery_state": _STATE_CODES.get(row["state"], -1)} for row in ranges)
+    return FlaggedSharePartition(
+        now=now,
+        state=state,
+        ranges=tuple(ranges),
+        findings=tuple(findings),
+        history=tuple(reversed(audits)),
+        troubles={code: text for code, text in troubles.items() if is_open.get(code, True)},
+        waits_for=waits_for(now["effective_start_offset"], with_state),
+        limit=limits.of_group("delivery_count", now["group_id"]),
+    )
+
+
+_STATE_CODES = {state.name: int(state) for state in DeliveryState}
 
 
 def _read_first(

@@ -20,7 +20,7 @@ from share_state.errors import pluralize
 from share_state.fold.durations import duration_text
 from share_state.report import console
 from share_state.report.audit_data import AuditReport
-from share_state.report.audit_text import OUTCOMES, advice, audit_level, headline, outcomes_text, show_command
+from share_state.report.audit_text import OUTCOMES, advice, audit_level, headline, outcomes_text, why_command
 from share_state.report.flagged import FlaggedSharePartition
 from share_state.report.plots.charts import (
     GAP,
@@ -141,7 +141,7 @@ def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> dict[st
         "near_start": window_svg(ranges[:_RANGES_NEAR_START], limit, f"{name}n") if is_dense else None,
         "history": history_svg(one.history, f"{name}h"),
         "first_ranges": ranges[:_FIRST_RANGES],
-        "command": show_command(report.warehouse, now),
+        "command": why_command(report.warehouse, now),
     }
 
 

@@ -43,7 +43,8 @@ from share_state.report.share_partitions import (
 )
 
 if TYPE_CHECKING:
-    from share_state.pipeline.stream_tables import StreamProgress, StreamTables
+    from share_state.pipeline.stream_run import StreamProgress
+    from share_state.pipeline.stream_tables import StreamTables
 
 Labels = dict[str, str]
 

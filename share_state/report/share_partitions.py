@@ -338,12 +338,14 @@ class PoisonRecords:
 
     Attributes:
         records: how many there are.
+        waiting: how many of them are not archived.
         ranges: how many ranges they make.
         worst: some of these ranges, those delivered most often first, then the longest: key columns,
             first_offset, last_offset, record_count, state, delivery_count.
     """
 
     records: int
+    waiting: int
     ranges: int
     worst: tuple[dict[str, Any], ...]
 
@@ -369,15 +371,22 @@ def find_poison_records(tables: CommittedTables, limits: Limits, most: int) -> P
     Raises:
         WarehouseError: if the table is gone.
     """
-    columns = (*KEY, "first_offset", "last_offset", "record_count", "state", "delivery_count")
+    columns = (*KEY, "first_offset", "last_offset", "record_count", "state", "delivery_count", "terminal")
     order = [*descending("delivery_count", "record_count"), *ascending(*KEY, "first_offset")]
+    waiting = 0
     records = ranges = 0
     worst = list[pa.Table]()
     for piece in tables.batches("in_flight", columns, poison_filter(limits)):
         records += pc.sum(piece["record_count"]).as_py()
+        waiting += pc.sum(piece["record_count"].filter(pc.invert(piece["terminal"]))).as_py() or 0
         ranges += piece.num_rows
-        worst = [pa.concat_tables([*worst, piece]).sort_by(order).slice(0, most).combine_chunks()]
-    return PoisonRecords(records, ranges, tuple(row for rows in worst for row in rows.to_pylist()))
+        worst = [
+            pa.concat_tables([*worst, piece.drop_columns("terminal")])
+            .sort_by(order)
+            .slice(0, most)
+            .combine_chunks()
+        ]
+    return PoisonRecords(records, waiting, ranges, tuple(row for rows in worst for row in rows.to_pylist()))
 
 
 def poison_filter(limits: Limits) -> pc.Expression:

@@ -75,13 +75,23 @@ def print_state_json(warehouse: str, selection: SharePartitionFilter) -> None:
     print_json({"run": plain_run(tables.run)}, lists)
 
 
-def print_state(warehouse: str, selection: SharePartitionFilter, *, epochs: bool, ranges: bool) -> None:
-    """Print one line per share-partition, and its in-flight ranges if `ranges` is set or there is only one."""
+def print_state(
+    warehouse: str, selection: SharePartitionFilter, *, epochs: bool, ranges: bool, named: str | None = None
+) -> None:
+    """Print one line per share-partition, and its in-flight ranges if `ranges` is set or there is only one.
+
+    Args:
+        warehouse: folder of the tables.
+        selection: which share-partitions.
+        epochs: whether leader epochs are printed.
+        ranges: whether ranges of several share-partitions are printed.
+        named: what the caller gave in place of the warehouse, for commands to go on.
+    """
     tables, where = CommittedTables(warehouse), selection.of_rows
     states = _read_states(tables, where, [*KEY, "leader_epoch", "suspect", "snapshot_offset", *_LAG])
     if not states.num_rows:
         check_known([tables], selection)
-        _print_without_state(warehouse, tables, where)
+        _print_without_state(named or warehouse, tables, where)
         return
     rows = left_join(
         add_topic_key(states), _sum_in_flight(tables, where), {"in_flight": pa.int64(), "states": pa.string()}

@@ -22,11 +22,13 @@ from share_state.report.share_partitions import (
     STATE,
     add_topic_key,
     ascending,
+    group_pieces,
     group_rows,
     left_join,
     poison_filter,
     with_shown_deliveries,
 )
+from share_state.rules.breaches import ERROR, WARNING
 from share_state.schema.declarations import table_schema
 
 TROUBLES = (
@@ -46,6 +48,36 @@ TROUBLES = (
     "CUTOFF_PINNED",
 )
 """Verdicts and rules that mean trouble, the most severe first. SPSO_STALL counts as STALL, its verdict."""
+
+VERDICT_TEXTS = {
+    "REWIND": (
+        ERROR,
+        "the start offset is lower than an earlier audit saw, so finished records are delivered again",
+        "check whether the group's offsets were reset or the group was recreated; if not, state was lost.",
+    ),
+    "STOP": (
+        ERROR,
+        "records wait, and no consumer has changed anything for a while",
+        "start the consumers of the group, or find out why they do not fetch and acknowledge.",
+    ),
+    "STALL": (
+        WARNING,
+        "consumers finish later records, but the start offset does not move",
+        "look at the first range in flight: every delivery of its records fails or, from Kafka 4.2 on, their locks are "
+        "renewed forever.",
+    ),
+    "GIVING_UP": (
+        WARNING,
+        "records are given up or rejected, and none is acknowledged",
+        "read the first of these records, and find out why the consumers reject or release each.",
+    ),
+    "NO_MEMBERS": (
+        WARNING,
+        "records wait, and the group has no members",
+        "start its consumers; if it is a batch job that runs at other times, acknowledge the verdict.",
+    ),
+}
+"""Verdict -> its severity, what is wrong, and what to do."""
 
 _OF_STATE = ("POISON_RECORDS", "UNLOADABLE")
 """Troubles that the state shows. Archived poison records need no action, so only those that wait are looked up."""
@@ -79,6 +111,11 @@ class WaitsFor:
     is_gap: bool
 
 
+def trouble_of_rule(rule: str) -> str | None:
+    """The trouble that findings of a rule mean; None if they mean none."""
+    return rule if rule in _OF_STATE else _RULES.get(rule)
+
+
 def waits_for(start: int | None, ranges: Iterable[Mapping[str, Any]]) -> WaitsFor | None:
     """The first unfinished range from the start offset on; None if nothing in flight is unfinished.
 
@@ -93,6 +130,54 @@ def waits_for(start: int | None, ranges: Iterable[Mapping[str, Any]]) -> WaitsFo
                 first, row["last_offset"], row["delivery_state"], row["delivery_count"], bool(row["gap"])
             )
     return None
+
+
+def troubles_of(reported: Iterable[Mapping[str, Any]], row: Mapping[str, Any]) -> dict[str, str]:
+    """The troubles of a share-partition: code of TROUBLES -> message, the most severe first.
+
+    Args:
+        reported: its rows of `read_troubles`.
+        row: its verdict and reason of an audit, and whether its state is suspect.
+    """
+    messages = {TROUBLES[one["trouble"]]: one["message"] for one in reported}
+    if row["verdict"] in TROUBLES:
+        messages[row["verdict"]] = row["reason"]
+    if row["suspect"]:
+        messages.setdefault(TROUBLES[0], "records since its latest snapshot are missing or unreadable")
+    return {code: messages[code] for code in TROUBLES if code in messages}
+
+
+def cause(trouble: str, message: str, waits: WaitsFor | None, limit: int, *, is_held: bool = False) -> str:
+    """What is wrong with a share-partition, in one phrase.
+
+    Args:
+        trouble: code of TROUBLES, or another verdict.
+        message: of its finding, or reason of its verdict.
+        waits: what SPSO waits for.
+        limit: the delivery limit of the group.
+        is_held: whether the log shows that a consumer holds what SPSO waits for.
+    """
+    span = _span(waits)
+    if trouble == "ARCHIVING_STUCK" and waits is not None and waits.state == DeliveryState.ARCHIVING:
+        return f"the dead-letter write of {span} does not finish (ARCHIVING), and SPSO cannot pass it"
+    if trouble == "POISON_RECORDS" and waits is not None and waits.count >= max(limit - 1, 1):
+        return f"{span} failed {waits.count} of {limit} deliveries: poison"
+    if trouble in ("IN_FLIGHT_LIMIT", "STALL") and waits is not None:
+        full = "the in-flight window is full, and" if trouble == "IN_FLIGHT_LIMIT" else "SPSO does not move:"
+        if waits.is_gap:
+            return f"{full} it waits at a gap, {span}: the log shows no delivery of it"
+        if is_held:
+            return f"{full} it waits for {span}, which a consumer holds and renews"
+        return f"{full} it waits for {span} after {pluralize(waits.count, 'failed delivery', 'failed deliveries')}"
+    return message
+
+
+def _span(waits: WaitsFor | None) -> str:
+    if waits is None:
+        return "nothing in flight"
+    if waits.first == waits.last:
+        return f"record {waits.first:,}"
+    return f"records {waits.first:,} to {waits.last:,}"
 
 
 def read_troubles(
@@ -156,11 +241,10 @@ def shown_limits(
     """
     shown = with_shown_deliveries(tables, limits)
     near = poison_filter(shown) if where is None else where & poison_filter(shown)
-    rows = tables.read("in_flight", near, ("group_id", "delivery_state", "delivery_count"))
-    is_open = pc.equal(rows["delivery_state"], int(DeliveryState.AVAILABLE)).cast(rows["delivery_count"].type)
-    rows = rows.append_column("limit", pc.add(rows["delivery_count"], is_open))
-    most = rows.group_by("group_id").aggregate([("limit", "max")]).to_pylist()
-    shown = shown.at_least({row["group_id"]: row["limit_max"] for row in most})
+    pieces = tables.batches("in_flight", ("group_id", "delivery_state", "delivery_count"), near)
+    found = group_pieces(map(_with_limit, pieces), ["group_id"], {"limit": "max"})
+    most = [] if found is None else found.to_pylist()
+    shown = shown.at_least({row["group_id"]: row["limit"] for row in most})
     groups = {*shown.groups, *(row["group_id"] for row in most)}
     more = [
         group
@@ -168,6 +252,12 @@ def shown_limits(
         if shown.of_group("delivery_count", group) > limits.of_group("delivery_count", group)
     ]
     return shown, frozenset(more)
+
+
+def _with_limit(rows: pa.Table) -> pa.Table:
+    """Append the delivery limit that a range in flight shows at least."""
+    count, is_open = rows["delivery_count"], pc.equal(rows["delivery_state"], int(DeliveryState.AVAILABLE))
+    return rows.append_column("limit", pc.add(count, is_open.cast(count.type)))
 
 
 def _with_ranges(tables: CommittedTables, where: pc.Expression, trouble: str, text: str) -> pa.Table:

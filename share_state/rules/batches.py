@@ -11,7 +11,7 @@ from share_state.fold.state_log import FoldedLog
 from share_state.kafka.record_batches import BatchStatus
 from share_state.rules.breaches import ERROR, INFO, NOTHING, WARNING, Breaches
 from share_state.rules.registry import Scope, rule
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.resume_point import ResumeStatus
 
 
@@ -20,6 +20,9 @@ def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Every segment ends where a batch ends (preallocated zero bytes aside).
 
     A crash, or a copy during a write, truncates a batch; the batches before it are folded.
+
+    Do: nothing if the broker still runs, because its recovery removes the incomplete batch; otherwise copy
+    the log again.
     """
     torn = _with_status(folded, BatchStatus.TRUNCATED)
     if not len(torn.offset) or torn.settled is None:
@@ -38,6 +41,8 @@ def log_unreadable(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """A segment begins with a batch, as do the bytes after the last batch that the previous audit read.
 
     A file that does not was overwritten, perhaps with zeros; a broker may preallocate the newest segment.
+
+    Do: take another copy; the state of the last audit stays until then.
     """
     if folded.observations.resume_status == ResumeStatus.UNREADABLE:
         text = "no batch where the previous audit stopped; the earlier state was kept, take another copy"
@@ -50,6 +55,8 @@ def crc_mismatch(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """The CRC-32C of every batch matches its bytes.
 
     The records of a batch with another checksum are not used.
+
+    Do: read another replica's copy together with this one.
     """
     return _with_status(folded, BatchStatus.CRC_MISMATCH)
 
@@ -59,6 +66,8 @@ def magic_unsupported(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Every batch is of format version 2.
 
     Brokers with share groups write no other format.
+
+    Do: read another replica's copy together with this one.
     """
     broken = _with_status(folded, BatchStatus.MAGIC_UNSUPPORTED)
     magic = folded.observations.batches["magic"][
@@ -69,7 +78,10 @@ def magic_unsupported(folded: FoldedLog | FoldedControlLog) -> Breaches:
 
 @rule("BATCH_MALFORMED", Scope.RECORD_BATCHES, ERROR, "Kafka DefaultRecordBatch, DefaultRecord.readFrom")
 def batch_malformed(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """The lengths and counts in every batch agree with its bytes."""
+    """The lengths and counts in every batch agree with its bytes.
+
+    Do: read another replica's copy together with this one.
+    """
     return _with_status(folded, BatchStatus.MALFORMED)
 
 
@@ -78,6 +90,8 @@ def duplicate_offset_conflict(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """If a committed offset occurs twice, both copies have the same bytes.
 
     If not, the batch of the higher leader epoch is used, and no batch of an earlier epoch after it.
+
+    Do: separate the inputs, or compare the replicas.
     """
     return _with_status(folded, BatchStatus.CONFLICT)
 
@@ -87,6 +101,8 @@ def unreplicated_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """No copy holds batches above its high watermark that a later leader epoch replaced.
 
     Only one broker had them when it failed; it truncates them when it starts again.
+
+    Do: nothing; they were never committed, and the broker truncates them when it starts again.
     """
     return _with_status(folded, BatchStatus.UNREPLICATED)
 
@@ -100,6 +116,8 @@ def offset_gap(folded: FoldedLog) -> Breaches:
 
     A gap without a damaged batch is a segment that was not copied, or removed records. Inside a batch, log
     compaction removed them.
+
+    Do: copy the whole folder; set `cleanup.policy=delete`, as brokers do for this topic.
     """
     seen = folded.observations
     if not seen.gaps and not seen.compacted:
@@ -147,6 +165,8 @@ def foreign_batch(folded: FoldedLog | FoldedControlLog) -> Breaches:
     Leader epochs never decrease, and are those of the leader-epoch-checkpoint beside the segments. No batch
     precedes the base offset in the name of its file. Otherwise batches of another replica or of another log
     are among them.
+
+    Do: copy the folder of the log again, from one broker.
     """
     first, count = folded.observations.counts.foreign
     if not count:
@@ -160,6 +180,8 @@ def transactional_batch(folded: FoldedLog) -> Breaches:
     """The state topic has no transactional or control batches.
 
     The share coordinator writes none; their records are folded, as the broker folds them.
+
+    Do: find the producer and revoke its rights.
     """
     first, count = folded.observations.counts.transactional
     if not count:
@@ -216,6 +238,8 @@ def log_behind(folded: FoldedLog) -> Breaches:
 
     The copy of a replica that lags ends before it, as does an older export; the state from the previous audit
     is kept.
+
+    Do: nothing.
     """
     text = (
         "ends before the offset where the previous audit stopped: a replica that lags, or an older export;"
@@ -229,6 +253,8 @@ def log_begun_again(folded: FoldedLog) -> Breaches:
     """A log partition continues where the previous audit stopped.
 
     The log of a recreated topic is read from its start; the earlier state is dropped.
+
+    Do: nothing, if that was intended.
     """
     text = "the topic was recreated; its log was read from its start"
     return _since_last_audit(folded, ResumeStatus.RECREATED, text, settled=True)
@@ -239,6 +265,8 @@ def log_diverged(folded: FoldedLog) -> Breaches:
     """An offset keeps the bytes that an earlier audit read.
 
     An unclean leader election, for example, changes them.
+
+    Do: compare the replicas; consumers may receive records again.
     """
     text = "has other bytes where the previous audit stopped; it was read from its start again"
     return _since_last_audit(folded, ResumeStatus.DIVERGED, text, settled=True)
@@ -249,6 +277,9 @@ def resume_state_changed(folded: FoldedLog) -> Breaches:
     """What an audit leaves to resume from stays as it was written.
 
     The state of a log partition that another program changed is not believed; the log is read from its start.
+
+    Do: find out who writes to the warehouse; the log was read from its start, so states that were pruned from
+    it since are gone.
     """
     text = (
         "another program changed what the previous audit left to resume from; the log was read from its start"

@@ -34,6 +34,8 @@ def orphan_update(folded: FoldedLog) -> Breaches:
 
     A warning if records before the input may be missing: it begins after offset 0, and no broker recorded
     that this is the log start.
+
+    Do: export from the log start; see BASE_LOST.
     """
     rows = np.flatnonzero(_is_orphan(folded))
     chains = folded.chains.chains[rows]
@@ -60,6 +62,8 @@ def base_lost(folded: FoldedLog) -> Breaches:
     """The log still holds the latest snapshot of every live share-partition.
 
     Only the log start offset that a broker recorded proves that it is lost.
+
+    Do: reset the group's offsets to where it should resume; never delete beyond `share-state cutoff`.
     """
     rows = np.flatnonzero(_is_orphan(folded) & ~folded.chains.chains["was_deleted"])
     if not len(rows) or not folded.log.start_is_recorded:
@@ -73,6 +77,8 @@ def state_suspect(folded: FoldedLog) -> Breaches:
     """Every record since a share-partition's latest snapshot can be read.
 
     A state whose snapshot is not in the input is suspect, too: ORPHAN_UPDATE names it.
+
+    Do: do not act on this state; export the log again, from every replica, and read all copies together.
     """
     since = np.maximum(folded.chains.chains["suspect_offset"], folded.last_lost_offset)
     rows = np.flatnonzero(folded.suspect & (since != NO_OFFSET))
@@ -93,6 +99,8 @@ def cold_snapshot_mismatch(record, context):
     """The snapshot of an idle share-partition repeats its state exactly.
 
     Judged if the state before it begins with a snapshot and can be read.
+
+    Do: compare the replicas; the broker holds what the snapshot contains.
     """
     if not context.is_cold or not context.rests_on_snapshot or context.is_suspect:
         return False
@@ -129,6 +137,8 @@ def snapshot_mismatch(record, context):
     """A snapshot holds the state before it, merged with one request.
 
     If it lowers or omits an offset, or holds one below its start, a record before it is missing.
+
+    Do: compare the replicas; the broker holds what the snapshot contains.
     """
     return (
         record.kind == Kind.SNAPSHOT
@@ -165,6 +175,8 @@ def terminal_state_left(context):
     """An acknowledged or archived offset keeps its state, and an archiving one can only become archived.
 
     Otherwise an offset may be delivered or counted twice.
+
+    Do: the record may have been processed twice; check the consumers at that time.
     """
     return context.left_offset >= 0 and not context.is_suspect
 
@@ -184,6 +196,8 @@ def state_after_delete(record, context):
     """The first record after a tombstone is a snapshot that initializes the share-partition again.
 
     A broker loads any other record as the state.
+
+    Do: delete the group's offsets again.
     """
     initializes = record.kind == Kind.SNAPSHOT and record.batch_count == 0 and record.leader_epoch == 0
     return (
@@ -206,6 +220,8 @@ def tombstone_without_state(record, context, limits):
     """A tombstone deletes a share-partition that has state.
 
     If the log does not begin at offset 0, the state may have been in deleted records.
+
+    Do: nothing.
     """
     return (
         record.kind == Kind.TOMBSTONE

@@ -7,8 +7,8 @@ from share_state.kafka.primitives import parse_digits
 from share_state.rules.breaches import ERROR, WARNING, GroupBreach, listed
 from share_state.rules.registry import Scope, rule
 from share_state.sources.cluster_facts import ClusterSettings
-from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.group_configs import used_value
+from share_state.sources.log_partition import STATE_TOPIC
 
 _SHARE_VERSION, _METADATA_VERSION = "share.version", "metadata.version"
 _NEEDS_SHARE_VERSION = 28
@@ -53,6 +53,9 @@ def cluster_facts_disagree(cluster: AuditedCluster) -> Iterator[GroupBreach]:
     """The call, the topics file, the metadata log and the brokers' settings agree on names, partitions and limits.
 
     The first of them that knows a fact is used. Ends of topics are not compared, because they grow.
+
+    Do: write the topics file again (`share-state topics`), or remove the setting, so that the cluster's own
+    value applies.
     """
     for one in cluster.conflicts:
         yield GroupBreach(
@@ -70,6 +73,9 @@ def share_groups_disabled(cluster: AuditedCluster) -> Iterator[GroupBreach]:
     """The feature `share.version` is enabled in a cluster with share-group state, from Kafka 4.2 on.
 
     Otherwise brokers answer no share fetch, and the state stays as it is.
+
+    Do: `kafka-features.sh upgrade --feature share.version=1` (2 from 4.4 on, for dead letters), if share
+    groups are to work.
     """
     settings = cluster.settings
     if settings is None or not settings.is_complete or not cluster.has_state:
@@ -91,6 +97,9 @@ def state_topic_config(cluster: AuditedCluster) -> Iterator[GroupBreach]:
 
     Only the share coordinator knows which records are redundant; by any other deletion share-partitions lose
     their state.
+
+    Do: set the value that `message` names with `kafka-configs.sh --topic __share_group_state`, and check
+    `share-state audit` for BASE_LOST.
     """
     settings = cluster.settings
     configs = settings.topic_configs.get(STATE_TOPIC, {}) if settings else {}
@@ -107,6 +116,8 @@ def state_topic_under_min_isr(cluster: AuditedCluster) -> Iterator[GroupBreach]:
 
     Otherwise no state is written: acknowledgements fail, and nothing of its share-partitions is delivered.
     Partitions without a leader are not judged, because brokers that were stopped for a copy leave them so.
+
+    Do: bring brokers back, add replicas, or lower `min.insync.replicas` of the topic.
     """
     settings = cluster.settings
     configs = settings.topic_configs.get(STATE_TOPIC, {}) if settings else {}
@@ -126,6 +137,8 @@ def group_config_out_of_bounds(cluster: AuditedCluster) -> Iterator[GroupBreach]
     """The configs of a group are within the bounds that the brokers set.
 
     Brokers use the bound instead.
+
+    Do: change the group's config (`kafka-configs.sh --group`), or the bound.
     """
     if cluster.settings is None:
         return

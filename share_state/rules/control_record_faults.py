@@ -32,6 +32,8 @@ def orphan_delta(folded: FoldedControlLog) -> Breaches:
     """The first control record of a group is a checkpoint.
 
     Groups without a checkpoint have no state and, with a subscription, hold the cutoff back.
+
+    Do: export from the log start.
     """
     first = folded.all_chains.chains["orphan_offset"]
     rows = np.flatnonzero(first != NO_OFFSET)
@@ -97,6 +99,8 @@ def spso_below_log_start(folded: FoldedControlLog) -> Breaches:
     """No share-partition starts before the log start offset.
 
     If retention deleted unread records, a leader moves the start to the log start.
+
+    Do: nothing; the records are gone, and the leader resumes at the log start.
     """
     recorded, effective = folded.chains.chains["start_offset"], folded.leader_starts()
     rows = np.flatnonzero(effective > recorded)
@@ -113,6 +117,8 @@ def long_chain(folded: FoldedControlLog) -> Breaches:
     """No more control records follow a checkpoint than configured (limits.chain_length).
 
     Otherwise a new leader has to read many records, and the cutoff does not advance.
+
+    Do: set `limits.updates_per_snapshot` to the broker's value.
     """
     chains, longest = folded.chains.chains, folded.limits.chain_length
     rows = np.flatnonzero(chains["followers"] > longest)
@@ -146,6 +152,9 @@ def stale_index(folded: FoldedControlLog) -> list[GroupBreach]:
     """The share snapshot file names the latest checkpoint of every group.
 
     The log decides. Info if an entry only lacks the newest deltas.
+
+    Do: copy both at the same time; find out what the log has lost, then drop contradicted entries with
+    `cutoff --index DIR --accept`.
     """
     if folded.options.index is None:
         return []
@@ -184,6 +193,9 @@ def cutoff_pinned(folded: FoldedControlLog) -> list[GroupBreach]:
     """No single share-partition keeps many records from being deleted (limits.pinned_records).
 
     Reports the group that holds the cutoff back, even if it has no checkpoint.
+
+    Do: delete the group if nobody uses it; upgrade; for control records, list the groups in use
+    (`control_records.subscriptions`).
     """
     (row,) = folded.cutoff.to_pylist()
     earliest = folded.earliest
@@ -215,7 +227,11 @@ def _with_fault(folded: FoldedControlLog, fault: int) -> np.ndarray:
 
 @rule("KEY_MALFORMED", Scope.CONTROL_LOG, ERROR, "Kafka ControlRecordType.parse")
 def key_malformed(folded: FoldedControlLog) -> Breaches:
-    """Every control record has a version and a type."""
+    """Every control record has a version and a type.
+
+    Do: the coordinator cannot load this partition: restore it from a replica, or delete the records before
+    the next valid snapshots.
+    """
     return at_records(
         _with_fault(folded, ControlFault.KEY_MALFORMED), "the key of a control record cannot be read"
     )
@@ -226,6 +242,9 @@ def value_malformed(folded: FoldedControlLog) -> Breaches:
     """Every checkpoint and delta is read to its last byte.
 
     A warning if no group can be read.
+
+    Do: the coordinator cannot load this partition: restore it from a replica, or delete the records before
+    the next valid snapshots.
     """
     rows = _with_fault(folded, UNREADABLE_CONTROL_FAULTS)
     severity = np.where(rows["group"] < 0, WARNING, ERROR).astype(object)
@@ -242,6 +261,9 @@ def inverted_range(folded: FoldedControlLog) -> Breaches:
     """Every tuple ends at or after its first offset.
 
     Any other tuple is left out.
+
+    Do: the coordinator cannot load this partition: restore it from a replica, or delete the records before
+    the next valid snapshots.
     """
     return at_records(
         _with_fault(folded, ControlFault.INVERTED_RANGE), "a tuple ends before it begins; it was left out"
@@ -253,6 +275,8 @@ def persisted_acquired(folded: FoldedControlLog) -> Breaches:
     """The state Acquired is never written.
 
     It counts as available, with one delivery fewer.
+
+    Do: fix the writer.
     """
     return at_records(
         _with_fault(folded, ControlFault.PERSISTED_ACQUIRED),
@@ -265,6 +289,9 @@ def unknown_delivery_state(folded: FoldedControlLog) -> Breaches:
     """The state of a tuple is 0, 2 or 4.
 
     A tuple in any other state is folded, and is not terminal.
+
+    Do: before a downgrade, let dead-letter writes finish; 4.3 never ends ARCHIVING, and 4.2 refuses to load
+    the partition.
     """
     return at_records(
         _with_fault(folded, ControlFault.UNKNOWN_STATE),
@@ -274,7 +301,10 @@ def unknown_delivery_state(folded: FoldedControlLog) -> Breaches:
 
 @rule("DELIVERY_COUNT_INVALID", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareDelta States")
 def delivery_count_invalid(folded: FoldedControlLog) -> Breaches:
-    """No delivery count is negative."""
+    """No delivery count is negative.
+
+    Do: find the program that writes to the topic.
+    """
     return at_records(
         _with_fault(folded, ControlFault.NEGATIVE_COUNT), "a tuple has a negative delivery count"
     )
@@ -286,6 +316,8 @@ def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
 
     Judges the records since the latest checkpoints; reports each group once, at the record with the greatest
     count.
+
+    Do: set `limits.delivery_count` to the group's limit.
     """
     rows, tuples = folded.records.rows, folded.records.tuples
     # The extra entry is for number -1: a record of no group, which is not folded.
@@ -309,7 +341,10 @@ def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     "KIP-932 draft, ShareCheckpoint StartOffset, EndOffset",
 )
 def start_offset_invalid(folded: FoldedControlLog) -> Breaches:
-    """A checkpoint's start offset is neither negative nor after its end offset."""
+    """A checkpoint's start offset is neither negative nor after its end offset.
+
+    Do: reset the group's offsets to where it should resume.
+    """
     rows = _with_fault(folded, ControlFault.WINDOW_INVALID)
     start, end = rows["start_offset"].copy(), rows["end_offset"].copy()
     return at_records(
@@ -322,6 +357,8 @@ def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
     """The tuples of a record do not overlap.
 
     If they do, the later tuple counts.
+
+    Do: fix the writer.
     """
     return at_records(
         _with_fault(folded, ControlFault.OVERLAP), "tuples of the record overlap; the later one counts"
@@ -336,6 +373,8 @@ def checkpoint_mismatch(folded: FoldedControlLog) -> Breaches:
     """A checkpoint holds the state of the chain before it: what was finished stays finished.
 
     Otherwise finished offsets are delivered again.
+
+    Do: expect the forgotten offsets to be delivered again.
     """
     rows = folded.mismatches
     first, forgotten = rows["first_forgotten"].copy(), rows["forgotten"].copy()
@@ -352,6 +391,8 @@ def below_start(folded: FoldedControlLog) -> Breaches:
     """No tuple is below the start offset of its share-partition.
 
     Such tuples are ignored.
+
+    Do: nothing.
     """
     rows = np.flatnonzero(folded.all_chains.notes["below_start"] > 0)
     counts = folded.all_chains.notes["below_start"][rows].copy()
@@ -364,6 +405,8 @@ def uncovered_gap(folded: FoldedControlLog) -> Breaches:
     """A delta that extends the window covers every offset up to its new end.
 
     Offsets that it omits become available with count 0.
+
+    Do: fix the writer.
     """
     rows = np.flatnonzero(folded.all_chains.notes["hole_offsets"] > 0)
     notes = folded.all_chains.notes[rows]

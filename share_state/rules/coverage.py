@@ -27,6 +27,8 @@ def state_partition_missing(coverage: StatePartitionCoverage) -> Breaches:
 
     Its share-partitions are not in the tables; if an earlier audit read the partition, they keep the state
     from then. A path that names one log partition selects it alone.
+
+    Do: export every state partition. To look at one log partition alone, give the path of its folder.
     """
     missing = np.array(coverage.missing, np.int32)
     schema = table_schema("findings")
@@ -60,6 +62,8 @@ def no_state_records(folded: FoldedLog) -> Breaches:
 
     Otherwise the log, or a column of the table, is that of another topic, or in an unknown encoding. An input
     without any state record is refused.
+
+    Do: give the log of `__share_group_state`; check `--column`. The cutoff of such a log is never safe.
     """
     counts = folded.observations.counts
     if not counts.holds_other_records:
@@ -78,6 +82,8 @@ def share_partition_vanished(folded: FoldedLog) -> Breaches:
     """A share-partition with state at the last audit is still in the log, or the log shows its tombstone.
 
     Its last state stays in the tables, suspect, until its records are back or `--afresh` reads the log anew.
+
+    Do: export the log whole. If its records are lost for good, `audit --afresh LOG` drops its last state.
     """
     vanished = folded.observations.vanished
     last = folded.all_chains.chains["last_offset"][vanished]
@@ -111,6 +117,8 @@ def export_stale(export: ExportAge) -> Iterator[GroupBreach]:
 
     Otherwise the export is not renewed, or no share group has been active since. A live cluster is never
     stale.
+
+    Do: check when the export was made; for audits of old exports, set `limits.export_age: 0`.
     """
     if export.limit and export.audited - export.newest > export.limit * _HOUR_MS:
         limit = duration_text(round(export.limit * _HOUR_MS))

@@ -52,6 +52,9 @@ def dead_letter_lost(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """Each offset that leaves ARCHIVING has a dead letter.
 
     Otherwise the write to the dead-letter topic failed.
+
+    Do: fix the topic; read the offsets of the table `lost_dead_letters` from the source topic while it still
+    holds them.
     """
     text = (
         "{record_count_sum:,} offsets left ARCHIVING without a dead letter, from {first_offset_min} to "
@@ -66,6 +69,8 @@ def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """An offset that is archived once has one dead letter.
 
     The next leader of a share-partition may write it again.
+
+    Do: nothing; consumers of the dead-letter topic can recognize duplicates by their headers.
     """
     return _about_letters(audited.letters.filter(pc.field("duplicate")), "already have one")
 
@@ -80,6 +85,8 @@ def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """Each dead letter belongs to an offset that the state log shows in ARCHIVING or ARCHIVED.
 
     Judged only if the state log would show it.
+
+    Do: find the producer; check that both exports are from one cluster.
     """
     return _about_letters(
         audited.letters.filter(pc.field("archived") == pa.scalar(False)), "were never archived"
@@ -92,6 +99,9 @@ def dlq_unusable(audited: AuditedDeadLetters) -> list[GroupBreach]:
 
     Otherwise rejected records are archived without a dead letter. Judged for live clusters, and where the
     input has the metadata log.
+
+    Do: fix the topic or the group's config before records are rejected; DEAD_LETTER_LOST shows what is
+    already lost.
     """
     return [
         GroupBreach(f"its dead letters cannot be written: {why}", group)

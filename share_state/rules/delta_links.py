@@ -101,7 +101,10 @@ def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.nda
 
 @rule("BROKEN_CHAIN", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta BackOffset")
 def broken_chain(folded: FoldedControlLog) -> Breaches:
-    """Every delta refers to the previous control record of its group."""
+    """Every delta refers to the previous control record of its group.
+
+    Do: export the whole log; see STATE_SUSPECT.
+    """
     rows, previous, referenced = _links_of(folded, "missing")
     is_known = referenced["group"] >= 0
     base = folded.all_chains.chains["snapshot_offset"][rows["group"]]
@@ -113,14 +116,20 @@ def broken_chain(folded: FoldedControlLog) -> Breaches:
 
 @rule("FORWARD_BACK_OFFSET", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta BackOffset")
 def forward_back_offset(folded: FoldedControlLog) -> Breaches:
-    """A delta refers to an earlier offset."""
+    """A delta refers to an earlier offset.
+
+    Do: fix the writer.
+    """
     rows, previous, _ = _links_of(folded, "forward")
     return _links(rows, previous, "which is not an earlier offset")
 
 
 @rule("CROSS_GROUP", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta BackOffset")
 def cross_group(folded: FoldedControlLog) -> Breaches:
-    """A delta refers to a record of its own group."""
+    """A delta refers to a record of its own group.
+
+    Do: fix the writer.
+    """
     rows, previous, referenced = _links_of(folded, "group")
     return _links(
         rows,
@@ -132,7 +141,10 @@ def cross_group(folded: FoldedControlLog) -> Breaches:
 
 @rule("CROSS_EPOCH", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta BackOffset")
 def cross_epoch(folded: FoldedControlLog) -> Breaches:
-    """A delta refers to a record of its own checkpoint epoch."""
+    """A delta refers to a record of its own checkpoint epoch.
+
+    Do: fix the writer.
+    """
     rows, previous, referenced = _links_of(folded, "epoch")
     return _links(rows, previous, "a record of another epoch", named_epoch=referenced["epoch"].copy())
 
@@ -143,6 +155,8 @@ def fork(folded: FoldedControlLog) -> Breaches:
 
     Otherwise two leaders wrote, or one leader wrote twice. The fold stops before the second delta in mode
     strict, and follows the branch of the newest delta in mode best-effort.
+
+    Do: look at the offsets that the message names, in which the two modes differ; see STATE_SUSPECT.
     """
     rows, previous, _ = _links_of(folded, "fork")
     differing = pa.nulls(0, pa.string())
@@ -196,13 +210,18 @@ def stale_epoch(folded: FoldedControlLog) -> Breaches:
     """No delta of an older epoch follows a checkpoint.
 
     A replaced leader wrote it; it is not folded.
+
+    Do: nothing.
     """
     return _epochs(folded, _deltas(folded, _STALE), " and was left out")
 
 
 @rule("FUTURE_EPOCH", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, checkpoint epoch")
 def future_epoch(folded: FoldedControlLog) -> Breaches:
-    """Every delta belongs to a checkpoint that is in the log."""
+    """Every delta belongs to a checkpoint that is in the log.
+
+    Do: export the whole log.
+    """
     return _epochs(folded, _deltas(folded, _FUTURE), ", whose checkpoint is missing")
 
 
@@ -226,7 +245,10 @@ def _epoch_steps(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.n
 
 @rule("EPOCH_GAP", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, checkpoint epoch")
 def epoch_gap(folded: FoldedControlLog) -> Breaches:
-    """The checkpoint epoch of a group increases by exactly one, from 65535 to 0."""
+    """The checkpoint epoch of a group increases by exactly one, from 65535 to 0.
+
+    Do: export the whole log.
+    """
     rows, earlier, step = _epoch_steps(folded)
     gap = (step != 0) & (step != 1)
     return _steps(rows[gap], earlier[gap], missing=step[gap] - 1)
@@ -234,7 +256,10 @@ def epoch_gap(folded: FoldedControlLog) -> Breaches:
 
 @rule("EPOCH_REPEAT", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, checkpoint epoch")
 def epoch_repeat(folded: FoldedControlLog) -> Breaches:
-    """No two consecutive checkpoints of a group have the same epoch."""
+    """No two consecutive checkpoints of a group have the same epoch.
+
+    Do: compare them.
+    """
     rows, earlier, step = _epoch_steps(folded)
     return _steps(rows[step == 0], earlier[step == 0])
 

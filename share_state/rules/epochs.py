@@ -17,6 +17,8 @@ def snapshot_epoch_gap(record, context, limits):
     """Each snapshot of a share-partition increments the snapshot epoch by one, from 0 for the first.
 
     Otherwise a record is missing, or there were two writers.
+
+    Do: look for OFFSET_GAP and unreadable records nearby; compare the replicas.
     """
     if record.kind != Kind.SNAPSHOT or context.is_suspect:
         return False
@@ -35,7 +37,10 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
 
 @record_rule("UPDATE_EPOCH_MISMATCH", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord")
 def update_epoch_mismatch(record, context):
-    """An update has the epoch of the snapshot before it."""
+    """An update has the epoch of the snapshot before it.
+
+    Do: look for OFFSET_GAP and unreadable records nearby; compare the replicas.
+    """
     return (
         record.kind == Kind.UPDATE
         and context.exists_before
@@ -65,6 +70,8 @@ def state_epoch_regression(record, context, limits):
 
     A fenced group coordinator writes a lower one. Before 4.4, a request without a state epoch (-1) is not
     fenced.
+
+    Do: compare it with the group epoch.
     """
     is_fenced = record.state_epoch != -1 or record.offset > limits.written_by_4_4_after
     return (
@@ -89,6 +96,8 @@ def leader_epoch_regression(record, context):
     """The leader epoch of a share-partition decreases only when it is initialized.
 
     A fenced partition leader writes a lower one.
+
+    Do: check the leader changes of the partition at that time.
     """
     # An update with leader epoch -1 does not change it.
     unchanged = record.kind == Kind.UPDATE and record.leader_epoch == -1
@@ -127,6 +136,9 @@ def start_offset_regression(record, context):
     """The start offset of a share-partition decreases only when it is initialized.
 
     Otherwise finished records may be delivered again.
+
+    Do: before 4.4 check whether records were processed twice, and upgrade; from 4.4 on requests out of order
+    cannot cause this.
     """
     if not continues(record, context) or record.start_offset >= context.start_before:
         return False
@@ -148,7 +160,10 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     "Kafka ShareCoordinatorShard.generateShareStateRecord, snapshotColdPartitions",
 )
 def timestamp_regression(record, context):
-    """The timestamps of a share-partition's records and snapshots never decrease."""
+    """The timestamps of a share-partition's records and snapshots never decrease.
+
+    Do: fix time synchronization.
+    """
     if record.timestamp < context.timestamp_before:
         return True
     return record.kind == Kind.SNAPSHOT and (
@@ -186,6 +201,8 @@ def delivery_complete_count_mismatch(record, context):
     If it is wrong, the reported lag is wrong. A leader counts before it writes, so a count may include writes
     in flight. It also counts offsets that it finishes without a state batch: offsets of aborted transactions
     for a read_committed group.
+
+    Do: nothing, unless it persists: the displayed lag is wrong by the difference.
     """
     found = record.delivery_complete_count
     if record.kind == Kind.TOMBSTONE:

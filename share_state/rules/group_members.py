@@ -19,6 +19,8 @@ def assigned_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
 
     While the assignment is behind the group's epoch, as after a topic was deleted, it has `retry_ms` to
     follow.
+
+    Do: check the broker's assignor.
     """
     for group, of_group in audited.listed():
         is_behind = group.epoch is not None and (group.assignment_epoch or 0) < group.epoch
@@ -37,7 +39,10 @@ def assigned_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
 
 @rule("EPOCH_AHEAD", Scope.GROUPS, WARNING, "KIP-932, member epoch")
 def epoch_ahead(audited: AuditedGroups) -> list[GroupBreach]:
-    """No member's epoch is ahead of its group's assignment epoch."""
+    """No member's epoch is ahead of its group's assignment epoch.
+
+    Do: compare the replicas.
+    """
     return [
         _of_group(group, f"member {member.member_id} is at epoch {member.member_epoch}, the assignment at"
                          f" {group.assignment_epoch}", member=member.member_id)
@@ -49,7 +54,10 @@ def epoch_ahead(audited: AuditedGroups) -> list[GroupBreach]:
 
 @rule("GROUP_OVER_CAP", Scope.GROUPS, WARNING, "Kafka group.share.max.size")
 def group_over_cap(audited: AuditedGroups) -> list[GroupBreach]:
-    """A share group has no more members than group.share.max.size."""
+    """A share group has no more members than group.share.max.size.
+
+    Do: set it to the broker's `group.share.max.size`.
+    """
     most = audited.limits.members
     return [
         _of_group(
@@ -67,7 +75,10 @@ def group_over_cap(audited: AuditedGroups) -> list[GroupBreach]:
     "Kafka GroupMetadataManager.shareGroup (GroupIdNotFoundException)",
 )
 def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
-    """A group id belongs to one group, of one type."""
+    """A group id belongs to one group, of one type.
+
+    Do: separate the inputs.
+    """
     folded = audited.folded
     return [
         _of_group(group, "the log also has a live consumer group with this id")
@@ -81,6 +92,8 @@ def group_epoch_regression(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """A group's epoch increases by one with each change.
 
     An increase by more is info, because the log is compacted.
+
+    Do: compare the replicas.
     """
     for step in audited.folded.epoch_steps:
         jumps = step.after > step.before
@@ -92,7 +105,10 @@ def group_epoch_regression(audited: AuditedGroups) -> Iterator[GroupBreach]:
 
 @rule("ASSIGNMENT_PENDING", Scope.GROUPS, INFO, "KIP-932, assignment epoch")
 def assignment_pending(audited: AuditedGroups) -> Iterator[GroupBreach]:
-    """A group's assignment epoch equals its group epoch."""
+    """A group's assignment epoch equals its group epoch.
+
+    Do: nothing, unless it persists.
+    """
     for group in _live(audited):
         if not group.members or group.epoch is None or (group.assignment_epoch or 0) >= group.epoch:
             continue
@@ -106,7 +122,10 @@ def assignment_pending(audited: AuditedGroups) -> Iterator[GroupBreach]:
 
 @rule("OVERSHARED", Scope.GROUPS, INFO, "Kafka SimpleAssignor")
 def overshared(audited: AuditedGroups) -> Iterator[GroupBreach]:
-    """No partition has more readers than are needed to give each member one partition."""
+    """No partition has more readers than are needed to give each member one partition.
+
+    Do: nothing.
+    """
     for group in _comparable(audited):
         readers = Counter(place for target in group.targets.values() for place in to_pairs(target))
         most = members_per_partition(len(group.members), len(readers))
@@ -124,6 +143,8 @@ def unbalanced(audited: AuditedGroups) -> Iterator[GroupBreach]:
 
     Reports groups whose numbers differ by more than Kafka's assignor would cause. The assignor of 4.1 is less
     even than that of 4.2 and later, and the log does not show which one ran.
+
+    Do: nothing.
     """
     for group in _comparable(audited):
         sizes = sorted(len(to_pairs(group.targets.get(member_id, {}))) for member_id in group.members)
@@ -164,7 +185,7 @@ def _of_group(group: ShareGroup, message: str, **evidence: object) -> GroupBreac
 # Faulty records and batches of `__consumer_offsets`. Most of these rules apply to `__share_group_state`, too.
 
 
-def _register(code: str, severity: str, source: str, statement: str) -> None:
+def _register(code: str, severity: str, source: str, statement: str, do: str = "") -> None:
     """Register a rule over the faults that `fold_groups` and `fold_sticky` report under its code."""
     harmless = INFO if severity == INFO else WARNING
 
@@ -181,7 +202,7 @@ def _register(code: str, severity: str, source: str, statement: str) -> None:
             if fault.code == code
         ]
 
-    register(code, Scope.GROUP_RECORDS, check, severity, source, statement)
+    register(code, Scope.GROUP_RECORDS, check, severity, source, statement, do)
 
 
 _SERDE = "Kafka GroupCoordinatorRecordSerde"
@@ -201,6 +222,7 @@ _register(
     ERROR,
     "Kafka GroupMetadataManager.replay",
     "A group is deleted after its members, a member after its assignment.",
+    "restore the log from a replica.",
 )
 for _code, _ in BATCH_FAULTS.values():
     _shared = registered()[_code]

@@ -40,7 +40,10 @@ does."""
 
 @rule("ARCHIVING_STUCK", Scope.STATE_LOG, WARNING, "KIP-1191")
 def archiving_stuck(folded: FoldedLog) -> Breaches:
-    """An offset in ARCHIVING becomes ARCHIVED once its dead-letter write is done (limits.archiving_seconds)."""
+    """An offset in ARCHIVING becomes ARCHIVED once its dead-letter write is done (limits.archiving_seconds).
+
+    Do: check the dead-letter topic and its settings; then restart the leader, which retries the write.
+    """
     chains = folded.chains.chains
     # A fold without rules over records does not know the time; the last record is an upper limit for it.
     since = np.where(chains["archiving_at"] == NO_OFFSET, chains["last_timestamp"], chains["archiving_at"])
@@ -66,6 +69,8 @@ def poison_records(folded: Folded) -> Breaches:
     normal: it is a warning if limits.poison_ratio of the records finished since the last audit were given up,
     or if offsets wait for their last delivery and no consumer has changed the state for 5 minutes; else an
     info. Where the log does not show what became of deliveries, it is always a warning.
+
+    Do: read these offsets and fix the consumer.
     """
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
     sizes = np.diff(folded.chains.ends)
@@ -180,6 +185,8 @@ def spso_stall(folded: Folded) -> Breaches:
     """The start offset advances while later offsets finish (limits.stall_minutes).
 
     Offsets after it finished until at least `limits.stall_minutes` after the first delivery since it moved.
+
+    Do: find its consumer and restart it.
     """
     chains, batches = folded.chains.chains, folded.chains.batches
     start = chains["start_offset"].copy()
@@ -215,6 +222,8 @@ def in_flight_limit(folded: Folded) -> Breaches:
     """A share-partition has fewer offsets in flight than its limit (limits.record_locks, limits.groups).
 
     If the window from the leader's start to the end is full, no record beyond it can be acquired.
+
+    Do: see SPSO_STALL; raise `group.share.partition.max.record.locks`.
     """
     limits = folded.limits_of("record_locks")
     # The recorded start may be one write behind; a leader starts after the finished offsets.
@@ -289,6 +298,9 @@ def pruning_behind(earlier: Sequence[EarlierCutoff]) -> Iterator[GroupBreach]:
 
     The coordinator prunes up to its cutoff every share.coordinator.state.topic.prune.interval.ms, 5 minutes
     by default. Checked where the input shows the broker's own log start.
+
+    Do: look for errors of the prune job in the log of the broker that leads the state partition; let another
+    broker lead it.
     """
     minutes = PRUNING_DUE_MS // _MINUTE_MS
     for one in earlier:

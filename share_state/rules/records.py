@@ -33,6 +33,8 @@ def unknown_record_type(folded: FoldedLog) -> Breaches:
     """Every record is a ShareSnapshot or a ShareUpdate.
 
     Types of a newer release are skipped, as the broker skips them: one finding per type.
+
+    Do: upgrade share_state.
     """
     counts_by_type = folded.observations.counts.unknown_types
     if not counts_by_type:
@@ -48,6 +50,8 @@ def unknown_tag(folded: FoldedLog) -> Breaches:
     """No record has a tagged field that this version does not know.
 
     Tags of a newer release are ignored, as in Kafka.
+
+    Do: upgrade share_state.
     """
     first, count = folded.observations.counts.unknown_tags
     return Breaches(np.array([first]), (f"{count} records have unknown tagged fields; this is the first",),
@@ -64,6 +68,8 @@ def layout_mixed(folded: FoldedLog) -> Breaches:
     """All values of a log have one layout: that of 4.0, or that of 4.1 and later.
 
     Neither a 4.0 broker nor a later one can load all of a log with both.
+
+    Do: recreate the groups; later brokers cannot use records of 4.0.
     """
     layouts = folded.observations.counts.layouts
     if len(layouts) < 2:
@@ -112,7 +118,10 @@ def value_malformed(folded: FoldedLog) -> Breaches:
 
 @rule("VALUE_VERSION_UNKNOWN", Scope.STATE_LOG, ERROR, "Kafka CoordinatorRecordSerde.deserialize")
 def value_version_unknown(folded: FoldedLog) -> Breaches:
-    """Every value has version 0."""
+    """Every value has version 0.
+
+    Do: upgrade again.
+    """
     rows = _with_fault(folded, Fault.VALUE_VERSION)
     return _each(rows, f"the value's version is unknown; {_KEY_TEXT}", version=rows["value_version"].copy())
 
@@ -122,6 +131,9 @@ def update_tombstone(folded: FoldedLog) -> Breaches:
     """Only a snapshot key has a null value.
 
     Replay of a null value with an update key fails with a NullPointerException.
+
+    Do: the coordinator cannot load this partition: restore it from a replica, or delete the records before
+    the next valid snapshots.
     """
     return _each(_with_fault(folded, Fault.UPDATE_TOMBSTONE), f"an update without a value; {_KEY_TEXT}")
 
@@ -143,6 +155,8 @@ def wrong_partition(folded: FoldedLog) -> Breaches:
     """The records of a share-partition are in the state partition that its key hashes to.
 
     The broker does not look for it in any other.
+
+    Do: never change it; the broker cannot find the state there.
     """
     misplaced, belongs = folded.observations.misplaced
     text = ("its key belongs to state partition ", belongs)
@@ -157,6 +171,8 @@ def split_key(split: pa.Table) -> Breaches:
     State is in several of them if partitions were added to the topic. If their number is known, the state in
     the partition that the key hashes to is used; otherwise all are suspect. They are also suspect if one of
     the logs has no number: the logs may be parts or copies of one state partition.
+
+    Do: give `state_partitions` if it is unknown; never change the partition count.
     """
     owner = split["owner"].fill_null(-1).to_numpy()
     consequences = [

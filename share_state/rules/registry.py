@@ -80,6 +80,7 @@ class Rule:
         statement: what must hold.
         source: the Kafka class, config or KIP behind it.
         checks: the check for each scope; most rules have one.
+        do: what to do about a finding, in a sentence or two; empty if the rule does not say.
     """
 
     code: str
@@ -87,6 +88,7 @@ class Rule:
     statement: str
     source: str
     checks: Mapping[Scope, Check | Predicate]
+    do: str = ""
 
 
 REGISTERED: dict[str, Rule] = {}
@@ -98,7 +100,8 @@ _Checked = TypeVar("_Checked", bound=Check)
 def rule(code: str, scope: Scope, severity: str, source: str) -> Callable[[_Checked], _Checked]:
     """Register a function as a rule, or as the check of a registered rule in another scope.
 
-    The first paragraph of its docstring is the statement.
+    The first paragraph of its docstring is the statement, and one that begins with `Do:` what to do about a
+    finding.
 
     Raises:
         DeclarationError: if the code is registered in this scope, or with another severity in another scope,
@@ -106,7 +109,7 @@ def rule(code: str, scope: Scope, severity: str, source: str) -> Callable[[_Chec
     """
 
     def decorate(check: _Checked) -> _Checked:
-        register(code, scope, check, severity, source, _statement(code, check))
+        register(code, scope, check, severity, source, *_statement_and_advice(code, check))
         return check
 
     return decorate
@@ -117,7 +120,7 @@ def _compiled_rule(scope: Scope, code: str, severity: str, source: str) -> Calla
 
     def decorate(condition: Any) -> Predicate:
         predicate = Predicate(condition)
-        register(code, scope, predicate, severity, source, _statement(code, condition))
+        register(code, scope, predicate, severity, source, *_statement_and_advice(code, condition))
         return predicate
 
     return decorate
@@ -127,16 +130,28 @@ record_rule = partial(_compiled_rule, Scope.RECORD)
 state_batch_rule = partial(_compiled_rule, Scope.STATE_BATCH)
 
 
-def _statement(code: str, function: Any) -> str:
+_DO = "Do: "
+
+
+def _statement_and_advice(code: str, function: Any) -> tuple[str, str]:
+    """The statement of a rule, and what to do about a finding, from its docstring."""
     doc = inspect.getdoc(function)
     # With -OO, Python drops all docstrings.
     if doc is None and sys.flags.optimize < 2:
         raise DeclarationError(f"rule {code} has no statement: its function has no docstring")
-    return (doc or "").partition("\n\n")[0]
+    statement, *paragraphs = (doc or "").split("\n\n")
+    advice = next((one.removeprefix(_DO) for one in paragraphs if one.startswith(_DO)), "")
+    return statement, " ".join(advice.split())
 
 
 def register(
-    code: str, scope: Scope, check: Check | Predicate, severity: str, source: str, statement: str
+    code: str,
+    scope: Scope,
+    check: Check | Predicate,
+    severity: str,
+    source: str,
+    statement: str,
+    do: str = "",
 ) -> None:
     """Register a check without a docstring of its own; otherwise like `rule`."""
     existing = REGISTERED.get(code, Rule(code, severity, statement, source, {}))
@@ -152,6 +167,7 @@ def register(
         statement=statement if statement in existing.statement else f"{existing.statement} {statement}",
         source=source if source in existing.source else f"{existing.source}; {source}",
         checks={**existing.checks, scope: check},
+        do=existing.do or do,
     )
 
 

@@ -45,6 +45,8 @@ def retention_ahead(unfinished: UnfinishedRecords) -> Breaches:
 
     Brokers delete a segment once its newest record is older than retention.ms; records that are not finished
     by then are lost to the group. Judged where the input has the topic's log and its configs.
+
+    Do: raise `retention.ms` of the topic, or have the group catch up before that time.
     """
     rows = unfinished.rows
     default = unfinished.default_retention_ms

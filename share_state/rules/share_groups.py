@@ -30,6 +30,9 @@ def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
 
     Skips groups whose log partition was not read. If the number of partitions is not configured and most
     groups with state have no record, the export is incomplete, and the rule skips all groups.
+
+    Do: `share-state repair`. Brokers refuse `--delete-offsets` and `--delete` for a group that does not
+    exist; joining it creates it anew.
     """
     folded, live = audited.folded, audited.live
     live_groups = folded.live
@@ -45,6 +48,9 @@ def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
     """A group lists every share-partition that has state.
 
     Skips groups of 4.0, which list none.
+
+    Do: nothing if a member subscribes again, which repairs it; otherwise delete the group's offsets of the
+    topic.
     """
     live, of_groups = audited.live, [(group.group_id, listed) for group, listed in audited.listed()]
     listing_groups = {group_id for group_id, _ in of_groups} | {
@@ -71,6 +77,8 @@ def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     """A share-partition that its group lists as initialized has state.
 
     Skips groups without any state, and share-partitions whose state partition was not read.
+
+    Do: delete and initialize the group's offsets of the topic.
     """
     with_state = set(audited.live.groups)
     of_groups = {group.group_id: one for group, one in audited.listed() if group.group_id in with_state}
@@ -96,6 +104,8 @@ def state_epoch_ahead_of_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """The state epoch of a share-partition is at most its group's epoch.
 
     The state epoch is the group epoch at which the share-partition was initialized.
+
+    Do: compare the replicas; the group catches up with its next epochs.
     """
     live = audited.live
     epochs = {
@@ -113,6 +123,8 @@ def misplaced_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """A group's records are in the partition that its id hashes to.
 
     No coordinator looks for it in any other. Needs the number of partitions.
+
+    Do: never change that number.
     """
     count = audited.folded.partition_count
     if count is None:
@@ -135,6 +147,8 @@ def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
 
     The time is `retry_ms`, from the record that lists the others, and from the creation of the partition if
     the metadata log shows it.
+
+    Do: check the broker that leads the `__share_group_state` partition.
     """
     ids: dict[str, list[str]] = {}
     for topic_id, name in audited.names.items():
@@ -169,6 +183,9 @@ def added_partition_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreac
     A group initializes them once a member joins. Then it starts at the end of a partition, past the records
     that wait in it, unless `share.auto.offset.reset` of the group says otherwise. Needs the metadata log.
     MISSING_INIT judges groups with members that subscribe to the topic.
+
+    Do: set `share.auto.offset.reset=earliest` for the group (`kafka-configs.sh --entity-type groups`) if it
+    must not skip records.
     """
     for group, listed in audited.listed():
         subscribed = {name for member in group.members.values() for name in member.subscribed_topics}
@@ -201,6 +218,8 @@ def stuck_initializing(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Requested state is initialized, or requested again, in time.
 
     The time is `retry_ms`, measured from the record that lists the share-partition.
+
+    Do: check the broker that leads the `__share_group_state` partition.
     """
     for group, listed in audited.listed():
         age = audited.time - listed.time
@@ -223,6 +242,8 @@ def delete_incomplete(audited: AuditedGroups) -> list[GroupBreach]:
     """The state of a topic that is being deleted is removed in time.
 
     The time is `delete_grace_ms`.
+
+    Do: delete the offsets again.
     """
     deleting = {
         (group.group_id, topic_id): audited.time - listed.time

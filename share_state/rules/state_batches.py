@@ -99,6 +99,8 @@ def batches_overlap(batch, previous):
     """The state batches of a record are in order and do not overlap.
 
     If they do, the greatest value of each offset is folded.
+
+    Do: find the program that writes to the topic.
     """
     # INVERTED_RANGE reports ranges that end before they begin.
     return previous.first <= previous.last and batch.first <= batch.last and batch.first <= previous.last
@@ -114,6 +116,9 @@ def batch_below_start(record, batch):
     """No state batch of a record begins below the record's start offset.
 
     A leader refuses to load a snapshot with such a batch.
+
+    Do: if the current state has such a batch, no leader can load it: `share-state repair` says what to do;
+    else nothing.
     """
     return batch.first < record.start_offset and batch.first <= batch.last
 
@@ -141,6 +146,8 @@ def start_not_carried(record, context, limits):
     """From 4.4 on every update has the start offset once there is one.
 
     Otherwise an older broker, or another program, still writes.
+
+    Do: finish the upgrade.
     """
     return (
         (record.offset > limits.written_by_4_4_after or not limits.writer_is_known)
@@ -163,7 +170,10 @@ def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message
     "COUNT_REGRESSION", WARNING, "Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord; KIP-1226"
 )
 def count_regression(record, context, limits):
-    """From 4.4 on the delivery complete count does not decrease while the start offset stays."""
+    """From 4.4 on the delivery complete count does not decrease while the start offset stays.
+
+    Do: finish the upgrade.
+    """
     return (
         (record.offset > limits.written_by_4_4_after or not limits.writer_is_known)
         and continues(record, context)
@@ -185,6 +195,8 @@ def archiving_passed(record, context, limits):
     """The start offset does not pass an offset in state ARCHIVING.
 
     Otherwise the log does not show the end of its dead-letter write.
+
+    Do: check whether its dead letter arrived.
     """
     return (
         record.offset > limits.written_by_4_4_after
@@ -207,6 +219,8 @@ def batches_not_joined(record, context, batch, previous, limits):
     """From 4.4 on no two adjacent state batches of a record have the same state and delivery count.
 
     An older broker may write them; this is harmless.
+
+    Do: nothing.
     """
     return (
         record.offset > limits.written_by_4_4_after

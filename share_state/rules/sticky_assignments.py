@@ -68,6 +68,8 @@ def stale_claim(sticky: FoldedSticky) -> list[GroupBreach]:
     """All members claim partitions as of the newest generation that any of them names.
 
     A member that left and rejoined, for example, claims partitions as of an earlier one.
+
+    Do: find out why it paused (`max.poll.interval.ms`).
     """
     return [
         at(generation, f"{member.member_id} claims {topic}-{partition} as of generation {member.generation}, and others"
@@ -83,7 +85,10 @@ def stale_claim(sticky: FoldedSticky) -> list[GroupBreach]:
 
 @rule("LOST_TO_NEWER", Scope.CLAIMS, INFO, "KIP-341")
 def lost_to_newer(sticky: FoldedSticky) -> list[GroupBreach]:
-    """No claim loses to one of a later generation."""
+    """No claim loses to one of a later generation.
+
+    Do: nothing.
+    """
     return [
         at(generation, f"{claim.member_id} claims {one.topic}-{one.partition} as of generation {claim.generation},"
                         f" and {one.owner} had it in {one.generation}", (one.topic, one.partition),
@@ -99,6 +104,8 @@ def double_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """Of the claims to a partition, at most one is of the newest generation.
 
     If several members claim it as of that generation, none of them keeps it.
+
+    Do: nothing, if it happens once.
     """
     for generation, one in resolved_of(sticky):
         if one.status == INVALIDATED:
@@ -110,7 +117,10 @@ def double_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
 
 @rule("ORDER_DEPENDENT_OUTCOME", Scope.CLAIMS, WARNING, "Kafka AbstractStickyAssignor")
 def order_dependent_outcome(sticky: FoldedSticky) -> list[GroupBreach]:
-    """The previous owner of a partition does not depend on the order of the members."""
+    """The previous owner of a partition does not depend on the order of the members.
+
+    Do: upgrade the older clients.
+    """
     return [
         at(generation, f"the previous owner of {one.topic}-{one.partition} depends on the order of the members",
             (one.topic, one.partition), members=listed([one.owner or "", *(claim.member_id for claim in one.losing)]))
@@ -121,7 +131,10 @@ def order_dependent_outcome(sticky: FoldedSticky) -> list[GroupBreach]:
 
 @rule("GENERATION_RESET", Scope.CLAIMS, WARNING, "KIP-341")
 def generation_reset(sticky: FoldedSticky) -> Iterator[GroupBreach]:
-    """The generation that a member names never decreases."""
+    """The generation that a member names never decreases.
+
+    Do: check the client.
+    """
     latest: dict[tuple[str, tuple[str, str]], int] = {}
     for generation in sticky.sticky:
         for member in generation.members:
@@ -136,7 +149,10 @@ def generation_reset(sticky: FoldedSticky) -> Iterator[GroupBreach]:
 
 @rule("FALSE_CLAIM", Scope.CLAIMS, WARNING, "Kafka StickyAssignor.onAssignment")
 def false_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
-    """A member was assigned what it claims, in the generation that it names."""
+    """A member was assigned what it claims, in the generation that it names.
+
+    Do: check the client and its version.
+    """
     for generation, member, earlier in with_earlier(sticky):
         if earlier is None:
             continue
@@ -155,6 +171,8 @@ def unverifiable(sticky: FoldedSticky) -> list[GroupBreach]:
     """The log still holds the record of every claimed generation.
 
     Other claims cannot be checked.
+
+    Do: nothing.
     """
     return [
         at(generation, f"{member.member_id} claims {len(member.user_data.claims)} partitions as of generation"
@@ -166,7 +184,10 @@ def unverifiable(sticky: FoldedSticky) -> list[GroupBreach]:
 
 @rule("CLAIM_AHEAD", Scope.CLAIMS, WARNING, "KIP-341")
 def claim_ahead(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Claims name a generation before the one that begins."""
+    """Claims name a generation before the one that begins.
+
+    Do: check the client.
+    """
     return [
         at(generation, f"{member.member_id} names generation {member.generation}, but the group begins"
                         f" {generation.generation}", None, member=member.member_id)
@@ -177,7 +198,10 @@ def claim_ahead(sticky: FoldedSticky) -> list[GroupBreach]:
 
 @rule("GENERATION_MISMATCH", Scope.CLAIMS, INFO, "Kafka ConsumerProtocolSubscription.json; StickyAssignor")
 def generation_mismatch(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Subscription and user data name the same generation."""
+    """Subscription and user data name the same generation.
+
+    Do: nothing.
+    """
     return [
         at(generation, f"{member.member_id} subscribes as of generation {member.subscription_generation} and claims"
                         f" as of {member.generation}", None, member=member.member_id)
@@ -191,7 +215,10 @@ def generation_mismatch(sticky: FoldedSticky) -> list[GroupBreach]:
 
 @rule("NEW_MEMBER", Scope.CLAIMS, INFO, "Kafka StickyAssignor.memberData")
 def new_member(sticky: FoldedSticky) -> list[GroupBreach]:
-    """A member names its previous assignment."""
+    """A member names its previous assignment.
+
+    Do: nothing.
+    """
     return [
         at(
             generation,
@@ -209,6 +236,8 @@ def double_assigned(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """A partition is assigned to one member.
 
     Otherwise it is read twice.
+
+    Do: upgrade the clients; check what was processed twice.
     """
     for generation in sticky.generations:
         holders: dict[TopicPartition, list[str]] = {}
@@ -225,7 +254,10 @@ def double_assigned(sticky: FoldedSticky) -> Iterator[GroupBreach]:
 
 @rule("MOVED", Scope.CLAIMS, INFO, "KIP-54")
 def moved(sticky: FoldedSticky) -> Iterator[GroupBreach]:
-    """A partition stays with the member that had it."""
+    """A partition stays with the member that had it.
+
+    Do: nothing.
+    """
     for generation in sticky.sticky:
         owners = {
             (one.topic, one.partition): one.owner
@@ -248,7 +280,10 @@ def moved(sticky: FoldedSticky) -> Iterator[GroupBreach]:
 
 @rule("UNFAIR_ASSIGNMENT", Scope.CLAIMS, INFO, "KIP-54")
 def unfair_assignment(sticky: FoldedSticky) -> Iterator[GroupBreach]:
-    """Members with the same subscription get equal numbers of partitions, plus or minus one."""
+    """Members with the same subscription get equal numbers of partitions, plus or minus one.
+
+    Do: nothing.
+    """
     for generation in sticky.sticky:
         sizes = sorted((len(set(member.assigned)) for member in generation.members), reverse=True)
         if generation.has_equal_subscriptions and sizes[0] - sizes[-1] > 1:
@@ -261,6 +296,8 @@ def unparseable_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
     """User data of the sticky assignor can be read.
 
     Otherwise Kafka treats the member as one without claims.
+
+    Do: check the client.
     """
     return [
         at(generation, f"the user data of {member.member_id} cannot be read: {member.user_data.flaw}", None,
@@ -275,6 +312,8 @@ def trailing_bytes(sticky: FoldedSticky) -> list[GroupBreach]:
     """User data is read to its last byte.
 
     Kafka ignores trailing bytes.
+
+    Do: nothing.
     """
     return [
         at(generation, f"{member.user_data.trailing} bytes after the user data of {member.member_id}", None,
@@ -289,6 +328,8 @@ def unexpected_user_data(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """Assignors without state send no user data.
 
     Info for an assignor that is not Kafka's and may have state.
+
+    Do: check `partition.assignment.strategy`.
     """
     for generation in sticky.generations:
         if generation.is_sticky or not generation.is_consumer or generation.protocol == STREAMS:
@@ -311,6 +352,8 @@ def unknown_topic(sticky: FoldedSticky) -> list[GroupBreach]:
     """Members claim only partitions of topics that exist and that the group subscribes to.
 
     Other claims are ignored.
+
+    Do: nothing.
     """
     return [
         at(generation, f"{member.member_id} claims {count} partitions of {topic}, which has no subscriber or does"
@@ -323,7 +366,10 @@ def unknown_topic(sticky: FoldedSticky) -> list[GroupBreach]:
 
 @rule("PARTITION_OUT_OF_RANGE", Scope.CLAIMS, WARNING, "Kafka AbstractStickyAssignor")
 def partition_out_of_range(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Members claim only partitions that exist in the topic."""
+    """Members claim only partitions that exist in the topic.
+
+    Do: nothing.
+    """
     sizes = sticky.sizes or {}
     return [
         at(generation, f"{member.member_id} claims {topic}-{partition}, but the topic has {sizes[topic]} partitions",
@@ -339,13 +385,18 @@ def malformed_subscription(sticky: FoldedSticky) -> list[GroupBreach]:
     """Every subscription can be read.
 
     Otherwise the claims of the member are unknown.
+
+    Do: check the client.
     """
     return _flaws(sticky, "MALFORMED_SUBSCRIPTION")
 
 
 @rule("MALFORMED_ASSIGNMENT", Scope.CLAIMS, WARNING, "Kafka ConsumerProtocol.deserializeAssignment")
 def malformed_assignment(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Every assignment can be read."""
+    """Every assignment can be read.
+
+    Do: check the client.
+    """
     return _flaws(sticky, "MALFORMED_ASSIGNMENT")
 
 

@@ -62,6 +62,9 @@ def records_lost(state: StateOfTopics) -> Breaches:
     """No record is deleted from a topic before each share group has finished it.
 
     The broker moves the start offset to the log start of the topic at the next fetch.
+
+    Do: raise `retention.ms` until the group has caught up. The broker moves the start offset at the group's
+    next fetch.
     """
     if not len(state.topics.starts):
         return NOTHING
@@ -87,6 +90,8 @@ def start_beyond_end(state: StateOfTopics) -> Breaches:
     """The start and the end offset of a share-partition are at or before the end of its topic.
 
     It is a warning if the end comes from a topics file that was found beside the logs, because that may be old.
+
+    Do: write the topics file again. If the topic did lose records, reset the offsets of the group.
     """
     if not len(state.topics.ends):
         return NOTHING
@@ -112,6 +117,8 @@ def topic_gone(state: StateOfTopics) -> Breaches:
     """The topic and the partition of every share-partition exist.
 
     Judged if all topics are known. Brokers from 4.1 on delete the state of deleted topics.
+
+    Do: write the topics file again. State of a deleted topic is harmless, but holds back the cutoff.
     """
     if not state.topics.is_complete:
         return NOTHING

@@ -25,7 +25,7 @@ from share_state.simulator.record_faults import (
     StateFault,
 )
 from share_state.simulator.types import NO_START_OFFSET, SimulationError
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 
 _LENGTH_AT = 8
 _MAGIC_AT = 16

@@ -17,7 +17,7 @@ from share_state.kafka.releases import LATEST, Release
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT, CoordinatorEntry, ShareCoordinator
 from share_state.simulator.state_values import StateKey, StateRecord, encode_record, state_partition_for
 from share_state.simulator.types import SimulationError
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 
 MAGIC = 2
 _LEADER_EPOCH = 0  # of the log itself, which has had one leader

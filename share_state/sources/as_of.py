@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from share_state.errors import InputError
-from share_state.kafka.primitives import LARGEST_INT64
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -43,28 +42,6 @@ class Window:
         if self.until_time_ms is not None:
             mask &= records["timestamp"] <= self.until_time_ms
         return mask
-
-
-AsOfPoint = int | str | datetime
-"""An offset (selects the records before it), or a time or its ISO 8601 text (selects records up to that
-timestamp)."""
-
-
-def as_of_window(point: AsOfPoint | None) -> Window:
-    """The window up to a point; everything if the point is None.
-
-    Args:
-        point: an offset of the log partition, or a time; UTC if it has no time zone.
-    Raises:
-        InputError: if a text is not a time, or an offset is negative.
-    """
-    if point is None:
-        return Window()
-    if isinstance(point, int):
-        if not 0 <= point <= LARGEST_INT64:
-            raise InputError(f"as of an offset outside of 0 to {LARGEST_INT64}: no log holds it")
-        return Window(until_offset=point)
-    return Window(until_time_ms=to_epoch_ms(point))
 
 
 def to_epoch_ms(moment: str | datetime) -> int:

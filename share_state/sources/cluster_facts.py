@@ -16,10 +16,12 @@ from share_state.errors import InputError
 from share_state.kafka.metadata_records import ResourceType
 from share_state.kafka.primitives import parse_digits
 from share_state.sources import dead_letter_settings
+from share_state.sources.cluster_metadata import KEPT_CONFIGS, ClusterMetadata
 from share_state.sources.dead_letter_settings import DeadLetterSettings
-from share_state.sources.discovery import GROUP_TOPIC, HIGH_WATERMARK_CHECKPOINT, METADATA_FOLDER, STATE_TOPIC
+from share_state.sources.discovery import HIGH_WATERMARK_CHECKPOINT, METADATA_FOLDER
 from share_state.sources.group_configs import GROUP_CONFIGS, GroupConfigs, used_value
-from share_state.sources.metadata_log import KEPT_CONFIGS, ClusterMetadata, read_metadata_log
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC
+from share_state.sources.metadata_log import read_metadata_log
 from share_state.sources.topic_extents import (
     TopicExtent,
     latest_extents,

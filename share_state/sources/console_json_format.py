@@ -1,9 +1,9 @@
 """The format `console-json`: JSON of the console consumer, which `console_text` reads."""
 
 from share_state.sources.console_text import console_log, is_console_json
-from share_state.sources.discovery import GROUP_TOPIC, Export
 from share_state.sources.export_files import text_files
 from share_state.sources.formats import ExportPaths, Format
+from share_state.sources.log_partition import GROUP_TOPIC, Export
 
 
 def _find_console_json(given: ExportPaths) -> Export:

@@ -21,7 +21,7 @@ from share_state.kafka.dead_letter_headers import (
     header_columns,
 )
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, Segment
+from share_state.sources.log_partition import LogPartition, Segment
 from share_state.sources.pruned_logs import read_pieces
 from share_state.sources.record_tables import check_distinct, check_time_unit, int64_column, timestamp_ms
 from share_state.sources.resume_point import digest_of_logs
@@ -165,7 +165,7 @@ class ClusterLetters:
             SetupError: if Java or the jars of Kafka's client are missing.
         """
         from share_state.sources.kafka_admin import fetch_dead_letter_topics  # noqa: PLC0415  a live cluster needs it
-        from share_state.sources.kafka_cluster import read_topics  # noqa: PLC0415  the client library is an extra
+        from share_state.sources.kafka_source import read_topics  # noqa: PLC0415  the client library is an extra
 
         found = fetch_dead_letter_topics(self.address, self.properties)
         return read_topics(self.address, self.properties, list(found.topics)), found

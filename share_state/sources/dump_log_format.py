@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from share_state.sources.discovery import GROUP_TOPIC
 from share_state.sources.dump_text import dump_logs, is_dump_text
 from share_state.sources.export_files import text_files
 from share_state.sources.formats import ExportPaths, Format, SortedLogs, find_by_topic
+from share_state.sources.log_partition import GROUP_TOPIC
 
 
 def _find_dump_logs(given: ExportPaths, topics: Sequence[str]) -> SortedLogs:

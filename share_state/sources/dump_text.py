@@ -26,7 +26,7 @@ from share_state.kafka.text_records import (
     encode_group_record,
     encode_state_record,
 )
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
 from share_state.sources.segments import RepeatedOffsetsError, merge_replicas
 from share_state.stores.object_stores import read_errors
 from share_state.stores.paths import InputPath, to_path

@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Protocol
 
 import share_state.sources as package
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 
 if TYPE_CHECKING:
     from share_state.sources.record_tables import Columns

@@ -14,13 +14,7 @@ from share_state.errors import InputError, SetupError
 from share_state.kafka.compression import MAX_BODY_SIZE
 from share_state.sources.as_of import LogTime, TimeSpan
 from share_state.sources.cluster_facts import ClusterFacts, read_cluster_facts
-from share_state.sources.discovery import (
-    GROUP_TOPIC,
-    Export,
-    LogPartition,
-    find_data_folders,
-    segment_folders,
-)
+from share_state.sources.discovery import find_data_folders, segment_folders
 from share_state.sources.formats import AUTO, ExportPaths, RowSorter
 from share_state.sources.input_detection import (
     adjacent_group_logs,
@@ -31,6 +25,7 @@ from share_state.sources.input_detection import (
     read_frame,
     read_group_export,
 )
+from share_state.sources.log_partition import GROUP_TOPIC, Export, LogPartition
 from share_state.sources.log_times import time_span
 from share_state.sources.partition_count import PartitionCount, count_partitions
 from share_state.sources.record_tables import Columns

@@ -10,14 +10,7 @@ import pyarrow as pa
 from share_state.delta.reader import scan_foreign
 from share_state.errors import InputError
 from share_state.sources.cluster_facts import ClusterFacts
-from share_state.sources.discovery import (
-    GROUP_TOPIC,
-    STATE_TOPIC,
-    Export,
-    LogPartition,
-    find_group_logs,
-    find_topic_logs,
-)
+from share_state.sources.discovery import find_group_logs, find_topic_logs
 from share_state.sources.export_files import codec_of, data_files, existing_paths, first_content
 from share_state.sources.formats import (
     AUTO,
@@ -29,6 +22,7 @@ from share_state.sources.formats import (
     split_topics,
 )
 from share_state.sources.kafka_client import ADDRESS_HINT, KAFKA_FORM, SCHEME, bootstrap_servers
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.sources.record_tables import Columns
 from share_state.sources.table_plan import parquet_batches
 from share_state.sources.text_shapes import name_shape
@@ -50,7 +44,7 @@ def read_export(export_paths: ExportPaths, format: str = AUTO, kafka_properties:
     """
     address = find_cluster_address(export_paths.paths, format)
     if address is not None:
-        from share_state.sources.kafka_cluster import read_cluster  # noqa: PLC0415  the client library is an extra
+        from share_state.sources.kafka_source import read_cluster  # noqa: PLC0415  the client library is an extra
 
         return read_cluster(address, kafka_properties)
     name = detect_format(export_paths.paths) if format == AUTO else format

@@ -1,6 +1,6 @@
 """Addresses `kafka://host:port[,host:port…]`, and the properties files of Kafka's tools.
 
-Works without the Kafka client library, which only `kafka_cluster` imports. Values of properties may be
+Works without the Kafka client library, which `kafka_cluster` and `kafka_source` import. Values of properties may be
 secrets: no message, `repr` or log shows them.
 """
 

@@ -11,7 +11,8 @@ from typing import Any
 import confluent_kafka
 
 from share_state.sources.kafka_client import ClientProperties
-from share_state.sources.kafka_cluster import ClientErrors, Cluster, open_consumer
+from share_state.sources.kafka_cluster import ClientErrors, Cluster
+from share_state.sources.kafka_source import open_consumer
 from share_state.sources.record_times import FoundRecord, RecordPlace
 
 # The type stubs of confluent-kafka are incomplete.

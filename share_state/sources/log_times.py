@@ -11,9 +11,9 @@ import numpy as np
 
 from share_state.kafka.record_batches import BatchStatus
 from share_state.sources.as_of import TimeSpan
-from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.segments import frame_segments, next_valid_position
+from share_state.sources.log_partition import LogPartition, Segment
+from share_state.sources.segment_frames import frame_segments, next_valid_position
 
 _TAIL = 1 << 20
 """Bytes at the end of a segment in which its newest batch is searched first."""

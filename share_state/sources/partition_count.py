@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from share_state.kafka.primitives import partition_for
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, recorded_partitions
+from share_state.sources.discovery import recorded_partitions
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, LogPartition
 
 _KEYS_THAT_CONTRADICT = 8
 """The numbers of 8 keys have a common divisor above 1 by chance in 0.4 % of all logs."""

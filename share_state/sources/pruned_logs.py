@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from share_state.errors import InputError, PrunedError
 from share_state.kafka.record_batches import Chunk
-from share_state.sources.discovery import LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.record_tables import CONSUMED, rows_in_chunks, rows_of_batches
 from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
-    from share_state.sources.kafka_cluster import KafkaSource
+    from share_state.sources.kafka_source import KafkaSource
 
 MOST_PASSES = 50
 """Passes after which a reader gives up that the log start passes each time."""

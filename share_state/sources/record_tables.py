@@ -17,8 +17,8 @@ from share_state.jit.compile import allocating_kernel, kernel
 from share_state.kafka.buffers import column_bytes, is_text
 from share_state.kafka.record_batches import BATCH, RECORD, BatchStatus, Chunk
 from share_state.kafka.state_records import LARGEST_OFFSET
-from share_state.sources.discovery import LogPartition
 from share_state.sources.encoded_text import NotEncodedError, decode_texts
+from share_state.sources.log_partition import LogPartition
 from share_state.stores.paths import parquet_source
 
 NO_TIME = -1

@@ -11,7 +11,7 @@ from typing import Protocol
 from share_state.kafka.primitives import LARGEST_INT64
 from share_state.kafka.record_batches import locate_records
 from share_state.sources.batch_headers import BatchHeader, SegmentHeaders, find_segments
-from share_state.sources.discovery import LogPartition, Segment
+from share_state.sources.log_partition import LogPartition, Segment
 from share_state.sources.log_times import LATEST_MS
 from share_state.sources.segments import read_chunks
 from share_state.sources.topic_extents import topic_folders

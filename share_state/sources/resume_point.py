@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from share_state.kafka.record_batches import HEADER_SIZE, BatchStatus
-from share_state.sources.discovery import LogPartition, Segment, in_offset_order
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.segments import frame_segments
+from share_state.sources.log_partition import LogPartition, Segment, in_offset_order
+from share_state.sources.segment_frames import frame_segments
 from share_state.stores.object_stores import Store, StorePath, read_errors, store_error
 from share_state.stores.paths import to_path
 
 if TYPE_CHECKING:
-    from share_state.sources.kafka_cluster import KafkaSource
+    from share_state.sources.kafka_source import KafkaSource
 
 _HEADER_START = struct.Struct(">qiibI")
 """Base offset, length, leader epoch, magic, CRC."""

@@ -1,7 +1,8 @@
 """The format `segments`: folders and `.log` files of brokers, which `segments` reads."""
 
-from share_state.sources.discovery import Export, LogPartition, Segment, find_group_logs, find_logs_of_dialect
+from share_state.sources.discovery import find_group_logs, find_logs_of_dialect
 from share_state.sources.formats import ExportPaths, Format
+from share_state.sources.log_partition import Export, LogPartition, Segment
 from share_state.sources.segments import check_loose_segments, without_obsolete_copies
 from share_state.stores.paths import to_path
 

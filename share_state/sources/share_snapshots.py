@@ -14,7 +14,7 @@ from pathlib import Path
 
 from share_state.errors import InputError, WarehouseError, reason_of
 from share_state.kafka.primitives import LARGEST_INT64, parse_digits
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.stores.object_stores import read_errors
 from share_state.stores.paths import InputPath, regular_path, to_path
 from share_state.terminal import elide

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from share_state.delta.reader import list_foreign_files
 from share_state.errors import InputError, ShareStateError
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC
 from share_state.sources.export_files import PARQUET_MAGIC, data_files, first_content
 from share_state.sources.formats import ExportPaths, Format, SortedLogs, find_by_topic
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC
 from share_state.sources.record_tables import Columns
 from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, plan_table
 from share_state.stores.paths import expand_paths

@@ -15,7 +15,7 @@ from share_state.errors import InputError
 from share_state.kafka.buffers import is_text
 from share_state.kafka.primitives import parse_digits
 from share_state.kafka.state_records import LARGEST_OFFSET
-from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.record_tables import (
     Columns,
     RowGroup,

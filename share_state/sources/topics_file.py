@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from share_state.errors import InputError
 from share_state.sources.cluster_facts import read_cluster_facts
-from share_state.sources.discovery import LogPartition, find_data_folders, is_data_folder, log_parent
+from share_state.sources.discovery import find_data_folders, is_data_folder, log_parent
 from share_state.sources.kafka_client import SCHEME
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.topics import Topics, TopicSource, read_topics, topics_of
 from share_state.stores.object_stores import read_errors
 from share_state.stores.paths import InputPath, expand_paths, to_path

@@ -22,7 +22,7 @@ from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.spark.masters import LOCAL_MASTER, is_under_spark_submit
 
 if TYPE_CHECKING:
-    from share_state.sources.kafka_cluster import KafkaSource
+    from share_state.sources.kafka_source import KafkaSource
 
 IN_PROCESS_LIMIT = 4 << 30
 """Bytes of segments that two cores fold in about the time that Spark takes to start."""

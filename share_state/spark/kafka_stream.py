@@ -30,8 +30,8 @@ from share_state.fold.timeline import decoded_tables
 from share_state.pipeline.stream_fold import PACKED, LogFacts, MicroBatch, packed_batch
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.kafka_client import ClientProperties, read_client_properties
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.stores.paths import normalize_address
 
 KAFKA_RECORDS = pa.schema(
@@ -227,7 +227,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"topic_id": found.topic_id, "starts": starts, "next": ends}
 
     def _source(self, end_offset: int) -> Any:
-        from share_state.sources.kafka_cluster import KafkaSource  # noqa: PLC0415  needs confluent-kafka
+        from share_state.sources.kafka_source import KafkaSource  # noqa: PLC0415  needs confluent-kafka
 
         return KafkaSource(self.address, end_offset, self.properties)
 

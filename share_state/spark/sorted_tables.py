@@ -38,9 +38,9 @@ from share_state.kafka.primitives import parse_digits
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.pipeline.task import PerLog, balance_tasks
-from share_state.sources.discovery import GROUP_TOPIC, LogPartition, Segment
 from share_state.sources.export_files import data_files
 from share_state.sources.formats import SortedLogs
+from share_state.sources.log_partition import GROUP_TOPIC, LogPartition, Segment
 from share_state.sources.record_tables import Columns, check_time_unit, rows_in_chunks, rows_of_batches
 from share_state.sources.table_plan import (
     list_table_files,

@@ -19,8 +19,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
 from share_state.fold.timeline import TIMELINE
-from share_state.pipeline.across_logs import GroupSide, extended_logs, judge_states, settle_cutoffs
+from share_state.pipeline.across_logs import extended_logs, judge_states, settle_cutoffs
 from share_state.pipeline.deltalake_sink import DeltalakeSink
+from share_state.pipeline.driver_side import GroupSide
 from share_state.pipeline.plan import FoldPlan, cores_per_log
 from share_state.pipeline.result import keep_proven, summarize
 from share_state.pipeline.sink import Sink
@@ -41,8 +42,8 @@ from share_state.pipeline.task import (
 )
 from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.spark.sorted_tables import FrameRows, described, local_address, map_frame, run_tasks
 from share_state.spark.spark_sink import SparkSink, missing_support
 from share_state.stores.paths import absolute_address

@@ -40,9 +40,10 @@ from share_state.pipeline.stream_fold import (
     from_ipc,
     packed_batch,
 )
-from share_state.pipeline.stream_tables import StreamProgress, StreamTables
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.pipeline.stream_run import StreamProgress
+from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.kafka_client import SCHEME
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.record_tables import timestamp_ms
 from share_state.sources.table_plan import list_table_files
 from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource

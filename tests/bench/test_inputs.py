@@ -8,7 +8,8 @@ import pytest
 from bench.inputs import SEGMENT_BYTES, repeat_log
 from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import BatchStatus
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.segments import read_chunks
 from tests.log_writer import batch, snapshot, update, write_log_folder
 

@@ -16,6 +16,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "audit": (EXPORT, *TOPICS, "--out", "audited"),
     "stream": ("growing", "--out", "streamed", "--checkpoint", "checkpoint", "--once"),
     "cutoff": (EXPORT, *TOPICS, "--verify"),
+    "why": ("g3", EXPORT, *TOPICS),
     "repair": (EXPORT, *TOPICS),
     "offsets": (EXPORT, *TOPICS, "--out", "offsets.csv"),
     "show": ("reconstructed",),

@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import share_state
 from share_state.fold.state_log import fold_log
 from share_state.kafka.state_records import StateRecords
 from share_state.report.audit_text import OUTCOMES
 from share_state.report.diff import compare_states
 from share_state.schema.declarations import table_schema
-from share_state.sources.as_of import TIME_FORMS, as_of_window
+from share_state.sources.as_of import TIME_FORMS, Window, to_epoch_ms
 from share_state.sources.discovery import find_logs
 from share_state.sources.topics import Topics
 from tests.cli.commands import Command
@@ -26,8 +27,12 @@ EARLIER, LATER = "2026-11-21T03:07:05Z", "2026-11-21T03:07:24Z"
 POINTS = ("--as-of-time", EARLIER, "--and-as-of-time", LATER)
 
 
-def _starts(as_of: str) -> dict[tuple, int]:
-    rows = [row for log in find_logs([str(CHAOS)]) for row in fold_log(log, as_of_window(as_of)).states.to_pylist()]
+def _window(moment: str) -> Window:
+    return Window(until_time_ms=to_epoch_ms(moment))
+
+
+def _starts(moment: str) -> dict[tuple, int | None]:
+    rows = share_state.reconstruct(CHAOS, as_of=moment).share_partition_state.to_pylist()
     return {(row["group_id"], row["topic_id"], row["partition"]): _known(row["start_offset"]) for row in rows}
 
 
@@ -76,9 +81,7 @@ def test_the_table_says_what_moved(cli: Command):
 
 def test_what_became_of_deliveries_between_two_points_is_counted(cli: Command):
     """Offset by offset, over the records of the log between the points; those given up are not finished."""
-    first, last = (
-        [fold_log(log, as_of_window(point)) for log in find_logs([str(CHAOS)])] for point in (EARLIER, LATER)
-    )
+    first, last = ([fold_log(log, _window(point)) for log in find_logs([str(CHAOS)])] for point in (EARLIER, LATER))
     expected: dict[tuple, dict[str, int]] = {}
     for before, after in zip(first, last, strict=True):
         records, keys = decoded(CHAOS / after.log.name)
@@ -102,15 +105,13 @@ def test_the_later_point_is_the_end_where_none_is_given(cli: Command):
     to_the_end = cli("diff", CHAOS, "--as-of-time", EARLIER, "--json").json
     newest = cli("diff", CHAOS, "--as-of-time", EARLIER, "--and-as-of-time", "-0s", "--json").json
     assert to_the_end == newest
-    first = find_logs([str(CHAOS)])[0]
-    middle = fold_log(first).next_offset // 2
+    whole = share_state.reconstruct(CHAOS)
+    middle = whole.cutoff["log_end_offset"][0].as_py() // 2
     by_offset = cli("diff", CHAOS, "--as-of-offset", f"0={middle}", "--json").json
-    kept = {(row["group_id"], row["topic_id"], row["partition"]) for row in fold_log(first).states.to_pylist()}
-    gone = {
-        (row["group_id"], row["topic_id"], row["partition"])
-        for row in fold_log(first, as_of_window(middle)).states.to_pylist()
-    }
-    assert {(row["group_id"], row["topic_id"], row["partition"]) for row in by_offset["changed"]} <= kept | gone
+    before = share_state.reconstruct(CHAOS, as_of={0: middle})
+    states = before.share_partition_state.to_pylist() + whole.share_partition_state.to_pylist()
+    known = {(row["group_id"], row["topic_id"], row["partition"]) for row in states if row["state_partition"] == 0}
+    assert {(row["group_id"], row["topic_id"], row["partition"]) for row in by_offset["changed"]} <= known
     assert by_offset["changed"]
 
 
@@ -131,7 +132,10 @@ def test_share_partitions_are_in_the_order_of_show():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((CHAOS,), "diff: give two warehouses, or an export and --as-of-offset or --as-of-time"),
+        (
+            (CHAOS,),
+            "diff: give two warehouses or exports, one warehouse, or an export and --as-of-offset or --as-of-time",
+        ),
         (
             (CHAOS, "--and-as-of-time", LATER),
             "diff: give the earlier point of the export too: --as-of-offset or --as-of-time",

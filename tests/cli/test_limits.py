@@ -35,7 +35,7 @@ COLUMNS = ("rule", "severity", "group_id", "topic_id", "partition", "state_parti
 
 def findings(place: Path | pa.Table) -> list[str]:
     """The findings of a warehouse or a call, sorted."""
-    table = place if isinstance(place, pa.Table) else WrittenTables(place).read("findings")
+    table = WrittenTables(place).read("findings") if isinstance(place, Path) else place
     return sorted(str([row[name] for name in COLUMNS]) for row in table.to_pylist())
 
 

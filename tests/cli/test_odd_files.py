@@ -11,6 +11,7 @@ import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import pyarrow as pa
@@ -280,7 +281,8 @@ def test_a_segment_of_dead_letters_that_changed_is_read_or_refused(
     new_numbers: NewNumbers,
     has_right_crc: bool,
 ):
-    odd = [letter(10, **{HEADERS[at % len(HEADERS)]: number.encode()}) for at, number in new_numbers]
+    changes: list[dict[str, Any]] = [{HEADERS[at % len(HEADERS)]: number.encode()} for at, number in new_numbers]
+    odd = [letter(10, **change) for change in changes]
     segment = bytearray(changed(in_bytes([Batch([*LETTERS, *odd])]), [], new_bytes))
     if has_right_crc:
         struct.pack_into(">I", segment, 17, google_crc32c.value(bytes(segment[21:])))

@@ -37,6 +37,8 @@ CALLS = {
     "audit": ["{log}", "--out", "w"],
     "cutoff": ["{log}", "--verify", "--delete-records", "offsets.json"],
     "repair": ["{log}"],
+    "why": ["{group}", "{log}"],
+    "offsets": ["{log}", "--out", "offsets.csv"],
     "explain": ["{log}", *KEY, "--offset", "{offset}"],
     "diff": ["{log}", "--as-of-time", "2023-11-14T22:13:50Z"],
     "decode": ["{log}"],

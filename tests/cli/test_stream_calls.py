@@ -6,7 +6,8 @@ import pytest
 
 from share_state.cli.main import run
 from share_state.errors import InputError
-from share_state.pipeline.stream_tables import StreamRun, StreamTables
+from share_state.pipeline.stream_run import StreamRun
+from share_state.pipeline.stream_tables import StreamTables
 
 
 @pytest.mark.parametrize(

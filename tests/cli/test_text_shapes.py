@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -92,7 +93,7 @@ def test_times_in_another_unit_are_refused(unit: str, cli: Command, tmp_path: Pa
 def _with_times(folder: Path, times: pa.Array, *, statistics: bool) -> Path:
     rows = pq.read_table(UNITS / "stall-ms.parquet")
     rows = rows.set_column(rows.schema.get_field_index("timestamp"), "timestamp", times)
-    kept = ["offset", "partition", *(["timestamp"] if statistics else [])]
+    kept: Any = ["offset", "partition", *(["timestamp"] if statistics else [])]
     pq.write_table(rows, folder / "t.parquet", write_statistics=kept)
     return folder / "t.parquet"
 

@@ -5,6 +5,7 @@ import re
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -72,12 +73,12 @@ def commands() -> dict[str, TyperCommand]:
 
 def flags(command: str) -> dict[str, TyperOption]:
     """Option of a command -> its declaration by typer."""
-    return {flag: one for one in commands()[command].params if one.param_type_name == "option" for flag in one.opts}
+    return {flag: one for one in commands()[command].params if isinstance(one, TyperOption) for flag in one.opts}
 
 
 def held(spec: InputSpec | AuditSettings, option: OptionSpec) -> object:
     """The value of an option in an InputSpec or in settings."""
-    found = spec
+    found: Any = spec
     for name in option.path:
         found = found[0] if name == "N" else getattr(found, name)
     return found.model_dump(exclude_unset=True) if isinstance(found, LimitSettings) else found

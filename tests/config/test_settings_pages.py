@@ -3,6 +3,7 @@
 import re
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_the_example_with_every_key_can_be_used_and_has_them_all(write):
     said = set()
     for key in keys():
         *above, last = key.name.split(".")
-        sections = [settings]
+        sections: list[Any] = [settings]
         for name in above:
             sections = [*chain(*sections)] if name == "N" else [getattr(section, name) for section in sections]
         said |= {key.name for section in sections if last in section.model_fields_set}

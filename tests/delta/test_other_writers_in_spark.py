@@ -18,6 +18,7 @@ from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_logs
 from share_state.sources.partition_count import PartitionCount
 from share_state.spark.spark_executor import SparkExecutor
+from tests.present import present
 from tests.profiles import nightly
 from tests.spark.test_audit import grown
 from tests.truth import DATA
@@ -119,7 +120,7 @@ def test_mapped_columns_keep_their_names_and_clustering_is_refused_by_name(spark
     assert added.count() == written.share_partitions
     fields = spark.table(state).schema
     assert [fields[name].metadata["comment"] for name in ("group_id", "mine")] == ["theirs", "mine"]
-    theirs = {one: spark.sql(f"DESCRIBE DETAIL {one}").first() for one in (state, findings)}
+    theirs = {one: present(spark.sql(f"DESCRIBE DETAIL {one}").first()) for one in (state, findings)}
     assert theirs[state].description == "theirs"
     assert theirs[findings].properties["delta.constraints.known"] == "rule IS NOT NULL"
     assert CommittedTables(str(warehouse)).run["run_id"] == written.run_id

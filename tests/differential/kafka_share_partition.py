@@ -39,10 +39,11 @@ def kafka(folder: Path) -> Iterator[Any]:
     command = [javac, "-XDignore.symbol.file", "-cp", class_path, "-d", str(folder), *map(str, SOURCES)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     py4j = next((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar"))
-    port, token, process = launch_gateway(
+    launched: Any = launch_gateway(
         jarpath=str(py4j), classpath=os.pathsep.join([class_path, str(folder)]), javaopts=_QUICK_START, java_path=java,
         die_on_exit=True, enable_auth=True, return_proc=True,
     )  # fmt: skip
+    port, token, process = launched
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
     try:
         yield gateway.jvm

@@ -18,6 +18,7 @@ from share_state.sources.discovery import find_logs
 from tests.kafka.batches import Record
 from tests.kafka_classes import KafkaShard
 from tests.log_writer import CODECS, Key, Range, batch, snapshot, tombstone, update, write_log_folder
+from tests.present import present
 from tests.truth import runs, value_by_offset
 
 # Enough to meet each odd pair of records; the nightly profile draws more.
@@ -39,7 +40,8 @@ class Event:
     def record(self) -> Record:
         if self.kind == "tombstone":
             return tombstone(self.key)
-        return {"snapshot": snapshot, "update": update}[self.kind](self.key, self.batches, **self.fields)
+        write: Callable[..., Record] = {"snapshot": snapshot, "update": update}[self.kind]
+        return write(self.key, self.batches, **self.fields)
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def assert_kafka_holds_the_same(shard_of: Callable[[str], KafkaShard], drawn: li
             shard = shard_of(release)
             for offset, event in one.placed():
                 record = event.record()
-                shard.replay(offset, record.key, record.value)
+                shard.replay(offset, present(record.key), record.value)
             held = expected(one.placed(), shard, literal)
             assert found(ours.states.to_pylist(), held) == held
             (limit,) = ours.cutoff.to_pylist()

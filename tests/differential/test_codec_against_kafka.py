@@ -1,5 +1,7 @@
 """The plain codec reads and refuses what Kafka's generated readers do, byte for byte."""
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from share_state.sources import jars
 from tests.kafka.damaged import damaged
 from tests.kafka_classes import KafkaShard, RefusedByKafkaError
 from tests.log_writer import snapshot, update
+from tests.present import present
 
 KEY = ("g1", "AAAAAAAAAAEAAAAAAAAAAg", 3)
 KEYS = {"snapshot": snapshot(KEY).key, "update": update(KEY).key}
@@ -50,7 +53,7 @@ def assert_read_alike(kafka, kind: str, value: bytes) -> bool:
         return False
     assert consumed <= len(value)
     assert held is not None
-    read = NOT_IN_AN_UPDATE | read
+    read: dict[str, Any] = NOT_IN_AN_UPDATE | read
     names = ("first_offset", "last_offset", "delivery_state", "delivery_count")
     read["state_batches"] = [tuple(one[name] for name in names) for one in read["state_batches"]]
     fields = read.keys() - {"unknown_tags"}
@@ -95,5 +98,5 @@ def test_keys_are_those_that_kafka_reads(spark, group, partition):
     key = (group, "_____________________w", partition)
     shard = KafkaShard(spark._jvm, jars.jars(jars.KAFKA))
     one = snapshot(key)
-    shard.replay(0, one.key, one.value)
+    shard.replay(0, present(one.key), one.value)
     assert list(shard.states()) == [key]

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from share_state.kafka.metadata_records import ResourceType
 from share_state.kafka.record_batches import locate_records
 from share_state.sources import jars
-from share_state.sources.discovery import LogPartition, Segment
-from share_state.sources.metadata_log import KEPT_CONFIGS, ClusterMetadata, read_metadata_log
+from share_state.sources.cluster_metadata import KEPT_CONFIGS, ClusterMetadata
+from share_state.sources.log_partition import LogPartition, Segment
+from share_state.sources.metadata_log import read_metadata_log
 from share_state.sources.segments import read_chunks
 from tests.differential.kafka_metadata import fold_in_kafka
 from tests.kafka.batches import Record

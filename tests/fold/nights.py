@@ -14,7 +14,8 @@ from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.rules.findings import judge, judge_records
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.resume_point import READ_FROM_START, ResumeStatus, resume
 
 

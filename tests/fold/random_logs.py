@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written
 from tests.kafka.batches import NOW, Batch, Range, consecutive, in_bytes, log_of
 

@@ -8,6 +8,7 @@ import numpy as np
 from share_state.fold.record_context import BROKEN_RULES
 from share_state.jit.compile import first_class
 from share_state.kafka.state_records import StateRecords
+from tests.present import present
 from tests.truth import TERMINAL
 
 SNAPSHOT, UPDATE, TOMBSTONE = 0, 1, 2
@@ -31,7 +32,7 @@ def facts(records: StateRecords) -> list[Fact]:
 
 def seen(row: np.void) -> Fact:
     """A RECORD_CONTEXT row in the form of `facts`."""
-    names = _ALWAYS if not row["exists_before"] else row.dtype.names
+    names = _ALWAYS if not row["exists_before"] else present(row.dtype.names)
     return {name: row[name].item() for name in names}
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.rules import findings as findings_module
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.resume_point import ResumeStatus
 from tests.fold.model import Written
 from tests.fold.nights import Auditor, grown, only_log, same_tables

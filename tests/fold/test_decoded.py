@@ -8,7 +8,8 @@ import pytest
 from share_state.fold.timeline import decoded_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from tests.kafka.batches import (
     NOW,
     SNAPSHOT,

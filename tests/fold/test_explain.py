@@ -12,8 +12,9 @@ from share_state.fold import state_replay
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.offset_history import Explanation, OffsetState, Place, explain
 from share_state.fold.state_log import fold_log
-from share_state.sources.as_of import Window, as_of_window
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
 from tests.fold.random_logs import FARTHEST, folder_of, logs, numbered
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
@@ -76,7 +77,7 @@ def test_an_offset_of_a_broker_s_log_stands_where_the_fold_has_it_as_of_any_reco
         whole = fold_log(log)
         for _ in range(5):
             until = draw.randrange(whole.first_offset + 1, whole.next_offset + 1)
-            folded = fold_log(log, as_of_window(until))
+            folded = fold_log(log, Window(until_offset=until))
             state = draw.choice(folded.states.to_pylist())
             chosen = SharePartitionFilter(state["group_id"], state["topic_id"], state["partition"])
             tiles = [

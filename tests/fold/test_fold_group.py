@@ -16,7 +16,8 @@ from share_state.fold.state_log import fold_log
 from share_state.fold.timeline import decoded_tables
 from share_state.schema.declarations import arrow_type, table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from tests.fold.control_records.logs import log_of
 from tests.fold.control_records.test_against_model import batches, logs
 from tests.profiles import by_profile

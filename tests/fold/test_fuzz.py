@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.draft.control_log import fold_control_log
 from share_state.rules.findings import judge
-from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.formats import ExportPaths
 from share_state.sources.input_detection import read_export
+from share_state.sources.log_partition import STATE_TOPIC
 from tests.fold.control_records.logs import checkpoint, control, delta
 from tests.fold.control_records.logs import log_of as control_log_of
 from tests.kafka.batches import HEADER, Batch, Record, consecutive, in_bytes, log_of, packed

@@ -21,6 +21,7 @@ from tests.fold.decoded_logs import LOGS, damaged, decoded, drawn_records
 from tests.fold.model import SNAPSHOT_KIND, UPDATE_KIND, Written
 from tests.fold.random_logs import logs
 from tests.fold.record_context_model import EVERY_RECORD, chunks, outcomes
+from tests.profiles import some_of
 from tests.truth import DATA
 
 COUNTS = ("acknowledged", "given_up", "rejected", "released", "dead_lettered", "failing_since", "failing_until")
@@ -47,7 +48,7 @@ def test_the_outcomes_are_those_of_a_dictionary_wherever_chunks_are_cut(
     assert counted(records, keys, cuts, limit, count_from) == outcomes(records, keys, limit, count_from)
 
 
-@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("name", some_of(LOGS, 8))
 @pytest.mark.parametrize("partition", [0, 1, 2])
 def test_the_outcomes_of_a_broker_s_log_are_those_of_a_dictionary(name: str, partition: int):
     records, keys = decoded(DATA / name / f"__share_group_state-{partition}")

@@ -18,10 +18,11 @@ from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.plan import cores_per_log
 from share_state.rules.findings import RecordRules, judge, judge_records
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, Segment, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition, Segment
 from tests.fold.model import Written
 from tests.fold.random_logs import folder_of, logs
-from tests.profiles import by_profile
+from tests.profiles import by_profile, some_of
 from tests.truth import DATA, scenarios
 
 LOGS = by_profile([path for path in scenarios() if path.name not in ("happy", "happy-sharev1", "crash")], scenarios())
@@ -43,7 +44,7 @@ def check_same(found: FoldedLog, expected: FoldedLog) -> None:
         assert pa.concat_tables(ours).equals(pa.concat_tables(theirs))
 
 
-@pytest.mark.parametrize("scenario", LOGS, ids=lambda path: str(path.relative_to(DATA)))
+@pytest.mark.parametrize("scenario", some_of(LOGS, 8), ids=lambda path: str(path.relative_to(DATA)))
 @pytest.mark.parametrize("cores", by_profile([5], [2, 5]))
 def test_a_real_log_is_the_same_by_one_thread_and_by_several(scenario: Path, cores: int):
     for log in find_logs([str(scenario)]):

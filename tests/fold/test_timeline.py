@@ -16,11 +16,13 @@ from share_state.fold.state_replay import StateReplay
 from share_state.fold.timeline import timeline_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.topics import Topics
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written
 from tests.fold.random_logs import folder_of, logs
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
+from tests.present import present
 from tests.truth import DATA, Case, cases
 
 KEY = ("group_id", "topic_id", "partition")
@@ -110,7 +112,7 @@ def test_a_drawn_log_has_the_states_of_folds_that_stop_behind_each_record(
 def test_the_latest_states_as_of_a_checkpoint_are_the_truth(case: Case):
     expected = case.rows
     for log in find_logs([str(case.folder)]):
-        until = case.partitions[log.partition]["nextOffset"]
+        until = case.partitions[present(log.partition)]["nextOffset"]
         latest: dict[tuple, dict] = {}
         for row in timeline(log, Window(until_offset=until)):
             latest[tuple(row[name] for name in KEY)] = row

@@ -2,9 +2,10 @@
 
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
 from share_state.sources.partition_count import PartitionCount
 from tests.golden.plain_log import Record, read_folder
+from tests.present import present
 from tests.truth import DATA, Case, Key, cases, expected_in_flight, expected_states, scenarios
 
 ALL = pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
@@ -37,9 +39,9 @@ UNREADABLE = {
 
 
 @cache
-def folded(case: Case) -> dict[int | None, FoldedLog]:
+def folded(case: Case) -> dict[int, FoldedLog]:
     """State partition -> its folded log."""
-    logs = {log.partition: log for log in find_logs([str(case.folder)])}
+    logs = {present(log.partition): log for log in find_logs([str(case.folder)])}
     ends = {number: row["nextOffset"] for number, row in case.partitions.items()} if case.is_as_of else {}
     return {number: fold_log(log, Window(until_offset=ends.get(number))) for number, log in logs.items()}
 
@@ -64,13 +66,13 @@ def keyed(rows: list[dict]) -> dict[Key, dict]:
     return by_key
 
 
-def states_of(logs: dict[int | None, FoldedLog]) -> dict[Key, dict]:
+def states_of(logs: dict[int, FoldedLog]) -> dict[Key, dict]:
     """Rows of share_partition_state over all state partitions."""
     return keyed([row for log in logs.values() for row in log.states.to_pylist()])
 
 
 def differences(
-    expected: dict[Key, dict], found: dict[Key, dict], leave_out: Collection[str] = frozenset()
+    expected: dict[Key, dict], found: dict[Key, dict], leave_out: AbstractSet[str] = frozenset()
 ) -> list[str]:
     """One line a value that differs, in words."""
     lines = [f"{key}: no row" for key in expected.keys() - found.keys()]
@@ -159,7 +161,7 @@ def test_the_cutoff_is_where_kafka_prunes(case: Case):
             ),
             key=lambda row: row["snapshot_offset"],
         )
-        held_by = holders[0] if holders else dict.fromkeys(KEY)
+        held_by: dict[str, Any] = holders[0] if holders else dict.fromkeys(KEY)
         cutoff = truth["lastRedundantOffset"]
         # Those of a batch that begins below the log start are loaded, but no longer there to be deleted.
         offsets = [record.offset for record in records(case)[number] if record.offset >= truth["logStartOffset"]]
@@ -309,7 +311,7 @@ def test_a_replica_that_lags_adds_nothing(tmp_path: Path):
     shutil.copytree(scenario, replica)
     for folder in replica.glob("__share_group_state-*"):
         sorted(folder.glob("*.log"))[-1].unlink()
-    found = states_of({log.partition: fold_log(log) for log in find_logs([str(replica), str(scenario)])})
+    found = states_of({present(log.partition): fold_log(log) for log in find_logs([str(replica), str(scenario)])})
     assert not differences(expected_states(scenario / "truth.jsonl"), found, leave_out=NO_TRUTH)
 
 
@@ -327,12 +329,12 @@ def test_as_of_a_time_equals_as_of_the_offset_that_follows(name: str):
     (case,) = [case for case in cases() if case.name == name]
     compared = 0
     for log in find_logs([str(case.folder)]):
-        stamps = [record.timestamp for record in records(case)[log.partition]]
+        stamps = [record.timestamp for record in records(case)[present(log.partition)]]
         middle = len(stamps) // 2
         # Only where the clock did not step back does a time name one offset.
         if not stamps or max(stamps[: middle + 1]) >= min(stamps[middle + 1 :], default=0):
             continue
-        until = records(case)[log.partition][middle + 1].offset
+        until = records(case)[present(log.partition)][middle + 1].offset
         by_time = fold_log(log, Window(until_time_ms=stamps[middle]))
         assert by_time.states == fold_log(log, Window(until_offset=until)).states
         compared += 1
@@ -344,7 +346,7 @@ def test_as_of_an_offset_inside_a_batch_leaves_out_the_rest_of_it(name: str):
     (case,) = [case for case in cases() if case.name == name]
     compared = 0
     for log in find_logs([str(case.folder)]):
-        read = records(case)[log.partition]
+        read = records(case)[present(log.partition)]
         inside = [record.offset for record in read if record.batch[0] < record.offset]
         if not inside:
             continue

@@ -8,7 +8,7 @@ from pathlib import Path
 from share_state.kafka.releases import LATEST
 from share_state.simulator.acquisition import LogBatch
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
-from share_state.simulator.events import Ack, Acquire, Advance, Config, Crash, HoldDeadLetters, Init, Open
+from share_state.simulator.events import Ack, Acquire, Advance, Config, HoldDeadLetters, Init, Open
 from share_state.simulator.log_writer import StateTopicSettings
 from share_state.simulator.settings import AckBatch, AckType, PlayerSettings
 from share_state.simulator.types import SharePartitionKey
@@ -50,8 +50,8 @@ class Consumer:
         """The topic has so many records."""
         self.workload.cluster.note_end_offset(self.key.topic, 0, records)
 
-    def work(self, batches: int, how: AckType = AckType.ACCEPT, held: int | None = None) -> Iterator[int]:
-        """A batch every 20 seconds, and the lock of one record is renewed meanwhile."""
+    def work(self, batches: int, how: AckType = AckType.ACCEPT, held: tuple[int, int] | None = None) -> Iterator[int]:
+        """A batch every 20 seconds, and the locks of some records are renewed meanwhile."""
         for _ in range(batches):
             first = self.fetched
             self.fetch(first, first + BATCH - 1)
@@ -59,13 +59,13 @@ class Consumer:
             self.acknowledge(first, first + BATCH - 1, how)
             yield from self.hold(15, held)
 
-    def hold(self, seconds: int, held: int | None) -> Iterator[int]:
-        """Time passes, and the lock of one record is renewed at its end."""
+    def hold(self, seconds: int, held: tuple[int, int] | None) -> Iterator[int]:
+        """Time passes, and the locks of some records are renewed at its end."""
         yield seconds * SECOND
         if held is None:
             self.workload.apply(Advance, self.key)
         else:
-            self.acknowledge(held, held, AckType.RENEW)
+            self.acknowledge(*held, AckType.RENEW)
 
     def time_out(self, first: int, last: int) -> Iterator[int]:
         """A delivery whose locks expire."""
@@ -88,11 +88,12 @@ def dead_consumers(group: Consumer) -> Agent:
 
 def poison(group: Consumer) -> Agent:
     yield from group.start()
-    yield from group.work(3 * MINUTES - 20)
+    yield from group.work(3 * MINUTES - 60)
     bad = group.fetched
     for _ in range(4):
         yield from group.time_out(bad, bad)
         yield from group.work(2)
+    group.produced(group.fetched + 400)
 
 
 def reject_all(group: Consumer) -> Agent:
@@ -119,19 +120,18 @@ def full_window(group: Consumer) -> Agent:
     yield from group.time_out(slow, slow)
     group.fetch(slow, slow)
     yield SECOND
-    yield from group.work(20, held=slow)
+    yield from group.work(20, held=(slow, slow))
     group.produced(4_000)
     while True:
-        yield from group.hold(20, slow)
+        yield from group.hold(20, (slow, slow))
 
 
 def gap(group: Consumer) -> Agent:
     yield from group.start()
     yield from group.work(200)
-    group.fetch(group.fetched, group.fetched + BATCH - 1)
-    yield from group.work(1)
-    group.workload.apply(Crash, group.key)
-    yield from group.work(200)
+    kept = group.fetched
+    group.fetch(kept, kept + BATCH - 1)
+    yield from group.work(3 * MINUTES, held=(kept, kept + BATCH - 1))
 
 
 def reset(group: Consumer) -> Agent:
@@ -154,7 +154,7 @@ def renewed_forever(group: Consumer) -> Agent:
     yield from group.time_out(kept, kept)
     group.fetch(kept, kept)
     yield SECOND
-    yield from group.work(3 * MINUTES, held=kept)
+    yield from group.work(3 * MINUTES, held=(kept, kept))
 
 
 @dataclass(frozen=True)
@@ -179,18 +179,23 @@ INCIDENTS = {
     "dead-consumers": Incident(
         dead_consumers, "STOP", ("no consumer has changed the state for 49 min",), "START_CONSUMERS",
     ),
-    "poison": Incident(poison, "POISON_RECORDS", ("record 2,150 failed 4 of 5 deliveries",), "WAIT"),
+    "poison": Incident(
+        poison, "POISON_RECORDS", ("record 1,950 failed 4 of 5 deliveries",), "RAISE_DELIVERY_COUNT_LIMIT",
+    ),
     "reject-all": Incident(reject_all, "GIVING_UP", ("1250 records were given up or rejected",), "STOP_CONSUMERS"),
     "stuck-dead-letters": Incident(
         stuck_dead_letters,
         "ARCHIVING_STUCK",
         ("dead-letter write of records 500 to 504 does not finish",),
-        "FIX_DLQ",
+        "FIX_DLQ, then RESTART_LEADER",
     ),
     "full-window": Incident(
-        full_window, "IN_FLIGHT_LIMIT", ("the in-flight window is full", "record 2,000"), "RESTART_CONSUMERS",
+        full_window,
+        "IN_FLIGHT_LIMIT",
+        ("the in-flight window is full", "record 2,000"),
+        "RAISE_PARTITION_MAX_RECORD_LOCKS",
     ),
-    "gap": Incident(gap, "STALL", ("waits at a gap, records 1,000 to 1,004",), "RESTART_CONSUMERS"),
+    "gap": Incident(gap, "STALL", ("waits at a gap, records 1,000 to 1,004",), "FORBID_RENEWALS"),
     "reset": Incident(reset, "REWIND", ("its offsets were reset: SPSO went from 1,945 to 1,709",), "WAIT"),
     "deleted-topic": Incident(deleted_topic, "TOPIC_GONE", ("no topic has this id: it was deleted",), "DELETE_OFFSETS"),
     "renewed-forever": Incident(

@@ -2,14 +2,18 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numba import njit
-from numba.core import config
+from numba.core import config as numba_config
 
 from share_state.jit import compile, intrinsics
 from share_state.kafka.primitives import uvarint
+
+config: Any = numba_config
+"""Its settings are made while it is imported."""
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 import google_crc32c
 import pyarrow as pa
 
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 
 HEADER = 61
 SNAPSHOT, UPDATE = 0, 1

@@ -13,7 +13,7 @@ from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.rules.findings import count_findings, judge
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from tests.kafka.batches import log_of
 
 WHAT_FOLLOWS = {"STATE_SUSPECT", "ORPHAN_UPDATE", "OFFSET_GAP", "POISON_RECORDS"}

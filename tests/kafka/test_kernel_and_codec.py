@@ -36,7 +36,7 @@ def by_kernel(kind: str, values: list[bytes]) -> StateRecords:
     for row, value in zip(rows, values, strict=True):
         row["key_size"], row["value_at"], row["value_size"] = len(key), len(data), len(value)
         data += value
-    return decode_state_records(np.frombuffer(bytes(data), np.uint8), rows, KeyTable())
+    return decode_state_records(np.frombuffer(data, np.uint8), rows, KeyTable())
 
 
 def by_codec(kind: str, value: bytes) -> tuple[str | None, dict[str, Any], int]:
@@ -70,7 +70,7 @@ def test_both_read_the_same(kind, releases, data):
         assert row["fault"] & (Fault.VALUE_MALFORMED | Fault.VALUE_TRAILING) == faults
         if found is None:
             continue
-        fields = ABSENT | fields
+        fields: dict[str, Any] = ABSENT | fields
         assert {name: row[column] for name, column in FIELDS.items()} == {name: fields[name] for name in FIELDS}
         own = records.batches[row["batches"] :][: row["batch_count"]]
         assert [tuple(int(one[name]) for name in ("first", "last", "state", "count")) for one in own] == [

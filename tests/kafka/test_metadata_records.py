@@ -22,7 +22,7 @@ LAYOUTS = [(kind, one.releases) for kind in MetadataRecordType for one in record
 
 def rows_of(*values: bytes) -> tuple[np.ndarray, np.ndarray]:
     """The bytes of some records, and their rows."""
-    data = np.frombuffer(b"".join(values), np.uint8)
+    data = np.frombuffer(bytearray().join(values), np.uint8)
     records = np.zeros(len(values), RECORD)
     records["value_size"] = [len(value) for value in values]
     records["value_at"] = np.cumsum(records["value_size"]) - records["value_size"]

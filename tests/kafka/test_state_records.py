@@ -24,6 +24,7 @@ from tests.kafka.batches import (
     uvarint,
 )
 from tests.kafka.judged import Judged, judged_bytes
+from tests.profiles import some_of
 
 BATCHES: list[Range] = [(0, 9, 2, 1), (12, 12, 0, 3)]
 BASE = [Record(key(partition=number), snapshot(BATCHES, start=0)) for number in range(2)]
@@ -188,7 +189,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("name", some_of(VALUES, 3))
 def test_a_value_cut_at_any_byte_cannot_be_read(tmp_path: Path, plain: Judged, name: str):
     kind, value = VALUES[name]
     for cut in range(len(value)):

@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 import google_crc32c
 
 from share_state.simulator.simulation import simulate
-from share_state.sources.discovery import STATE_TOPIC, find_logs
-from share_state.sources.segments import frame_segments
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import STATE_TOPIC
+from share_state.sources.segment_frames import frame_segments
 
 BATCHES_PER_SEGMENT = 12
 A_DAY = 86_400_000

@@ -180,7 +180,7 @@ class Life:
                 # A rejection of the last delivery looks like a release of it.
                 counts[0 if kind is AckType.ACCEPT else 1 if failed < LIMIT else 2] += 1
         if any(counts):
-            memory.outcomes.append((now, *counts))
+            memory.outcomes.append((now, counts[0], counts[1], counts[2]))
         memory.active_at = now
         memory.delivered_at = memory.delivered_at or now
         leader = self.workload.cluster.player.leader(self.key)

@@ -18,7 +18,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.pipeline.resume import DAMAGED
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
-from share_state.sources.segments import frame_segments
+from share_state.sources.segment_frames import frame_segments
 from tests.nights.test_healing import audit, once, rules_found, tables
 from tests.profiles import SLOW
 from tests.truth import DATA, logs_alone
@@ -211,9 +211,12 @@ def _changes(draw: st.DrawFn) -> tuple[str, Callable[[list[Row]], None]]:
     kind = draw(st.sampled_from(["value"] * 8 + ["null", "remove", "repeat"]))
 
     def changed(value: Any) -> Any:
-        if isinstance(value, str | bytes):
+        if isinstance(value, str):
             at = place % (len(value) + 1)
-            return value[:at] + (text if isinstance(value, str) else text.encode("utf-8", "replace")) + value[at + 1 :]
+            return value[:at] + text + value[at + 1 :]
+        if isinstance(value, bytes):
+            at = place % (len(value) + 1)
+            return value[:at] + text.encode("utf-8", "replace") + value[at + 1 :]
         if isinstance(value, list):
             ranges = [dict(one) for one in value[1:]]
             return [{**one, "first_offset": numbers} for one in ranges] if place % 2 else value[:-1]

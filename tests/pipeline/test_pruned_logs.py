@@ -22,8 +22,9 @@ from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.pruned_logs import MOST_PASSES, copy_log, read_pieces, read_whole
 from share_state.sources.record_tables import arrow_rows, rows_of_batches, rows_to_chunk
 from share_state.spark.choice import ExecutorChoice, open_executor
@@ -85,13 +86,14 @@ def test_a_small_cluster_is_read_in_process(
     assert spark is SparkSession.getActiveSession()
     monkeypatch.setattr("share_state.spark.choice._is_spark_active", lambda: False)
     log = _log_of(PRUNE, 0)
+    ends = (500 + records - 1, 501)
     logs = [
         replace(
             log, segments=(), partition=number, log_start_offset=500, source=PrunedSource(rows_of([log]), end, None)
         )
-        for number, end in enumerate((500 + records - 1, 501))
+        for number, end in enumerate(ends)
     ]
-    assert (sum(one.source.end_offset - one.log_start_offset for one in logs if one.source)) == records
+    assert sum(end - 500 for end in ends) == records
     with open_executor(ExecutorChoice(), FoldPlan(logs), Progress()) as executor:
         assert isinstance(executor, chosen)
 
@@ -176,6 +178,11 @@ def _ordered(rows: pa.Table) -> pa.Table:
     return rows.select(kept).sort_by([(name, "ascending") for name in by_key]).combine_chunks()
 
 
+def _batches(log: LogPartition) -> Iterator[pa.RecordBatch]:
+    assert isinstance(log.source, GrowingSource)
+    return log.source.batches(log)
+
+
 _PAUSES = st.lists(st.integers(0, 12), max_size=30)
 
 
@@ -193,7 +200,7 @@ def test_a_log_that_is_pruned_at_any_moment_is_read_whole(pauses: list[int], is_
 @given(_PAUSES)
 def test_pieces_of_a_log_that_is_pruned_are_in_order_and_without_repeats(pauses: list[int]):
     _, log, growing = _growing(pauses)
-    pieces = read_pieces(log, lambda part: part.source.batches(part) if part.source else iter(()))
+    pieces = read_pieces(log, _batches)
     offsets = [offset for piece in pieces for offset in piece["offset"].to_pylist()]
     assert offsets == sorted(set(offsets))
     left = growing.starts[growing.step]

@@ -14,9 +14,10 @@ from share_state.delta.reader import CommittedTables
 from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.kafka.primitives import partition_for
-from share_state.pipeline.across_logs import read_groups, settle_timeline
+from share_state.pipeline.across_logs import settle_timeline
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.deltalake_sink import DeltalakeSink
+from share_state.pipeline.driver_side import read_groups
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan, GroupInput
@@ -142,7 +143,7 @@ def test_lazy_dataframes_are_those_tables(spark: SparkSession, tmp_path: Path, s
 def test_groups_are_judged_against_settled_states(tmp_path: Path):
     """In memory as in a warehouse: the state in the wrong state partition is no second orphan."""
     split(tmp_path, COUNT, "reconstruct")
-    groups = GroupInput(find_group_logs([str(DATA / "4.4.0/happy")]), partitions=3)
+    groups = GroupInput(tuple(find_group_logs([str(DATA / "4.4.0/happy")])), partitions=3)
     plan = FoldPlan(
         find_logs([str(tmp_path)]), options=FoldOptions(partition_count=PartitionCount(COUNT)), groups=groups
     )

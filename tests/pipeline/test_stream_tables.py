@@ -26,13 +26,15 @@ from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.resume import INITIAL, open_stream
 from share_state.pipeline.stream_fold import LogChanges, LogFacts, StreamFold
-from share_state.pipeline.stream_tables import StreamRun, StreamTables, last_stream_run
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.pipeline.stream_run import StreamRun, last_stream_run
+from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.input_detection import find_dead_letters
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.topics import read_topics
 from share_state.spark.streaming import pack_rows
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
 from tests.pipeline.test_split_keys import KEY
+from tests.present import present
 from tests.profiles import by_profile
 from tests.rules.histories import ARCHIVED, AVAILABLE, snapshot, tombstone, update
 from tests.sources.formats.tables import found, table_of, write
@@ -190,7 +192,7 @@ def test_a_record_at_or_below_the_last_offset_is_skipped(tmp_path: Path):
     parts = list(pieces(records, 9))
     stream.write([stream.fold_rows(pa.concat_tables([*parts[max(0, n - 2) : n + 1]][::-1])) for n in range(len(parts))])
     assert tables_in(stream.lake) == reconstructed(records, tmp_path)
-    assert last_stream_run(stream.lake).records == len(records)
+    assert present(last_stream_run(stream.lake)).records == len(records)
 
 
 def test_a_stream_goes_on_after_its_vacuum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -335,7 +337,7 @@ def test_a_stream_whose_checkpoint_is_gone_begins_anew(tmp_path: Path, caplog: p
     stream.write([stream.fold_rows(table_of(found(DATA / "4.3.1/happy")))])
     with caplog.at_level("INFO", "share_state"):
         run, _ = open_stream(stream.lake, str(tmp_path / "checkpoint"), ())
-    assert (run.records, last_stream_run(stream.lake).query == run.query) == (0, False)
+    assert (run.records, present(last_stream_run(stream.lake)).query == run.query) == (0, False)
     assert "the checkpoint of the stream in" in caplog.text
     # With another warehouse, by mistake, that checkpoint stays.
     with pytest.raises(WarehouseError, match=f"belongs to the stream that writes {stream.lake}; give another folder"):
@@ -370,7 +372,7 @@ def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):
     assert all(int(dict(row["evidence"])["milliseconds"]) > 3_600_000 for row in stuck)
     history = CommittedTables(stream.lake).read("share_partition_history").to_pylist()
     keys = [(row["group_id"], row["topic_id"], row["partition"]) for row in history]
-    assert len({*keys}) == len(keys) == sum(last_stream_run(stream.lake).share_partitions.values())
+    assert len({*keys}) == len(keys) == sum(present(last_stream_run(stream.lake)).share_partitions.values())
     assert {row["verdict"] for row in history} >= {"STOP"}
 
 

@@ -53,9 +53,12 @@ def test_the_worst_share_partitions_and_the_gravest_rules_are_named(
     assert severities == ["error", *["warning"] * 5, "info"]
     assert "note: the log of partition 4 <began> again" in lines
     at = next(number for number, line in enumerate(lines) if line.startswith("next: "))
-    assert lines[at].startswith("next: 1 share-partition with REWIND: the start offset is lower")
+    assert lines[at].startswith("next: 1 share-partition with REWIND: billing kT5v0sG1RCqQ0m7yq0nXaw-3: the start")
     assert lines[at + 1].startswith("      Check whether the group's offsets were reset")
-    assert "--group billing --topic kT5v0sG1RCqQ0m7yq0nXaw --partition 3" in lines[at + 2]
+    assert lines[at + 2].startswith("      share-state why billing ")
+    assert lines[at + 2].endswith(" --topic kT5v0sG1RCqQ0m7yq0nXaw --partition 3")
+    assert lines[at + 3].startswith("      share-state repair ")
+    assert lines[at + 3].endswith(" --group billing")
     (cleaned,) = [line for line in lines if line.startswith("cutoff: ")]
     assert "1 of them unsafe" in cleaned
     assert "<i>pin</i> alone holds back 48,000 more records" in cleaned
@@ -96,8 +99,8 @@ def test_each_share_partition_counts_once_under_its_gravest_status(
         ("warning", "warned"),
     ]
     assert [one.why for one in report.flagged] == [
-        "9 records wait",
-        "the log starts at 7, after the snapshot",
+        "STATE_SUSPECT: the log starts at 8, after the snapshot",
+        "STATE_SUSPECT: the log starts at 7, after the snapshot",
         "2 findings, the worst: the gap 1",
         "12 records wait",
         "500 updates follow",
@@ -106,7 +109,7 @@ def test_each_share_partition_counts_once_under_its_gravest_status(
     assert "status: 1 STALL+error, 1 error, 1 suspect, 1 STALL, 1 warning, 1 OK" in lines
     (first,) = [line for line in lines if line.startswith("next: ")]
     worst = "the worst is both orders-0: the log starts at 8, after the snapshot"
-    assert first == f"next: 2 findings of BASE_LOST: {worst}"
+    assert first == f"next: 3 share-partitions with STATE_SUSPECT: {worst}."
 
 
 def test_names_of_topics_that_are_known_stand_for_their_ids(made: MadeWarehouse):

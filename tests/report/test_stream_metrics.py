@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from share_state.cli.stream import stream as stream_command
 from share_state.delta.reader import CommittedTables
 from share_state.fold.limits import Limits
-from share_state.pipeline.stream_tables import StreamProgress, StreamRun, StreamTables
+from share_state.pipeline.stream_run import StreamProgress, StreamRun
+from share_state.pipeline.stream_tables import StreamTables
 from share_state.report.console import ReportError
 from share_state.report.prometheus import StreamMetrics, serve_metrics
 from tests.pipeline.test_stream_tables import Stream, pieces

@@ -14,7 +14,7 @@ from share_state.fold.state_log import fold_log
 from share_state.rules.breaches import ERROR, INFO, WARNING
 from share_state.rules.findings import judge, judge_records
 from share_state.rules.registry import Scope
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from tests.kafka.batches import NOW, SNAPSHOT, UPDATE, Batch, Range, Record, consecutive, in_bytes, key, log_of
 from tests.kafka.batches import snapshot as snapshot_value
 from tests.kafka.batches import update as update_value
@@ -36,7 +36,9 @@ def snapshot(ranges: Sequence[Range] = (), *, partition: int = 0, after: int = 0
 
 def update(ranges: Sequence[Range] = (), *, partition: int = 0, after: int = 0, **fields: Any) -> Record:
     """An update, `after` ms behind the first record; start 0, epoch 0, leader epoch 2, count 0."""
-    return Record(key(UPDATE, partition=partition), update_value(ranges, **({"start": 0} | fields)), time_delta=after)
+    return Record(
+        key(UPDATE, partition=partition), update_value(ranges, start=fields.pop("start", 0), **fields), time_delta=after
+    )
 
 
 def tombstone(*, partition: int = 0) -> Record:

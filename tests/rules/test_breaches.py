@@ -11,7 +11,7 @@ from share_state.rules.breaches import OFF, SEVERITIES
 from share_state.rules.findings import RecordRules, judge
 from share_state.rules.registry import Scope, registered
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from tests.fold.nights import Auditor, grown, only_log
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, log_of
 from tests.kafka.judged import Judged

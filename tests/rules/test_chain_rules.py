@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from share_state.rules.breaches import ERROR, WARNING
-from share_state.sources.discovery import STATE_TOPIC, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import STATE_TOPIC
 from tests.kafka.batches import SNAPSHOT, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.kafka.judged import Judged, judged
 

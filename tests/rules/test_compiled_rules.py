@@ -20,6 +20,7 @@ from share_state.fold.state_chains import Chains
 from share_state.kafka.releases import RELEASES
 from share_state.kafka.state_records import StateRecords
 from share_state.rules import findings as findings_module
+from share_state.rules.breaches import Breaches
 from share_state.rules.compiled import composed_rules
 from share_state.rules.findings import RecordRules
 from share_state.rules.registry import Predicate, Scope, registered
@@ -27,6 +28,7 @@ from tests.fold.decoded_logs import damaged, decoded, drawn_records
 from tests.fold.model import Written
 from tests.fold.random_logs import logs
 from tests.fold.record_context_model import EVERY_RECORD, chunks
+from tests.present import present
 from tests.truth import DATA
 
 LIMITS = [Limits(writer_version=version, delivery_count=count) for version in (None, *RELEASES) for count in (1, 5)]
@@ -52,7 +54,7 @@ CONDITIONS = [
 
 
 def _rows(rows: np.ndarray) -> list[SimpleNamespace]:
-    return [SimpleNamespace(**dict(zip(rows.dtype.names, row, strict=True))) for row in rows.tolist()]
+    return [SimpleNamespace(**dict(zip(present(rows.dtype.names), row, strict=True))) for row in rows.tolist()]
 
 
 def _expected(chunk: ContextChunk) -> Found:
@@ -77,6 +79,12 @@ def _expected(chunk: ContextChunk) -> Found:
     return found
 
 
+def _counts(breaches: Breaches) -> list[int | None]:
+    """The number of batches of each breach; None for rules over records."""
+    counts = breaches.evidence.get("batches")
+    return counts.tolist() if isinstance(counts, np.ndarray) else [None] * len(breaches.offset)
+
+
 def _compiled(chunk: ContextChunk) -> Found:
     every = patch.object(findings_module, "FINDINGS_KEPT", sys.maxsize)
     with every, patch.object(findings_module, "_greatest", lambda breaches, *_: breaches):
@@ -86,7 +94,7 @@ def _compiled(chunk: ContextChunk) -> Found:
         for code, breaches in found
         for offset, counts in zip(
             breaches.offset.tolist(),
-            breaches.evidence["batches"].tolist() if "batches" in breaches.evidence else [None] * len(breaches.offset),
+            _counts(breaches),
             strict=True,
         )
     ]

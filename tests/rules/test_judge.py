@@ -16,7 +16,8 @@ from share_state.rules.breaches import ERROR, INFO, NOTHING, OFF, SEVERITIES, WA
 from share_state.rules.findings import judge
 from share_state.rules.registry import Scope, registered, rule
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import Topics
 from tests.kafka.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update

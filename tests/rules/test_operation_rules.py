@@ -108,7 +108,7 @@ def test_what_lies_below_the_start_is_nobody_s_poison(tmp_path: Path):
 
 @pytest.mark.parametrize(("minutes", "severity"), [(0, "info"), (4.99, "info"), (5, "warning"), (60, "warning")])
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_records_before_their_last_delivery_are_a_warning_once_no_consumer_works_on_them(
+def test_records_before_their_last_delivery_are_a_warning_while_no_consumer_has_them(
     tmp_path: Path, minutes: float, severity: str, elsewhere: bool
 ):
     """The export goes on so long, in the same state partition or in another one."""

@@ -43,6 +43,7 @@ def test_a_page_says_of_each_rule_what_it_means_why_and_what_to_do(name: str):
         assert f"<!-- begin rule {code} -->" in part
         for start in ("Means", "Likely cause", "Do"):
             assert re.search(rf"^- {start}: .+\.$", part, re.MULTILINE), (code, start)
+        assert f"- Do: {registered()[code].do}\n" in part, RENEW
 
 
 def test_stale_pages_are_renewed(tmp_path: Path):

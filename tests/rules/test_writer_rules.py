@@ -8,7 +8,7 @@ import pytest
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from tests.kafka.batches import NOW, Batch, Record, consecutive, in_bytes, log_of
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, ARCHIVING, BREACHES, OF_4_4, found, snapshot, update
 from tests.warehouses import WrittenTables

@@ -89,7 +89,7 @@ class History:
         batch_list = self.apply(
             ev.Acquire, member=member, log_batches=tuple(LogBatch(*offsets(text)) for text in log), **fields
         )
-        return [tuple(records) for records in batch_list.acquired]
+        return [(one[0], one[1], one[2]) for one in batch_list.acquired]
 
     def ack(self, where: str, *types: int, member: str = "M1", **fields: Any) -> ErrorCode:
         return self.ack_result(where, *types, member=member, **fields).error

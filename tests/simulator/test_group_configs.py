@@ -20,6 +20,11 @@ SHARE = "group.share."
 PROFILES = {"draft": DraftConfigs, "4.3.1": BrokerConfigs}
 
 
+def _enabled(**limits: int) -> DraftConfigs:
+    """The configs of a broker that lets clients use share groups."""
+    return DraftConfigs.model_validate({"enable": True} | limits)
+
+
 @pytest.mark.parametrize(
     ("profile", "key", "value", "problem"),
     [
@@ -122,11 +127,11 @@ def test_the_draft_does_nothing_before_share_groups_are_enabled():
         initialize(EventPlayer(settings=PlayerSettings(configs=DraftConfigs())), "G", 1)
         is ErrorCode.UNSUPPORTED_VERSION
     )
-    assert initialize(EventPlayer(settings=PlayerSettings(configs=DraftConfigs(enable=True))), "G", 1) is ErrorCode.NONE
+    assert initialize(EventPlayer(settings=PlayerSettings(configs=_enabled())), "G", 1) is ErrorCode.NONE
 
 
 def test_the_draft_limits_the_number_of_groups():
-    player = EventPlayer(settings=PlayerSettings(configs=DraftConfigs(enable=True, max_groups=10)))
+    player = EventPlayer(settings=PlayerSettings(configs=_enabled(max_groups=10)))
     codes = [initialize(player, f"G{number}", number) for number in range(11)]
     assert codes == [ErrorCode.NONE] * 10 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
     assert initialize(player, "G0", 12) is ErrorCode.NONE

@@ -7,6 +7,7 @@ from share_state.simulator.acquisition import Fetch, LogBatch
 from share_state.simulator.settings import AckBatch, PartitionSettings
 from share_state.simulator.share_partition import SharePartition, Status
 from share_state.simulator.types import ErrorCode, StateRead
+from tests.present import present
 from tests.simulator.history import ACCEPT, RELEASE, RENEW, History, short
 
 
@@ -75,7 +76,7 @@ def test_a_failed_acknowledgement_gives_the_lock_back_with_its_deadline(partitio
 
 def test_a_failed_acknowledgement_whose_lock_ran_out_meanwhile_frees_the_records(partition: SharePartition):
     pending = write_of(partition, 0, 4, ACCEPT)
-    assert short(partition.expire_locks(30_001).changes) == "5-9:0/1", "what is under way does not time out"
+    assert short(present(partition.expire_locks(30_001)).changes) == "5-9:0/1", "what is under way does not time out"
     partition.write_failed(pending, 30_001)
     assert short(partition.in_flight_batches()) == "0-9:0/1"
     assert partition.next_fetch_offset() == 0

@@ -9,7 +9,8 @@ import pytest
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC, LogPartition, find_group_logs, find_logs, find_topic_logs
+from share_state.sources.discovery import find_group_logs, find_logs, find_topic_logs
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, key, snapshot
 from tests.kafka.judged import judged
 
@@ -54,7 +55,7 @@ def test_a_broker_s_log_directory_holds_the_state_partitions_in_its_folders(brok
 
 
 @pytest.mark.parametrize("find", [find_logs, find_topic_logs, find_group_logs])
-def test_one_path_in_place_of_a_list_is_that_path(broker: Path, find: Callable[[str], list[LogPartition]]):
+def test_one_path_in_place_of_a_list_is_that_path(broker: Path, find: Callable[[str | list[str]], list[LogPartition]]):
     assert find(str(broker)) == find([str(broker)])
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from share_state.fold.state_log import decode_log, fold_log
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from tests.kafka.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.kafka.judged import Judged, judged, judged_bytes
 

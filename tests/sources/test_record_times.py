@@ -11,7 +11,7 @@ import pytest
 
 from share_state.kafka.record_batches import locate_records
 from share_state.sources.batch_headers import find_segments
-from share_state.sources.discovery import LogPartition, Segment
+from share_state.sources.log_partition import LogPartition, Segment
 from share_state.sources.record_times import read_records
 from share_state.sources.segments import read_chunks
 from tests.kafka.batches import NOW, Record, consecutive, in_bytes

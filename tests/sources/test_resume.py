@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from share_state.kafka.record_batches import HEADER_SIZE
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.resume_point import ResumeStatus, resume
 from tests.fold.nights import Auditor, same_tables
 from tests.kafka.batches import NOW, Batch, Record, consecutive, in_bytes, key, snapshot

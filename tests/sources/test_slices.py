@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.kafka.record_batches import BATCH, CHUNK_SIZE, BatchStatus, Chunk
-from share_state.sources.segments import frame_segments
+from share_state.sources.segment_frames import frame_segments
 from tests.kafka.batches import SNAPSHOT, Batch, Record, consecutive, in_bytes, key, log_of, snapshot
 
 SOUND = in_bytes(

@@ -19,7 +19,8 @@ from share_state.pipeline.executor import Executor
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastRun, resume_plan
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.resume_point import ResumeStatus
 from tests.profiles import by_profile, driver_alone
 from tests.sources.formats.tables import BY_KEY, SIZES, table_of, write

@@ -21,8 +21,9 @@ from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC, find_group_logs, find_logs
+from share_state.sources.discovery import find_group_logs, find_logs
 from share_state.sources.input_detection import adjacent_group_logs
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.partition_count import PartitionCount, infer_partition_count
 from share_state.sources.topics import Topics, read_topics
 from tests.fold.groups.described import scenarios

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import run
-from share_state.pipeline.stream_tables import last_stream_run
+from share_state.pipeline.stream_run import last_stream_run
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
 from tests.processes import die_with_parent
 from tests.profiles import by_profile, nightly
@@ -43,7 +43,7 @@ def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     records, draw = table_of(found(DATA / "4.4.0/chaos")), random.Random(7)
-    for number, part in enumerate(pieces(records, max(1, len(records) // (20 * KILLS)))):
+    for number, part in enumerate(pieces(records, max(1, len(records) // (by_profile(8, 20) * KILLS)))):
         # Spark takes in files by their modification time, in milliseconds, and a disk may be faster.
         os.utime(write(part, tmp_path / f"in/{number:04}.parquet"), (number, number))
     command = [sys.executable, "-m", "share_state", *_command(tmp_path, "--trigger", "0ms", "--max-files", "1", "-v")]

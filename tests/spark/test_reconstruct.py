@@ -30,7 +30,8 @@ from share_state.pipeline.task import STATE, OutputSpec, balance_tasks
 from share_state.rules.findings import judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.partition_count import PartitionCount
 from share_state.spark.spark_executor import SparkExecutor
 from tests.profiles import by_profile, driver_alone

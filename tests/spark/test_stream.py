@@ -12,6 +12,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
+from tests.profiles import nightly
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
 
@@ -40,6 +41,7 @@ def test_a_stream_that_commits_nothing_says_why(
     assert "the stream stopped (Cannot write the state store); the checkpoint is" in capfd.readouterr().err
 
 
+@nightly("two more streams")
 @pytest.mark.usefixtures("spark")
 def test_a_folder_named_by_its_parent_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     records = table_of(found(DATA / "4.3.1/happy"))

@@ -83,7 +83,7 @@ def used_by_kernels(trees: dict[str, ast.Module]) -> dict[tuple[str, str], str]:
     """Every name that compiled code depends on, as (module, name) -> the kernel that uses it."""
     defined = _definitions(trees)
     found: dict[tuple[str, str], str] = {}
-    waiting = [
+    waiting: list[tuple[str, ast.AST, str]] = [
         (module, function, f"{module}.{function.name}")
         for module, tree in trees.items()
         for function in functions(tree)

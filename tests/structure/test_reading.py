@@ -1,9 +1,10 @@
 """How the code reads: one assignment a line, short lines, and names that say what they hold."""
 
 import ast
+import re
 from collections.abc import Iterator
 
-from tests.structure.sources import PACKAGE, functions, modules
+from tests.structure.sources import HOME, PACKAGE, functions, modules
 
 LINE_WIDTH = 110
 MOST_LONG_LINES = 0.01
@@ -12,6 +13,8 @@ MOST_LONG_LINES = 0.01
 VAGUE_NAMES = {"one", "found", "at", "given", "left", "what", "why"}
 MOST_VAGUE_LINES = 15
 """Lines from the first to the last use of such a name in a function; a name that is used longer says what it holds."""
+
+LONGEST_TEST_NAME = 80
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -70,6 +73,13 @@ def test_almost_all_lines_are_short():
 
 def test_names_that_live_long_say_what_they_hold():
     assert [(name, *used) for name, tree in modules().items() for used in long_lived_vague_names(tree)] == []
+
+
+def test_the_names_of_tests_fit_a_line():
+    files = list((HOME / "tests").rglob("test_*.py"))
+    names = [name for path in files for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)]
+    assert len(names) > 2000
+    assert [name for name in names if len(name) > LONGEST_TEST_NAME] == []
 
 
 def test_the_measures_find_what_they_forbid():

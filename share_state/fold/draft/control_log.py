@@ -56,7 +56,7 @@ from share_state.kafka.control_records import (
 from share_state.kafka.record_batches import CHUNK_SIZE, CONTROL, BatchStatus, Chunk, locate_records
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.segments import read_chunks, read_into
 from share_state.sources.topics import Topics
 

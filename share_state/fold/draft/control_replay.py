@@ -43,7 +43,7 @@ from share_state.kafka.control_records import (
 from share_state.kafka.delivery_states import is_terminal
 from share_state.kafka.state_records import STATE_BATCH
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 
 _FOLD = 0
 _FOLD_AGAIN = 1

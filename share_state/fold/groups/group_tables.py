@@ -27,7 +27,7 @@ from share_state.kafka.record_batches import BatchStatus, Chunk
 from share_state.kafka.state_records import Fault
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.partition_count import infer_group_partition_count
 from share_state.sources.pruned_logs import read_whole
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into

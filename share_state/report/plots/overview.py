@@ -34,7 +34,7 @@ from share_state.report.plots.timelines import KEY_COLUMNS, offsets, window
 from share_state.report.share_partitions import NO_BEGINNING, lacks_beginning
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import LogTime, Window
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.log_times import time_span
 
 MAX_LOGS = 60

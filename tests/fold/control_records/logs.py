@@ -7,7 +7,8 @@ from typing import Any
 
 from share_state.fold.fold_options import ControlOptions, FoldOptions
 from share_state.fold.limits import Limits
-from share_state.sources.discovery import LogPartition, find_topic_logs
+from share_state.sources.discovery import find_topic_logs
+from share_state.sources.log_partition import LogPartition
 from tests.kafka.batches import Batch, Range, Record
 
 CONTROL, TRANSACTIONAL = 0x20, 0x10

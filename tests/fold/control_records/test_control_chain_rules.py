@@ -9,9 +9,10 @@ from share_state.errors import DeclarationError, InputError
 from share_state.fold.draft.control_log import FoldedControlLog, fold_control_log
 from share_state.rules.breaches import ERROR, OFF
 from share_state.rules.findings import judge
-from share_state.rules.registry import Scope, registered, rule
+from share_state.rules.registry import Predicate, Scope, registered, rule
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_topic_logs
+from share_state.sources.discovery import find_topic_logs
+from share_state.sources.log_partition import LogPartition
 from tests.fold.control_records.logs import at, checkpoint, control, control_options, delta, log_of, user_data
 from tests.fold.control_records.test_worked_example import findings, state
 from tests.kafka.batches import Record, in_bytes
@@ -264,6 +265,7 @@ def test_a_gap_between_two_segments_is_an_info_as_compaction_may_have_left_it(tm
 
 def test_a_rule_is_not_registered_twice():
     check = registered()["BROKEN_CHAIN"].checks[Scope.CONTROL_LOG]
+    assert not isinstance(check, Predicate)
     with pytest.raises(DeclarationError, match="registered twice"):
         rule("BROKEN_CHAIN", Scope.CONTROL_LOG, severity=ERROR, source="")(check)
     with pytest.raises(DeclarationError, match="one default severity"):

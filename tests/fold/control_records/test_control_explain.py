@@ -8,7 +8,7 @@ from share_state.fold.draft.control_log import fold_control_log
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.offset_history import Explanation, OffsetState, Place, explain
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from tests.cli.commands import run_cli
 from tests.fold.control_records.logs import at, checkpoint, delta, log_of, user_data
 

@@ -284,7 +284,7 @@ BATCH = ("first_offset", "last_offset", "delivery_state", "delivery_count")
 )  # fmt: skip
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, kind, group, epoch, offsets, states, prefix):
     if kind == 5:
-        value = checkpoint_value(group, epoch, *offsets, states, prefix=prefix)
+        value = checkpoint_value(group, epoch, offsets[0], offsets[1], states, prefix=prefix)
     else:
         value = delta_value(group, epoch, offsets[0], states, prefix=prefix)
     row, tuples, groups = decoded_value(tmp_path_factory.mktemp("log"), kind, value)

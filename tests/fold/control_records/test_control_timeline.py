@@ -15,7 +15,8 @@ from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_topic_logs
+from share_state.sources.discovery import find_topic_logs
+from share_state.sources.log_partition import LogPartition
 from tests.fold.control_records.logs import checkpoint, control, control_options, delta, log_of
 from tests.fold.control_records.model import Checkpoint, Delta
 from tests.fold.control_records.test_against_model import batches, logs

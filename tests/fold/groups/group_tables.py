@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from share_state.sources.discovery import LogPartition, find_group_logs, find_logs
+from share_state.sources.discovery import find_group_logs, find_logs
+from share_state.sources.log_partition import LogPartition
 from tests.sources.formats.tables import table_of
 
 

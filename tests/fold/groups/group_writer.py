@@ -7,7 +7,8 @@ from typing import Any
 from share_state.fold.groups.group_tables import FoldedGroups, fold_groups
 from share_state.kafka.codec import encode
 from share_state.schema.declarations import layout, record
-from share_state.sources.discovery import GROUP_TOPIC, find_group_logs
+from share_state.sources.discovery import find_group_logs
+from share_state.sources.log_partition import GROUP_TOPIC
 from tests.kafka.batches import NOW, Record, consecutive
 from tests.log_writer import batch, write_segment
 

@@ -15,7 +15,7 @@ from share_state.fold.groups.group_replay import ShareGroup, StatePartitions
 from share_state.fold.groups.group_tables import FoldedGroups
 from share_state.fold.groups.sticky import fold_sticky
 from share_state.kafka.classic_groups import read_generations
-from share_state.pipeline.across_logs import GroupSide
+from share_state.pipeline.driver_side import GroupSide
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.task import Digest
 from share_state.rules.group_context import STATE_COLUMNS

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import InputError
-from share_state.sources.discovery import GROUP_TOPIC, LogPartition, find_group_logs
+from share_state.sources.discovery import find_group_logs
 from share_state.sources.formats import ExportPaths
 from share_state.sources.input_detection import read_group_export
 from share_state.sources.kafka_client import read_client_properties
-from share_state.sources.kafka_cluster import KafkaSource
+from share_state.sources.kafka_source import KafkaSource
+from share_state.sources.log_partition import GROUP_TOPIC, LogPartition
 from share_state.sources.resume_point import digest_of_logs
 from tests.fold.groups.group_tables import rows_of
 from tests.sources.formats.tables import write

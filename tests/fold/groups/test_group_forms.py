@@ -26,10 +26,11 @@ from share_state.pipeline.planning import build_plan
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.share_groups import orphan_share_state
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition, find_group_logs, find_logs
+from share_state.sources.discovery import find_group_logs, find_logs
 from share_state.sources.dump_text import dump_logs
 from share_state.sources.formats import ExportPaths
 from share_state.sources.input_detection import read_export, read_group_export
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.spark.sorted_tables import SparkSorter
 from tests.fold.groups.described import scenarios
 from tests.fold.groups.group_tables import both_topics, json_lines, rows_of

@@ -13,7 +13,7 @@ from share_state.errors import InputError
 from share_state.fold.groups.group_tables import FoldedGroups
 from share_state.fold.limits import GroupLimits
 from share_state.kafka.primitives import partition_for
-from share_state.pipeline.across_logs import name_topics, read_groups
+from share_state.pipeline.driver_side import name_topics, read_groups
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.planning import build_plan
 from share_state.rules.group_context import AuditedGroups

@@ -17,6 +17,7 @@ from tests.fold.groups.group_writer import classic_group, key, subscription, use
 from tests.fold.groups.kafka_group_classes import KafkaGroups
 from tests.kafka.test_codec import values
 from tests.kafka_classes import RefusedByKafkaError
+from tests.present import present
 
 NAMES = {
     10: "share_group_member_metadata_value",
@@ -27,7 +28,7 @@ NAMES = {
     15: "share_group_state_partition_metadata_value",
 }
 KEYS = {record_type: key(record_type, "G1", "m1" if record_type in (10, 13, 14) else None) for record_type in NAMES}
-KEYS[2] = classic_group("G1", 1, []).key
+KEYS[2] = present(classic_group("G1", 1, []).key)
 
 
 @pytest.fixture(scope="module")

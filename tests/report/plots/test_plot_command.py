@@ -10,9 +10,10 @@ from share_state.cli.command import DONE, UNUSABLE
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.plots.overview import draw_plot
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_client import ClientProperties
-from share_state.sources.kafka_cluster import KafkaSource
+from share_state.sources.kafka_source import KafkaSource
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.record_tables import CONSUMED
 from tests.cli.commands import Command
 from tests.sources.formats.tables import table_of

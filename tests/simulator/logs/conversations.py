@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from share_state.simulator.coordinator import CoordinatorResponse, ShareCoordinator
 from share_state.simulator.state_values import StateKey
 from share_state.simulator.types import StateBatch, StateWrite
+from tests.simulator.state_batches import state_batch
 
 TOPICS = ("AAAAAAAAAAEAAAAAAAAAAg", "5Y2VfE9xTOSVmSFbWg1sdQ")
 KEYS = [StateKey(group, topic, part) for group in ("g1", "gé:1", "😀") for topic in TOPICS for part in (0, 7)]
@@ -37,7 +38,7 @@ def snapshot_cold(coordinator: ShareCoordinator, now_ms: int) -> list[int]:
 def state_batches(draw: st.DrawFn) -> StateBatch:
     first = draw(st.integers(0, 30))
     last = first + draw(st.integers(0, 9))
-    return StateBatch(first, last, draw(st.sampled_from([0, 2, 3, 4])), draw(st.integers(0, 4)))
+    return state_batch(first, last, draw(st.sampled_from([0, 2, 3, 4])), draw(st.integers(0, 4)))
 
 
 EPOCHS = st.sampled_from([-1, 0, 0, 1, 1, 2, 3])

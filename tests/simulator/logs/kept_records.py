@@ -1,7 +1,7 @@
 """A log in memory, for tests that look at the records of one coordinator."""
 
 from share_state.kafka.releases import RELEASES
-from share_state.simulator.coordinator import ShareCoordinator
+from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT, ShareCoordinator
 from share_state.simulator.state_values import StateRecord, encode_record
 
 
@@ -16,10 +16,12 @@ class KeptRecords:
         return len(self.records) - 1
 
 
-def coordinator_of(release: str, **settings: int) -> tuple[ShareCoordinator, KeptRecords]:
+def coordinator_of(
+    release: str, *, updates_per_snapshot: int = UPDATES_PER_SNAPSHOT
+) -> tuple[ShareCoordinator, KeptRecords]:
     """A fresh coordinator and the log that it writes."""
     log = KeptRecords()
-    return ShareCoordinator(log.append, RELEASES[release], **settings), log
+    return ShareCoordinator(log.append, RELEASES[release], updates_per_snapshot=updates_per_snapshot), log
 
 
 def hex_values(log: KeptRecords, release: str) -> list[str | None]:

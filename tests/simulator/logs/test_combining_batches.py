@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from share_state.simulator.state_values import combine_state_batches
 from share_state.simulator.types import StateBatch
 from tests.simulator.logs.conversations import state_batches
+from tests.simulator.state_batches import state_batch
 from tests.truth import runs, value_by_offset
 
 LISTS = st.lists(state_batches(), max_size=6)
@@ -20,7 +21,7 @@ def batches(text: str) -> list[StateBatch]:
     for one in text.split():
         span, state, count = one.split("/")
         first, _, last = span.partition("-")
-        parsed.append(StateBatch(int(first), int(last), int(state), int(count)))
+        parsed.append(state_batch(int(first), int(last), int(state), int(count)))
     return parsed
 
 

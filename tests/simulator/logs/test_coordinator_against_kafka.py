@@ -9,6 +9,7 @@ from share_state.simulator.coordinator import CoordinatorResponse
 from share_state.simulator.state_values import encode_record
 from share_state.simulator.types import ErrorCode
 from share_state.sources import jars
+from tests.present import present
 from tests.simulator.logs.conversations import NOW, conversations
 from tests.simulator.logs.kafka_coordinator import answers
 from tests.simulator.logs.kept_records import coordinator_of
@@ -33,8 +34,8 @@ def test_the_coordinator_decides_as_kafka_does(spark, release, asked, limit):
         # What is written for many share-partitions at once comes in the order of a hash map.
         assert sorted(made, key=repr) == sorted(records, key=repr)
         if isinstance(answer, CoordinatorResponse):
-            assert answer.error == response["errorCode"]
+            assert answer.error == present(response)["errorCode"]
         if request.method == "read" and answer.error == ErrorCode.NONE:
-            told = (response["stateEpoch"], response["startOffset"])
-            assert (answer.state.state_epoch, answer.state.start_offset) == told
-            assert [tuple(batch.values()) for batch in response["stateBatches"]] == list(answer.state.batches)
+            kafka, state = present(response), present(answer.state)
+            assert (state.state_epoch, state.start_offset) == (kafka["stateEpoch"], kafka["startOffset"])
+            assert [tuple(batch.values()) for batch in kafka["stateBatches"]] == list(state.batches)

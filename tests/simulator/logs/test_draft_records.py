@@ -11,12 +11,13 @@ from share_state.fold.draft.control_log import FoldedControlLog, fold_control_lo
 from share_state.rules.findings import judge
 from share_state.simulator.control_record_writer import ControlState, DraftWriter
 from share_state.simulator.log_writer import LogWriter
-from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch
+from share_state.simulator.types import CheckpointWrite, DeltaWrite
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_topic_logs
 from tests.fold.control_records.model import Checkpoint, Delta, recover
 from tests.kafka.batches import NOW
 from tests.simulator.logs.test_segments import rows_of
+from tests.simulator.state_batches import state_batch
 from tests.truth import runs
 
 RELEASED, ACKED, ARCHIVED = 0, 2, 4
@@ -24,11 +25,11 @@ GROUPS = ("G1", "G2", "é😀")
 
 
 def delta(*batches: tuple[int, int, int, int]) -> DeltaWrite:
-    return DeltaWrite(tuple(StateBatch(*batch) for batch in batches))
+    return DeltaWrite(tuple(state_batch(*batch) for batch in batches))
 
 
 def checkpoint(start: int, end: int, *batches: tuple[int, int, int, int]) -> CheckpointWrite:
-    return CheckpointWrite(start, end, tuple(StateBatch(*batch) for batch in batches))
+    return CheckpointWrite(start, end, tuple(state_batch(*batch) for batch in batches))
 
 
 def log_at(folder: Path, offset: int) -> LogWriter:
@@ -124,7 +125,7 @@ def states_of(state: FoldedControlLog) -> dict[str, ControlState]:
         row["group_id"]: ControlState(
             start_offset=row["start_offset"],
             end_offset=row["end_offset"],
-            batches=tuple(tuple(batch.values()) for batch in row["state_batches"]),
+            batches=tuple(state_batch(*batch.values()) for batch in row["state_batches"]),
             checkpoint_epoch=row["snapshot_epoch"],
             checkpoint_offset=row["snapshot_offset"],
             last_offset=row["last_offset"],

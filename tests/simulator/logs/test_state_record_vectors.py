@@ -11,9 +11,11 @@ from share_state.simulator.state_values import (
     UpdateValue,
     encode_record,
 )
-from share_state.simulator.types import ErrorCode, StateBatch, StateWrite
+from share_state.simulator.types import ErrorCode, StateWrite
+from tests.present import present
 from tests.simulator.logs.conversations import snapshot_cold
 from tests.simulator.logs.kept_records import coordinator_of, hex_values
+from tests.simulator.state_batches import state_batch
 
 KEY = StateKey("G1", "AAAAAAAAAAAAAAAAAAAAKg", 0)
 OTHER = StateKey("g1", "AAAAAAAAAAEAAAAAAAAAAg", 3)
@@ -22,7 +24,7 @@ RELEASED, ACKED = 0, 2
 
 
 def write(start: int, count: int, *batches: tuple[int, int, int, int], leader: int = 0, epoch: int = 1) -> StateWrite:
-    return StateWrite(leader, epoch, start, count, tuple(StateBatch(*batch) for batch in batches))
+    return StateWrite(leader, epoch, start, count, tuple(state_batch(*batch) for batch in batches))
 
 
 # Start, count, batch, and the value that Kafka wrote.
@@ -75,7 +77,9 @@ def test_what_was_never_read_begins_without_a_start():
     [
         (
             "4.3",
-            DurableState(0, 1, 2, 100, 10, (StateBatch(100, 109, ACKED, 1), StateBatch(110, 110, 0, 2)), NOW, NOW + 1),
+            DurableState(
+                0, 1, 2, 100, 10, (state_batch(100, 109, ACKED, 1), state_batch(110, 110, 0, 2)), NOW, NOW + 1
+            ),
             "0000 0002 6731 00000000000000010000000000000002 00000003",
             "0000 00000000 00000001 00000002 0000000000000064 0000018bcfe56800 0000018bcfe56801 03"
             "0000000000000064 000000000000006d 02 0001 00 000000000000006e 000000000000006e 00 0002 00"
@@ -83,26 +87,26 @@ def test_what_was_never_read_begins_without_a_start():
         ),
         (
             "4.1",
-            DurableState(0, 1, 2, 100, -1, (StateBatch(100, 109, ACKED, 1),), NOW, NOW + 1),
+            DurableState(0, 1, 2, 100, -1, (state_batch(100, 109, ACKED, 1),), NOW, NOW + 1),
             "0000 0002 6731 00000000000000010000000000000002 00000003",
             "0000 00000000 00000001 00000002 0000000000000064 0000018bcfe56800 0000018bcfe56801 02"
             "0000000000000064 000000000000006d 02 0001 00 00",
         ),
         (
             "4.4",
-            UpdateValue(0, 2, -1, 11, (StateBatch(110, 110, 4, 3),)),
+            UpdateValue(0, 2, -1, 11, (state_batch(110, 110, 4, 3),)),
             "0001 0002 6731 00000000000000010000000000000002 00000003",
             "0000 00000000 00000002 ffffffffffffffff 02 000000000000006e 000000000000006e 04 0003 00 01 00 04 0000000b",
         ),
         (
             "4.0",
-            DurableState(5, 1, 2, 100, -1, (StateBatch(100, 109, ACKED, 1),)),
+            DurableState(5, 1, 2, 100, -1, (state_batch(100, 109, ACKED, 1),)),
             "0000 0002 6731 00000000000000010000000000000002 00000003",
             "0000 0005 00000001 00000002 0000000000000064 02 0000000000000064 000000000000006d 02 0001 00 00",
         ),
         (
             "4.0",
-            UpdateValue(5, 2, 100, -1, (StateBatch(100, 109, ACKED, 1),)),
+            UpdateValue(5, 2, 100, -1, (state_batch(100, 109, ACKED, 1),)),
             "0001 0002 6731 00000000000000010000000000000002 00000003",
             "0000 0005 00000002 0000000000000064 02 0000000000000064 000000000000006d 02 0001 00 00",
         ),
@@ -157,10 +161,10 @@ def test_a_cold_snapshot_repeats_the_state_and_keeps_its_time_of_creation():
     coordinator.write(KEY, write(0, 2, (0, 1, ACKED, 1)), NOW)
     assert coordinator.cold_keys(NOW + 299_999) == []
     assert snapshot_cold(coordinator, NOW + 300_000) == [2]
-    assert log.records[2].value == DurableState(1, 1, 0, 0, 2, ((0, 1, ACKED, 1),), NOW, NOW + 300_000)
+    assert log.records[2].value == DurableState(1, 1, 0, 0, 2, (state_batch(0, 1, ACKED, 1),), NOW, NOW + 300_000)
     assert coordinator.cold_keys(NOW + 900_000) == []
     coordinator.write(KEY, write(2, 2, (2, 3, ACKED, 1)), NOW)
-    assert log.records[3].value == UpdateValue(1, 0, 2, 2, ((2, 3, ACKED, 1),))
+    assert log.records[3].value == UpdateValue(1, 0, 2, 2, (state_batch(2, 3, ACKED, 1),))
     assert coordinator.last_redundant_offset() == 2
 
 
@@ -201,7 +205,7 @@ def test_what_4_4_carries_along():
         ("U", 12, -1), ("S", 12, 1), ("S", 4, 0),
     ]  # fmt: skip
     # Equal counts: the greater state stays, and what lies below the start is cut off.
-    assert log.records[4].value.batches == ((10, 12, 3, 1),)
+    assert present(log.records[4].value).batches == ((10, 12, 3, 1),)
 
 
 def test_4_4_refuses_negative_epochs():
@@ -219,5 +223,5 @@ def test_4_0_makes_the_state_with_the_first_read():
     coordinator, log = coordinator_of("4.0")
     assert coordinator.initialize(KEY, 1, 0, NOW) == CoordinatorResponse(ErrorCode.UNSUPPORTED_VERSION)
     answer = coordinator.read(KEY, 0, NOW)
-    assert (answer.offset, answer.state.start_offset) == (0, -1)
+    assert (answer.offset, present(answer.state).start_offset) == (0, -1)
     assert log.records == [StateRecord(KEY, DurableState(0, 0, 0, -1))]

@@ -16,6 +16,7 @@ from share_state.simulator.log_writer import CODECS, StateTopic, StateTopicSetti
 from share_state.simulator.state_values import StateKey, StateRecord
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
+from tests.present import present
 from tests.simulator.logs.conversations import NOW, conversations
 from tests.truth import runs, value_by_offset
 
@@ -50,7 +51,7 @@ def folded_rows(folder: Path, until: dict[int, int] | None = None) -> dict[State
     """Our rows of every state partition, of the records before the offsets."""
     rows = {}
     for log in find_logs([str(folder)]):
-        window = Window(until_offset=until[log.partition]) if until else None
+        window = Window(until_offset=until[present(log.partition)]) if until else None
         for row in fold_log(log, window).states.to_pylist():
             row["state_batches"] = [tuple(batch.values()) for batch in row["state_batches"]]
             rows[StateKey(row["group_id"], row["topic_id"], row["partition"])] = row

@@ -8,7 +8,8 @@ import pytest
 
 from share_state.kafka.metadata_records import ResourceType
 from share_state.sources import metadata_log
-from share_state.sources.metadata_log import KEPT_CONFIGS, ClusterMetadata, read_metadata_log
+from share_state.sources.cluster_metadata import KEPT_CONFIGS, ClusterMetadata
+from share_state.sources.metadata_log import read_metadata_log
 from tests.kafka.batches import NOW, Record
 from tests.sources.cluster_facts.metadata_writer import (
     ABORT,

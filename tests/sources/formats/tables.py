@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 from share_state.fold.state_log import FoldedLog
 from share_state.kafka.record_batches import locate_records
 from share_state.rules.findings import judge
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.formats import AUTO, ExportPaths
 from share_state.sources.input_detection import read_export
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.segments import read_chunks
+from tests.present import present
 
 SIZES = ["redundant_bytes", "pinned_bytes"]
 PLACES = ["state_partition", "snapshot_offset", "last_offset"]
@@ -47,7 +48,8 @@ def _rows(log: LogPartition) -> pa.Table:
             ]
             for part in ("key", "value")
         }
-        parts.append(rows(log.partition, records["offset"], records["timestamp"], spans["key"], spans["value"]))
+        offsets, times = records["offset"].tolist(), records["timestamp"].tolist()
+        parts.append(rows(present(log.partition), offsets, times, spans["key"], spans["value"]))
     return pa.concat_tables(parts)
 
 

@@ -17,9 +17,10 @@ from share_state.fold.state_log import fold_log
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.task import FINDINGS, STATE, OutputSpec
 from share_state.sources import table_plan
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
 from share_state.sources.formats import ExportPaths
 from share_state.sources.input_detection import read_export
+from share_state.sources.log_partition import LogPartition
 from share_state.spark.sorted_tables import SparkSorter
 from share_state.spark.spark_executor import SparkExecutor
 from tests.cli.commands import Command, run_cli
@@ -169,7 +170,7 @@ def test_texts_are_folded_in_tasks(spark: SparkSession, form: str):
     rows = executor.fold(plan, OutputSpec((STATE, FINDINGS)))
     found = executor.returned_tables(rows, [STATE, FINDINGS])
     assert found[FINDINGS].count() == 0
-    assert found[STATE].count() == len(fold_log(*plan.logs).states) > 0
+    assert found[STATE].count() == len(fold_log(plan.logs[0]).states) > 0
 
 
 def test_the_cutoff_of_a_text_is_that_of_the_segments_or_none(command: Command):

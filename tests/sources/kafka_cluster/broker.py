@@ -29,6 +29,8 @@ from confluent_kafka.admin import (
 
 from share_state.errors import SetupError
 from share_state.sources import jars
+from share_state.sources.kafka_source import KafkaSource
+from share_state.sources.log_partition import LogPartition
 from tests.processes import die_with_parent
 
 PASSWORDS = {"auditor": "auditor-s3cret", "stranger": "stranger-s3cret"}
@@ -47,6 +49,12 @@ def skip_without_broker(release: str = jars.TEST_BROKER) -> None:
         jars.jars(release)
     except SetupError as error:
         pytest.skip(str(error))
+
+
+def source_of(log: LogPartition) -> KafkaSource:
+    """How a log partition of a running cluster is read."""
+    assert isinstance(log.source, KafkaSource)
+    return log.source
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.sources import jars
-from share_state.sources.kafka_cluster import read_cluster
+from share_state.sources.kafka_source import read_cluster
 from share_state.sources.partition_count import PartitionCount
 from share_state.spark.spark_executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import Broker, properties_of, running, skip_without_broker

@@ -22,11 +22,12 @@ from share_state.sources.kafka_admin import (
     list_share_group_offsets,
 )
 from share_state.sources.kafka_client import read_client_properties
-from share_state.sources.kafka_cluster import ClusterOffsets, PartitionOffsets, read_cluster
+from share_state.sources.kafka_cluster import ClusterOffsets, PartitionOffsets
+from share_state.sources.kafka_source import read_cluster
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import Topics, read_topics
 from tests.profiles import driver_alone
-from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
+from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of, source_of
 from tests.sources.kafka_cluster.workload import Workload
 from tests.truth import DATA
 
@@ -119,7 +120,7 @@ def test_a_broker_that_went_on_is_not_at_fault(
     tasks: Executor, worked: Workload, told: BrokerOffsets, tmp_path: Path
 ) -> None:
     live = read_cluster(f"kafka://{worked.broker.address}")
-    windows = {log.name: Window(until_offset=log.source.end_offset // 2) for log in live.logs if log.source}
+    windows = {log.name: Window(until_offset=source_of(log).end_offset // 2) for log in live.logs}
     work = FoldPlan(
         live.logs,
         windows,

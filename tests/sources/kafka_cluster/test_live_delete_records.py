@@ -14,8 +14,8 @@ from share_state.cli.main import run
 from share_state.errors import SetupError
 from share_state.fold.state_log import fold_log
 from share_state.sources import jars
-from share_state.sources.discovery import STATE_TOPIC, LogPartition
-from share_state.sources.kafka_cluster import KafkaSource, read_cluster, read_topics
+from share_state.sources.kafka_source import KafkaSource, read_cluster, read_topics
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.pruned_logs import copy_log
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, running, skip_without_broker
@@ -41,7 +41,7 @@ def _delete_records(broker: Broker, file: Path) -> str:
 
 def _copy_topic(broker: Broker, number_of_partitions: int) -> None:
     """Copy the state topic to another topic, record by record, so that offsets are the same."""
-    kafka: dict[str, object] = {"bootstrap.servers": broker.address, "log_level": 0}
+    kafka: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.address, "log_level": 0}
     admin = AdminClient(kafka)
     admin.create_topics([NewTopic(COPY, number_of_partitions, 1)])[COPY].result(_PATIENCE)
     producer = Producer(kafka | {"enable.idempotence": True})

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
@@ -36,15 +36,16 @@ from share_state.report.compare import SAME, compare
 from share_state.report.explain import explain_offset
 from share_state.sources.as_of import Window
 from share_state.sources.dead_letter_topics import HEADER_PREFIX, ClusterLetters
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_admin import DeadLetterTopics, fetch_broker_offsets
 from share_state.sources.kafka_client import ClientProperties
-from share_state.sources.kafka_cluster import Cluster, read_topics
+from share_state.sources.kafka_cluster import Cluster
+from share_state.sources.kafka_source import read_topics
+from share_state.sources.log_partition import LogPartition
 from share_state.spark.kafka_stream import _PackedReader
-from share_state.spark.spark_executor import SparkExecutor
 from share_state.spark.streaming import _unpacked
 from tests.processes import die_with_parent
-from tests.profiles import nightly
+from tests.profiles import driver_alone, nightly
 from tests.sources.kafka_cluster.broker import Broker, running
 from tests.sources.kafka_cluster.workload import read_from_the_earliest
 
@@ -170,12 +171,11 @@ def ordered(states: pa.Table) -> pa.Table:
     return states.select(names).sort_by([(name, "ascending") for name in names[:3]]).combine_chunks()
 
 
-@pytest.mark.parametrize("engine", ["threads", "spark"])
+@driver_alone
 def test_reconstruct_reads_on_to_the_snapshots_that_replace_what_was_pruned(
-    pruning: PruningBroker, spark: SparkSession, engine: str, tmp_path: Path
+    pruning: PruningBroker, tasks: Executor[Any], tmp_path: Path
 ) -> None:
-    executor: Executor[Any] = SparkExecutor(spark) if engine == "spark" else LocalExecutor()
-    result = run_reconstruct(executor, overtaken_plan(pruning, judge="all", groups={}), str(tmp_path / "lake"))
+    result = run_reconstruct(tasks, overtaken_plan(pruning, judge="all", groups={}), str(tmp_path / "lake"))
     states = CommittedTables(str(tmp_path / "lake")).read(STATE)
     assert len(states) == len(_GROUPS) * _PARTITIONS
     assert ordered(states).equals(pruning.truth())
@@ -299,10 +299,6 @@ def _writing(pruning: PruningBroker) -> Iterator[None]:
         writer.result()
 
 
-_AUDIT = pytest.param("audit", 8, marks=nightly("the same reader as for reconstruct"))
-_STREAM = pytest.param("stream", 1, marks=nightly("a minute in Spark"))
-
-
 def _run_with_pauses(arguments: Sequence[str], folder: Path, has_begun: Callable[[], bool], most_pauses: int) -> int:
     """Run a command that is stopped for seconds again and again, with all its processes; returns its exit code."""
     with (folder / "stderr").open("wb") as errors:
@@ -324,7 +320,8 @@ def _run_with_pauses(arguments: Sequence[str], folder: Path, has_begun: Callable
         return process.wait(4 * _PATIENCE)
 
 
-@pytest.mark.parametrize(("command", "most_pauses"), [("reconstruct", 8), _AUDIT, _STREAM])
+@nightly("up to a minute of pauses for each command")
+@pytest.mark.parametrize(("command", "most_pauses"), [("reconstruct", 8), ("audit", 8), ("stream", 1)])
 def test_a_command_that_is_stopped_while_it_reads_loses_nothing(
     pruning: PruningBroker, command: str, most_pauses: int, tmp_path: Path
 ) -> None:

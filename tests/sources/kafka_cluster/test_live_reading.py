@@ -15,8 +15,10 @@ from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.pipeline.planning import build_plan
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.kafka_cluster import KafkaSource, read_cluster, topic_id_text
+from share_state.sources.discovery import find_logs
+from share_state.sources.kafka_cluster import topic_id_text
+from share_state.sources.kafka_source import KafkaSource, read_cluster
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import read_topics
 from tests.sources.kafka_cluster.workload import A_PARTITION, TOPICS, Workload

@@ -12,7 +12,7 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.task import RESULTS, OutputSpec
 from share_state.sources.discovery import find_logs
-from share_state.sources.kafka_cluster import read_cluster
+from share_state.sources.kafka_source import read_cluster
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import Topics
 from share_state.spark.spark_executor import SparkExecutor

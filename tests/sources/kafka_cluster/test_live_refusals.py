@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from share_state.errors import InputError, PrunedError
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import OutputSpec
-from share_state.sources.discovery import LogPartition
 from share_state.sources.kafka_client import ClientProperties, read_client_properties
-from share_state.sources.kafka_cluster import KafkaSource, read_cluster
+from share_state.sources.kafka_source import KafkaSource, read_cluster
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.segments import read_chunks
 from share_state.spark.spark_executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of

@@ -20,12 +20,13 @@ from share_state.errors import WarehouseError
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.spark.data_source import register
+from tests.present import present
 from tests.processes import die_with_parent
 from tests.profiles import nightly
 from tests.report.test_stream_metrics import scraped
-from tests.sources.kafka_cluster.broker import free_ports, running
+from tests.sources.kafka_cluster.broker import free_ports, running, source_of
 from tests.sources.kafka_cluster.workload import (
     A_PARTITION,
     ACCEPT,
@@ -96,9 +97,9 @@ def _write_undecodable(address: str) -> None:
     """Write a value that ends early to the state topic, as only a client of this name may."""
     producer = Producer({"bootstrap.servers": address, "client.id": "__admin_client", "log_level": 0})
     plan = build_plan(input_spec(OPTIONS, sources=[{"path": f"kafka://{address}"}]), OPTIONS)
-    log = next(one for one in plan.logs if one.source.end_offset > one.log_start_offset)
-    *_, batch = log.source.batches(log)
-    producer.produce(STATE_TOPIC, key=batch["key"][-1].as_py(), value=b"\0\0\1", partition=log.partition)
+    log = next(one for one in plan.logs if source_of(one).end_offset > one.log_start_offset)
+    *_, batch = source_of(log).batches(log)
+    producer.produce(STATE_TOPIC, key=batch["key"][-1].as_py(), value=b"\0\0\1", partition=present(log.partition))
     assert producer.flush(_PATIENCE) == 0
 
 

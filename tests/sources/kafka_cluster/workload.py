@@ -12,7 +12,7 @@ from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from share_state.errors import InputError
-from share_state.sources.kafka_cluster import read_cluster
+from share_state.sources.kafka_source import read_cluster
 from tests.sources.kafka_cluster.broker import Broker
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -56,12 +56,16 @@ def share_consumers_at_work(broker: Broker) -> Iterator[Workload]:
         every = sum(TOPICS.values()) * A_PARTITION
         consume(kafka, stack, "pickërs", list(TOPICS), every, _picked).close()
         # Half of what this one acknowledges is released, and it holds what it was given again.
-        consume(kafka, stack, "holders", ["orders"], A_PARTITION, lambda one: RELEASE if one.offset() % 2 else ACCEPT)
+        consume(kafka, stack, "holders", ["orders"], A_PARTITION, _half_released)
         yield Workload(broker, groups, str(before.value))
 
 
 def _picked(one: Message) -> AcknowledgeType:
     return (ACCEPT, ACCEPT, RELEASE, REJECT)[(one.offset() or 0) // 3 % 4]
+
+
+def _half_released(one: Message) -> AcknowledgeType:
+    return RELEASE if (one.offset() or 0) % 2 else ACCEPT
 
 
 def _fill(kafka: dict[str, object]) -> None:

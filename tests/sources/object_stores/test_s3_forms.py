@@ -18,9 +18,10 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.sources import table_plan
-from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.discovery import find_logs
 from share_state.sources.formats import AUTO, ExportPaths, RowSorter
 from share_state.sources.input_detection import read_export
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots, write_share_snapshots
 from share_state.sources.topics import read_subscriptions, read_topics
 from share_state.spark import sorted_tables as inputs
@@ -90,7 +91,8 @@ def test_texts_are_streamed(s3: str, form: str):
 def test_a_folder_of_texts(s3: str):
     put(s3, TEXTS["console-json"], "folder of texts/2026-11-21/console.txt")
     (stored,) = found(f"s3://{BUCKET}/folder of texts", form="console-json")
-    assert fold_log(stored).states == fold_log(*found(str(TEXTS["console-json"]))).states
+    (local,) = found(str(TEXTS["console-json"]))
+    assert fold_log(stored).states == fold_log(local).states
 
 
 def test_parquet_files_in_folders_that_are_columns(s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path):

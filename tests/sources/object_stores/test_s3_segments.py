@@ -12,10 +12,12 @@ from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.planning import build_plan
-from share_state.sources.discovery import LogPartition, find_group_logs, find_logs, find_logs_of_dialect
+from share_state.sources.discovery import find_group_logs, find_logs, find_logs_of_dialect
 from share_state.sources.input_detection import adjacent_group_logs
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.resume_point import ResumeStatus, digest_of_logs, resume
-from share_state.sources.segments import frame_segments, read_chunks
+from share_state.sources.segment_frames import frame_segments
+from share_state.sources.segments import read_chunks
 from share_state.stores.object_stores import READ_SIZE, StorePath
 from tests.sources.formats.tables import tables_of
 from tests.sources.object_stores.s3 import BUCKET, client, put

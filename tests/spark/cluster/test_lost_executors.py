@@ -106,7 +106,8 @@ def test_lost_executors_and_speculation_leave_the_tables_of_a_quiet_run(
     written = {path for path in (tmp_path / "lake").rglob("*.parquet") if "_delta_log" not in path.parts}
     assert {path.parent.name for path in written} <= committed.keys()
     for path in (tmp_path / "lake").rglob("*"):
-        os.utime(path, (time.time() - 8 * 86_400,) * 2)
+        old = time.time() - 8 * 86_400
+        os.utime(path, (old, old))
     with Warehouse(str(tmp_path / "lake")) as tables:
         tables.maintain(days=7)
     left = {str(path) for path in written if path.exists()}

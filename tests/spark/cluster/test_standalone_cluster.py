@@ -84,6 +84,7 @@ def submitted(cluster: Cluster, installed: Installed, tmp_path_factory: pytest.T
     return folder / "lake", done.stdout
 
 
+@nightly("a cluster of its own, with kernels to compile")
 def test_spark_submit_with_only_the_wheel_writes_the_tables_of_make_demo(
     cluster: Cluster, submitted: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, no_session: None
 ):

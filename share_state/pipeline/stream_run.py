@@ -1,0 +1,98 @@
+"""What a stream has committed: `StreamRun`, which `last_stream_run` reads back from the row of `runs`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from share_state.delta.reader import CommittedTables
+from share_state.errors import NothingCommittedError
+from share_state.pipeline.task import CUTOFF
+
+COMMAND = "stream"
+
+
+QUERY_OPTION = "query"
+
+
+BATCH_OPTION = "batch"
+
+
+COMPLETE_OPTION = "complete_times"
+"""Options of the row of `runs`: which stream wrote it, its latest micro-batch, and StreamRun.complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRun:
+    """What a stream has committed so far.
+
+    Attributes:
+        query: id of the stream, Delta's txnAppId.
+        batch: its latest micro-batch, -1 for none.
+        records: data records read.
+        progress: log partition -> next offset.
+        archiving: as in RunResult.
+        log_time: ms, timestamp of the newest record; None for none.
+        share_partitions: log partition -> live share-partitions.
+        notes, inputs: as in its row of `runs`.
+        complete: log partition -> as RunResult.complete_times; empty without dead letters.
+        begun_from: topic id in the logs of the run whose state it begins with, "" if unknown; None if it
+            begins anew.
+    """
+
+    query: str
+    batch: int = -1
+    records: int = 0
+    progress: Mapping[str, int] = field(default_factory=dict)
+    archiving: tuple[str, int, int] | None = None
+    log_time: int | None = None
+    share_partitions: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    complete: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
+    begun_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """Progress of the latest micro-batch, according to Spark.
+
+    Attributes:
+        seconds: how long it took.
+        behind: records that the source holds beyond it; None if unknown.
+    """
+
+    seconds: float
+    behind: int | None
+
+
+def last_stream_run(warehouse: str) -> StreamRun | None:
+    """The committed run of the stream that writes a warehouse; None if the latest run there is not a stream.
+
+    Raises:
+        WarehouseError: if the warehouse cannot be read.
+    """
+    try:
+        tables = CommittedTables(warehouse)
+    except NothingCommittedError:
+        return None
+    run = tables.run
+    options = dict(run["options"])
+    if run["command"] != COMMAND or QUERY_OPTION not in options or tables.lack_files():
+        return None
+    cutoffs = tables.read(CUTOFF, columns=["topic", "partition", "live_share_partitions"]).to_pylist()
+    return StreamRun(
+        query=options[QUERY_OPTION],
+        batch=int(options[BATCH_OPTION]),
+        records=run["records"],
+        progress=dict(run["progress"]),
+        archiving=tuple(json.loads(options["archiving"])) if options.get("archiving") else None,
+        log_time=tables.log_time,
+        share_partitions={
+            f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs
+        },
+        notes=tuple(run["notes"]),
+        inputs=tuple(run["inputs"]),
+        complete={
+            log: (times[0], times[1]) for log, times in json.loads(options.get(COMPLETE_OPTION, "{}")).items()
+        },
+    )
