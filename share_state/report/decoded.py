@@ -12,7 +12,7 @@ from share_state.kafka.delivery_states import state_name
 from share_state.kafka.record_batches import BATCH, CODEC_BITS, BatchStatus
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import json_lines
-from share_state.sources.discovery import LogPartition
+from share_state.sources.log_partition import LogPartition
 from share_state.sources.segments import frame_segments
 
 _PIECE_ROWS = 10_000
