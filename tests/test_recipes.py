@@ -249,6 +249,7 @@ FORMAT = Format("lines of hexadecimal digits", _matches, _find, lambda export: [
 '''
 
 
+@nightly("five processes")
 def test_an_input_format_is_one_module(checkout: Checkout, tmp_path: Path):
     records = [snapshot(("g", "AAAAAAAAAAAAAAAAAAAAKg", 0), start_offset=5), update(("g", "AAAAAAAAAAAAAAAAAAAAKg", 0))]
     lines = [

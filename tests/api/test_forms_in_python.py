@@ -215,6 +215,7 @@ def test_a_dataframe_in_gives_dataframes_out(spark: SparkSession, table: pa.Tabl
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+@nightly("two more runs in Spark")
 def test_groups_may_be_a_dataframe_of_their_own(spark: SparkSession, tmp_path: Path):
     state, groups, _ = both_topics(CHAOS)
     frame, of_groups = spark.createDataFrame(rows_of(state)), spark.createDataFrame(rows_of(groups))

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 import share_state
 from share_state.sources.discovery import find_logs
 from tests.fold.groups.group_tables import rows_of
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 from tests.sources.formats.tables import write
 from tests.truth import DATA, without_topics
 
@@ -134,6 +134,7 @@ def _run(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess
     return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, env=env)
 
 
+@nightly("a process with Spark")
 def test_an_error_of_a_task_is_one_line_without_a_stack_trace(tmp_path: Path):
     damaged = write(rows_of(find_logs([str(DATA / "4.3.1/chaos")])), tmp_path / "records.parquet")
     content = bytearray(damaged.read_bytes())

@@ -27,7 +27,7 @@ from share_state.sources.discovery import find_group_logs, find_logs
 from share_state.sources.partition_count import PartitionCount
 from share_state.spark.spark_executor import SparkExecutor
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, log_of
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 from tests.rules.histories import AVAILABLE, snapshot, update
 from tests.truth import DATA
 
@@ -62,6 +62,7 @@ def split(
     return result, {name: tables.read(name).to_pylist() for name in names}
 
 
+@nightly("an audit in Spark")
 @pytest.mark.parametrize("state_partitions", by_profile([COUNT], [None, COUNT]))
 @pytest.mark.parametrize("run", by_profile(["audit"], ["audit", "reconstruct"]))
 def test_tables_that_spark_writes_are_settled_alike(

@@ -31,7 +31,7 @@ from share_state.sources.discovery import find_logs
 from share_state.sources.partition_count import PartitionCount
 from share_state.spark.spark_executor import SparkExecutor
 from share_state.spark.spark_sink import APP_ID
-from tests.profiles import by_profile, driver_alone
+from tests.profiles import by_profile, driver_alone, nightly
 from tests.truth import DATA
 
 KEY = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
@@ -198,6 +198,7 @@ def test_spark_writes_the_rows_that_delta_rs_writes(
         assert table.history()[0]["engineInfo"].startswith("Apache-Spark")
 
 
+@nightly("an audit in Spark")
 def test_on_spark_the_driver_reads_the_times_of_unfinished_records(spark: SparkSession, tmp_path: Path):
     for name in ("__cluster_metadata-0", "__share_group_state-2", "a-0"):
         shutil.copytree(BROKER / name, tmp_path / "data" / name)

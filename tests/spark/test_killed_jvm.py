@@ -60,6 +60,7 @@ def test_a_stream_whose_jvm_is_killed_is_one_line_and_exit_code_3(tmp_path: Path
     assert said[0].startswith(ENDED)
 
 
+@nightly("a process with Spark")
 def test_a_jvm_without_memory_is_one_line(tmp_path: Path):
     script = tmp_path / "full.py"
     script.write_text(

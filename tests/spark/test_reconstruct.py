@@ -34,7 +34,7 @@ from share_state.sources.discovery import find_logs
 from share_state.sources.log_partition import LogPartition
 from share_state.sources.partition_count import PartitionCount
 from share_state.spark.spark_executor import SparkExecutor
-from tests.profiles import by_profile, driver_alone
+from tests.profiles import by_profile, driver_alone, nightly
 from tests.truth import DATA
 
 KEY = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
@@ -296,6 +296,7 @@ def test_big_log_partitions_have_a_task_each():
     assert sorted(len(task) for task in balance_tasks(logs, 1)) == [1, 1, 1]
 
 
+@nightly("a catalog with its own store")
 def test_the_catalog_names_the_tables_and_the_ui_of_spark_shows_what_is_written(spark: SparkSession, tmp_path: Path):
     export = DATA / "4.3.1/happy/__share_group_state-0"
     for name in ("lake", "same_lake"):
@@ -362,6 +363,7 @@ def _check_jobs(spark: SparkSession, before: dict[int, Any], tables: CommittedTa
         assert (bytes_written[f"share_state: write {name}"] > 0) == (rows > 0)
 
 
+@nightly("the table with the most rows")
 def test_spark_writes_decoded_records(spark: SparkSession, tmp_path: Path):
     work, tables = _work(SCENARIO), list[list[dict[str, object]]]()
     for name, executor in (("here", LocalExecutor()), ("there", SparkExecutor(spark)), ("there", SparkExecutor(spark))):

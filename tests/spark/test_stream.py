@@ -58,6 +58,7 @@ def test_a_folder_named_by_its_parent_is_read(tmp_path: Path, monkeypatch: pytes
     assert run(same) == 0
 
 
+@nightly("two more streams")
 @pytest.mark.usefixtures("spark")
 def test_a_folder_in_which_no_file_can_be_read_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     folder = tmp_path / "in"

@@ -241,6 +241,7 @@ def test_reconstruct_writes_the_same_tables(
     _writes_the_same_tables(s3, capfd, local, tmp_path)
 
 
+@nightly("as in threads")
 def test_tasks_of_spark_read_segments_of_a_store(s3_spark: SparkSession, s3: str):
     there = share_state.reconstruct(put(s3, CHAOS, "reconstructed/chaos"), spark=s3_spark).share_partition_state
     here = share_state.reconstruct(CHAOS).share_partition_state
