@@ -39,6 +39,7 @@ _STANDS_FOR = [
     (r"/exports/broker-1/__share_group_state-7", f"{CHAOS}/__share_group_state-1"),
     (r"/exports/broker-[12]", CHAOS),
     (r"--group orders-app", "--group g0"),
+    (r"why orders-app", "why g0"),
     (
         r"--group billing --topic orders --partition 0 --offset 4711",
         "--group slow-1 --topic topic-0 --partition 0 --offset 1",

@@ -128,6 +128,12 @@ class RepairPlan:
         if self.control_findings:
             return "No other share-partition is in trouble."
         state = " that has a state" if self.survey.without_state else ""
+        if others := self.survey.other_rules:
+            counts = ", ".join(f"{rule} ({count:,})" for rule, count in others.items())
+            return (
+                f"No share-partition{state} is in trouble, but there are errors or warnings: {counts}. "
+                f"`share-state rules {next(iter(others))}` says what to do."
+            )
         return f"No share-partition{state} is in trouble: there is nothing{' else' if state else ''} to do."
 
     def script(self, name: str = "plan.sh") -> str:

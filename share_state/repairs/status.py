@@ -2,9 +2,10 @@
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -47,9 +48,11 @@ from share_state.report.troubles import (
     WaitsFor,
     read_troubles,
     shown_limits,
+    trouble_of_rule,
     troubles_of,
     waits_for,
 )
+from share_state.rules.breaches import ERROR, WARNING
 from share_state.simulator.types import StateBatch
 from share_state.sources.kafka_client import SCHEME
 from share_state.stores.paths import to_path
@@ -122,6 +125,7 @@ class Survey:
         time: the time up to which durations are measured: that of the newest record, or of the audit.
         inputs: what was read.
         without_state: what findings say of share-partitions that have no state, one line each.
+        other_rules: rule -> findings of errors and warnings that mean no trouble of a share-partition.
     """
 
     found: tuple[SharePartitionStatus, ...]
@@ -132,6 +136,7 @@ class Survey:
     time: datetime | None
     inputs: tuple[str, ...]
     without_state: tuple[str, ...] = ()
+    other_rules: Mapping[str, int] = field(default_factory=dict)
 
 
 @contextmanager
@@ -246,7 +251,16 @@ def survey(
         verdicts["time"][0].as_py() if verdicts is not None and len(verdicts) else tables.run["log_time"],
         tuple(tables.run["inputs"]),
         _without_state(tables, where),
+        _other_rules(tables, where),
     )
+
+
+def _other_rules(tables: CommittedTables, where: pc.Expression) -> dict[str, int]:
+    """Rule -> errors and warnings about a group that mean no trouble of a share-partition."""
+    is_counted = pc.field("severity").isin([ERROR, WARNING]) & pc.field("group_id").is_valid()
+    rules = tables.read("findings", where & is_counted, ("rule",))["rule"].to_pylist()
+    others = [one for one in rules if trouble_of_rule(one) is None and one not in RULES_WITHOUT_STATE]
+    return dict(sorted(Counter(others).items()))
 
 
 def _without_state(tables: CommittedTables, where: pc.Expression) -> tuple[str, ...]:

@@ -36,7 +36,6 @@ class Audited:
     lake: Path
     page: str
     metrics: str
-    report: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Audited:
     growing.run(MINUTES)
     growing.close()
     assert run([*audit, "--html", str(page), "--prometheus", str(metrics)]) == 0
-    return Audited(logs, lake, page.read_text(), metrics.read_text(), {})
+    return Audited(logs, lake, page.read_text(), metrics.read_text())
 
 
 @pytest.fixture
@@ -218,3 +217,13 @@ def test_a_group_that_is_unknown_is_named_with_the_nearest(cli: Command, night: 
     assert (said.code, said.out) == (2, "")
     assert "group dead-consumer: not found" in said.err
     assert "dead-consumers" in said.err
+
+
+def test_a_lone_warning_is_not_nothing_to_do(cli: Command, night: Audited):
+    said = cli("repair", night.logs, "--group", "steady", "--limit", "updates_per_snapshot=3", "--quiet")
+    assert "No share-partition is in trouble, but there are errors or warnings: LONG_CHAIN (1)." in said.out
+    assert "`share-state rules LONG_CHAIN` says what to do" in said.out
+    described = cli("rules", "long_chain").lines
+    assert described[0] == "LONG_CHAIN (warning)"
+    assert any(line.startswith("do         set `limits.updates_per_snapshot`") for line in described)
+    assert cli("rules", "LONG_CHAINS").err.startswith("share-state: LONG_CHAINS: no such rule; did you mean LONG_CHAIN")
