@@ -8,15 +8,12 @@ from share_state.cli.command import DONE, FOUND, Quiet, command
 from share_state.cli.completion import complete_group
 from share_state.cli.input_options import InputOptions, open_plan
 from share_state.cli.options import Json
-from share_state.config.input_spec import JUDGE_ALL
-from share_state.errors import ShareStateError
+from share_state.cli.warehouse_or_input import POINTS, logs_of, open_input
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.driver_side import name_topics
-from share_state.pipeline.progress import Progress
 from share_state.repairs.offset_backup import SUFFIXES, back_up_offsets, print_backup, write_backup
-from share_state.repairs.status import audited, open_warehouse
 from share_state.report import console
-from share_state.report.diff import fold_exports
+from share_state.report.diff import StateTables, fold_exports
 
 
 @command(
@@ -49,24 +46,21 @@ def offsets(
     """
     console.check_suffix(out, SUFFIXES)
     console.check_report_paths(out)
-    progress, groups = Progress(quiet=quiet), group or ()
-    if (tables := open_warehouse(inputs)) is not None:
-        if options.given:
-            raise ShareStateError(
-                f"{inputs[0]}: is a warehouse, which has the state at its last run; leave out other options"
-            )
-        backup = back_up_offsets(tables, groups)
-    else:
-        spec, now = options.spec(inputs, judge=JUDGE_ALL), None
-        if spec.has_as_of:
-            latest = options.with_values(as_of_offset=None, as_of_time=None)
-            with open_plan(latest.spec(inputs, names_only=True)) as plan:
-                (now,) = fold_exports((name_topics(plan),), SharePartitionFilter())
-        with open_plan(spec) as plan, progress("read and fold"):
-            plan.check_time()
-            with audited(plan, inputs) as tables:
-                backup = back_up_offsets(tables, groups, now)
-    progress.close()
+    if options.given:
+        # Of a warehouse: its logs, at another moment.
+        inputs, options = logs_of(inputs, options)
+    with open_input(inputs, options, needs_logs=False, quiet=quiet) as source:
+        backup = back_up_offsets(source.tables, group or (), _latest_state(inputs, options))
     write_backup(backup, out)
     console.print_json(backup.to_json(out)) if as_json else print_backup(backup, out)
     return DONE if backup.is_complete else FOUND
+
+
+def _latest_state(inputs: list[str], options: InputOptions) -> StateTables | None:
+    """The state at the end of the logs; None if that is the moment that is asked for."""
+    if not any(name in options.given for name in POINTS):
+        return None
+    latest = options.with_values(**dict.fromkeys(POINTS))
+    with open_plan(latest.spec(inputs, names_only=True)) as plan:
+        (state,) = fold_exports((name_topics(plan),), SharePartitionFilter())
+    return state

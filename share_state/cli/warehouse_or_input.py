@@ -141,7 +141,7 @@ def logs_of(inputs: Sequence[str], options: InputOptions) -> tuple[list[str], In
         tables = open_warehouse(inputs)
     if tables is None:
         return list(inputs), options
-    asked = {name: value for name, value in options.given.items() if name not in (*_POINTS, "limits")}
+    asked = {name: value for name, value in options.given.items() if name not in (*POINTS, "limits")}
     _refuse_options(inputs[0], InputOptions(asked))
     logs, of_run = logs_of_run(tables)
     for path in logs:
@@ -151,8 +151,8 @@ def logs_of(inputs: Sequence[str], options: InputOptions) -> tuple[list[str], In
             )
     given = options.given
     kept = of_run.given
-    if any(name in given for name in _POINTS):
-        kept = {name: value for name, value in kept.items() if name not in _POINTS}
+    if any(name in given for name in POINTS):
+        kept = {name: value for name, value in kept.items() if name not in POINTS}
     return logs, InputOptions({**kept, **given})
 
 
@@ -189,7 +189,7 @@ def open_tables(
     yield tables
 
 
-_POINTS = ("as_of_offset", "as_of_time")
+POINTS = ("as_of_offset", "as_of_time")
 """Options of a point of the logs, which a command may give for a warehouse, too."""
 
 
@@ -201,7 +201,7 @@ def logs_of_run(tables: CommittedTables) -> tuple[list[str], InputOptions]:
         option.name: value for option in input_options() if (value := _given(option, options)) is not None
     }
     if progress := dict(run["progress"] or ()):
-        given = {name: value for name, value in given.items() if name not in _POINTS}
+        given = {name: value for name, value in given.items() if name not in POINTS}
         given["as_of_offset"] = progress
     given.pop("judge", None)
     return list(run["inputs"]), InputOptions(given)
