@@ -4,6 +4,7 @@
 - the blocks about rules in docs/rules, from the rule registry
 - the table of keys in docs/audit-configuration.md, from share_state/config/model.py
 - docs/options.md, from share_state/config/sections.py and inputs.py
+- docs/commands, from the declarations of the commands (docs/command_pages.py)
 
 Hand-written text around the generated blocks stays as it is.
 """
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from docs.command_pages import write_command_pages
 from share_state.config.declaration import OTHER_COMMANDS, SURFACES, TOPICS, OptionSpec
 from share_state.config.input_spec import input_options
 from share_state.config.loading import ConfigError
@@ -312,5 +314,6 @@ if __name__ == "__main__":
         write_rules_pages(docs / "rules")
         write_keys_page(docs / "audit-configuration.md")
         write_options_page(docs / "options.md")
+        write_command_pages(docs / "commands")
     except ShareStateError as error:
         sys.exit(str(error))

@@ -17,6 +17,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.fold_options import SharePartitionFilter
+from share_state.kafka.primitives import parse_digits
 from share_state.pipeline.across_logs import judge_input
 from share_state.pipeline.driver_side import name_topics
 from share_state.pipeline.plan import FoldPlan
@@ -26,7 +27,6 @@ from share_state.pipeline.result import EXTENT_NOTES, summarize
 from share_state.pipeline.task import OutputSpec
 from share_state.repairs.status import open_warehouse
 from share_state.report import console
-from share_state.report.console import print_records
 from share_state.report.cutoff_text import (
     check_deletable,
     check_topic_name,
@@ -38,8 +38,10 @@ from share_state.report.cutoff_text import (
     refused,
     write_delete_records,
 )
+from share_state.report.decoded import print_records
 from share_state.report.diff import compare_states, fold_exports, print_differences, read_states
 from share_state.report.explain import explain_offset, print_explanation
+from share_state.sources.as_of import parse_time
 from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import open_executor
 
@@ -78,19 +80,28 @@ def decode(
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Write a Delta table to this folder.")
     ] = None,
+    group: Group = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    most: Annotated[int | None, typer.Option(metavar="N", min=1, help="Print at most N records.")] = None,
     *,
     options: InputOptions,
     running: Running,
     as_json: Json = False,
 ) -> None:
     """Print the records of logs as JSON lines, in log order."""
+    selection = SharePartitionFilter(group, topic, partition)
+    if out is not None and (most is not None or selection != SharePartitionFilter()):
+        raise ShareStateError(
+            "decode: --group, --topic, --partition and --most choose lines; --out writes all records"
+        )
     inputs, options = logs_of(inputs, options)
     spec = options.spec(inputs, reads_groups=False, names_only=True, judge=JUDGE_NONE)
     with open_plan(spec, running.choice) as found_plan:
         found_plan.check_time()
         plan = name_topics(found_plan)
         if out is None:
-            print_records(plan)
+            print_records(plan, selection, most)
             return
         from share_state.pipeline.reconstruct import write_decoded  # noqa: PLC0415  imports Delta
 
@@ -197,6 +208,12 @@ def plot(
     group: Annotated[str | None, typer.Option(metavar="GROUP", help="The share group.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="The topic (name or id).")] = None,
     partition: Annotated[int | None, typer.Option(metavar="N", help="The partition of the topic.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="window: begin at this time, as for --as-of-time.")
+    ] = None,
+    offset_range: Annotated[
+        str | None, typer.Option("--offsets", metavar="A-B", help="window: show only these offsets.")
+    ] = None,
     *,
     options: InputOptions,
     delivery_limit: DeliveryLimit = None,
@@ -204,21 +221,39 @@ def plot(
 ) -> None:
     """Draw a chart of a share-partition, a group or the cutoffs.
 
-    window: what was in flight, over time. offsets: SPSO, SPEO and the topic's end, over time. deliveries:
+    window: what was in flight, by share-partition. offsets: SPSO, SPEO and the topic's end. deliveries:
     records in flight by delivery count. cutoff: what can be deleted from each log.
     """
     from share_state.report.plots.charts import SUFFIXES, save  # noqa: PLC0415  matplotlib is slow to import
     from share_state.report.plots.overview import draw_plot  # noqa: PLC0415
 
     console.check_suffix(out, SUFFIXES)
+    if kind != "window" and (since is not None or offset_range is not None):
+        raise ShareStateError(f"plot {kind}: --since and --offsets choose a part of a window")
+    begin = None if since is None else parse_time(since)
+    part = None if offset_range is None else _parse_range(offset_range)
     if delivery_limit is not None:
         options = options.with_limit("delivery_count", delivery_limit)
     inputs, options = logs_of(inputs, options)
     with _open_plan(inputs, options) as plan:
-        chart = draw_plot(kind, plan, SharePartitionFilter(group, topic, partition))
+        selection = SharePartitionFilter(group, topic, partition)
+        chart = draw_plot(kind, plan, selection, since=begin, offset_range=part)
     save(chart, out)
     found = {"picture": kind, "of": chart.heading, "file": out, "says": chart.says}
     console.print_json(found) if as_json else console.print_line(f"{out}: {chart.says}")
+
+
+def _parse_range(text: str) -> tuple[int, int]:
+    """The first and the last offset of A-B, or of one offset.
+
+    Raises:
+        ShareStateError: if it is neither.
+    """
+    first, dash, last = text.replace(",", "").partition("-")
+    ends = parse_digits(first), parse_digits(last if dash else first)
+    if ends[0] is None or ends[1] is None or ends[0] > ends[1]:
+        raise ShareStateError(f"--offsets {text}: give A-B, the first and the last offset")
+    return ends[0], ends[1]
 
 
 @command("share-state cutoff /exports/broker-1 --verify --delete-records offsets.json")

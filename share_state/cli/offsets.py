@@ -19,7 +19,9 @@ from share_state.report import console
 from share_state.report.diff import fold_exports
 
 
-@command("share-state offsets /exports/broker-1 --group orders-app --as-of-time 02:10 --out offsets.csv")
+@command(
+    "share-state offsets /exports/broker-1 --group orders-app --as-of-time 2026-11-21T02:10Z --out offsets.csv"
+)
 def offsets(
     inputs: Annotated[
         list[str],

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +21,6 @@ from share_state.errors import ShareStateError, pluralize, reason_of
 from share_state.fold.durations import duration_text
 from share_state.kafka.buffers import column_bytes
 from share_state.terminal import elide, escape_unprintable, one_line, styled
-
-if TYPE_CHECKING:
-    from share_state.pipeline.plan import FoldPlan
 
 UNKNOWN = "-"
 """Printed for a value that is not known, as kafka-share-groups.sh does."""
@@ -130,19 +127,6 @@ def row_pieces(rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
 def _encode(value: Any) -> str:
     # json.dump encodes in Python and takes five times as long.
     return json.dumps(value, ensure_ascii=False, default=datetime.isoformat)
-
-
-def print_records(plan: "FoldPlan") -> None:
-    """Print every record of a plan as one JSON object per line, one log partition after another.
-
-    Nulls are omitted.
-    """
-    for log in plan.logs:
-        for table in plan.decode(log):
-            for batch in table.to_batches(max_chunksize=_PIECE_ROWS):
-                if sys.stdout.closed:  # its reader is gone, as after `| head`
-                    return
-                sys.stdout.write(json_lines(batch))
 
 
 def json_lines(rows: pa.RecordBatch) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -146,11 +146,15 @@ class MadeWarehouse:
         self._write("runs", [row | run], "append")
         return self.folder
 
-    def _write(self, table: str, rows: Sequence[Mapping[str, Any]], mode: str) -> None:
+    def _write(self, table: str, rows: Sequence[Mapping[str, Any]], mode: Literal["append", "overwrite"]) -> None:
         schema = table_schema(table)
         known = [{name: row.get(name) for name in schema.names} for row in rows]
         path = str(self.folder / table)
-        write_deltalake(path, pa.Table.from_pylist(known, schema=schema), mode=mode)
+        written = pa.Table.from_pylist(known, schema=schema)
+        if mode == "append":
+            write_deltalake(path, written, mode="append")
+        else:
+            write_deltalake(path, written, mode="overwrite")
         if table != "runs":
             self.versions[table] = DeltaTable(path).version()
 

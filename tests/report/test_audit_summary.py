@@ -4,6 +4,7 @@ import json
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,12 +150,12 @@ def test_a_terminal_of_eighty_columns_still_takes_one_line_a_row(
 def test_one_line_says_what_became_of_deliveries_and_where_most_fail(
     made: MadeWarehouse, capsys: pytest.CaptureFixture[str]
 ):
-    none = dict.fromkeys(("given_up_records", "rejected_records", "released_records", "dead_lettered_records"), 0)
+    names = ("given_up_records", "rejected_records", "released_records", "dead_lettered_records")
+    none: dict[str, Any] = dict.fromkeys(names, 0)
+    busy: dict[str, Any] = none | {"acknowledged_records": 1200, "given_up_records": 50, "released_records": 250}
     rows = [
         share_partition("fine", acknowledged_records=40_000, **none),
-        share_partition(
-            "busy", **none | {"acknowledged_records": 1200, "given_up_records": 50, "released_records": 250}
-        ),
+        share_partition("busy", **busy),
     ]
     made.audit(rows)
     lines = _lines(read_report(str(made.folder)), capsys)

@@ -15,6 +15,7 @@ from share_state.report.diff import (
     compare_windows,
     print_differences,
 )
+from tests.present import present
 
 VALUES: list[RangeState] = [("AVAILABLE (1)", False), ("gap", False), ("ACKNOWLEDGED (1)", True)]
 
@@ -46,10 +47,10 @@ def test_ranges_differ_where_offsets_do(before: InFlightWindow | None, after: In
     if before is None and after is None:
         assert not found
         return
-    start = (before or after).start
+    start = present(before or after).start
     old, new = (
         before or InFlightWindow(start, start, []),
-        after or InFlightWindow((before or after).start, (before or after).start, []),
+        after or InFlightWindow(start, start, []),
     )
     expected = {}
     for offset in range(100):

@@ -9,6 +9,7 @@ import pytest
 
 from share_state.report.page import MAX_SINGLE_BARS, history_svg, window_svg
 from share_state.report.plots.charts import SHADES
+from tests.present import present
 from tests.report.made_warehouse import IN_FLIGHT, TONIGHT, share_partition
 
 Ranges = list[dict[str, Any]]
@@ -18,8 +19,8 @@ def _ranges(*ranges: tuple[int, int, str, int]) -> Ranges:
     return share_partition(ranges=ranges)["flights"]
 
 
-def _texts(picture: str) -> list[str]:
-    return [element.text or "" for element in ElementTree.fromstring(picture).iter("text")]
+def _texts(picture: str | None) -> list[str]:
+    return [element.text or "" for element in ElementTree.fromstring(present(picture)).iter("text")]
 
 
 def _bars(picture: str) -> list[tuple[float, float]]:

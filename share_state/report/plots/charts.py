@@ -6,6 +6,7 @@ An inline SVG contains no script and refers to nothing outside it.
 
 import io
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -88,6 +89,9 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 
+_HEADING_CHARACTERS = 11
+"""Of a heading, per inch of width."""
+
 _NOTEBOOK_DPI, _PNG_DPI = 100, 150
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _URL = re.compile(r"url\(#([^)]+)\)")
@@ -158,7 +162,8 @@ class Chart(Figure):
         super().__init__(figsize=(width, height), layout="constrained", facecolor="white")
         FigureCanvasAgg(self)
         self.heading, self.says = heading, ""
-        self.title = self.suptitle(escape_missing_glyphs(heading), fontsize=10.5, x=0.01, ha="left")
+        wrapped = textwrap.fill(escape_missing_glyphs(heading), round(width * _HEADING_CHARACTERS))
+        self.title = self.suptitle(wrapped, fontsize=10.5, x=0.01, ha="left")
 
     @styled
     def draw(self, renderer: Any) -> None:
@@ -173,7 +178,8 @@ class Chart(Figure):
     def encode(self, form: str, **how: Any) -> bytes:
         """The bytes of a file in a format of matplotlib."""
         written = io.BytesIO()
-        self.savefig(written, format=form, **how)
+        # The figure grows until no label is cut.
+        self.savefig(written, format=form, bbox_inches="tight", pad_inches=0.08, **how)
         return written.getvalue()
 
     def _repr_png_(self) -> bytes:
@@ -228,7 +234,8 @@ def inline_svg(figure: Figure, name: str, description: str) -> Markup:
         One `svg` element that fills the width of its place.
     """
     written = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(written, metadata=_NO_METADATA)
+    canvas = FigureCanvasSVG(figure)
+    canvas.print_figure(written, format="svg", bbox_inches="tight", pad_inches=0.08, metadata=_NO_METADATA)
     root = ElementTree.fromstring(written.getvalue())
     for parent in list(root.iter()):
         for child in [child for child in parent if _local_name(child.tag) in ("metadata", "style")]:

@@ -1,5 +1,6 @@
 """Charts over many share-partitions or logs (delivery counts, cutoffs), and `draw_plot` for `share-state plot`."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -32,7 +33,9 @@ from share_state.report.plots.charts import (
 from share_state.report.plots.timelines import KEY_COLUMNS, offsets, window
 from share_state.report.share_partitions import NO_BEGINNING, lacks_beginning
 from share_state.schema.declarations import table_schema
-from share_state.sources.log_partition import STATE_TOPIC
+from share_state.sources.as_of import LogTime, Window
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
+from share_state.sources.log_times import time_span
 
 MAX_LOGS = 60
 """With more log partitions the chart shows those with the most redundant records, and its heading says so."""
@@ -175,13 +178,20 @@ def _cutoff_label(row: dict[str, Any]) -> str:
     return escape_missing_glyphs(label)
 
 
-def draw_plot(kind: str, plan: FoldPlan, selection: SharePartitionFilter) -> Chart:
+def draw_plot(
+    kind: str,
+    plan: FoldPlan,
+    selection: SharePartitionFilter,
+    *,
+    since: int | LogTime | None = None,
+    offset_range: tuple[int, int] | None = None,
+) -> Chart:
     """Fold logs and draw one chart of them.
 
     Args:
         kind, plan: window, offsets, deliveries or cutoff, and the log partitions.
-        selection: the share-partitions; exactly one for a chart over time; for the cutoff those whose logs
-            are shown.
+        selection: the share-partitions; exactly one for `offsets`; for the cutoff those whose logs are shown.
+        since, offset_range: what part of a window is shown; by default all of it.
     Raises:
         ShareStateError: if there is nothing to draw.
         InputError: if a segment cannot be read.
@@ -194,9 +204,13 @@ def draw_plot(kind: str, plan: FoldPlan, selection: SharePartitionFilter) -> Cha
             plan.check(selection)
         timeline = pa.concat_tables([table_schema("timeline").empty_table(), *(table for _, table in states)])
         shown = {log.name: log for log, table in states if len(table)}
-        newest = max((plan.fold(log).newest_time for log in shown.values()), default=-1)
+        newest = _end_of(plan, shown)
         until = to_datetime(newest)
-        return (window if kind == "window" else offsets)(timeline, until=until)
+        if kind == "offsets":
+            return offsets(timeline, until=until)
+        begin = since.at(newest) if isinstance(since, LogTime) else since
+        begin_time = None if begin is None else to_datetime(begin)
+        return window(timeline, until=until, since=begin_time, offset_range=offset_range)
     executor, where = LocalExecutor(), selection.of_rows
     name = IN_FLIGHT if kind == "deliveries" else CUTOFF if where is None else STATE
     folded = (STATE, IN_FLIGHT) if name == IN_FLIGHT else (name,) if name != CUTOFF else ()
@@ -213,6 +227,15 @@ def draw_plot(kind: str, plan: FoldPlan, selection: SharePartitionFilter) -> Cha
         return chart
     of_logs = tables[CUTOFF] if where is None else tables[CUTOFF].filter(_logs_of(shown))
     return cutoffs(name_holders(of_logs, plan.options.topics))
+
+
+def _end_of(plan: FoldPlan, shown: Mapping[str, LogPartition]) -> int:
+    """The time (ms) at which an export ends: that of its newest record, whichever log holds it."""
+    if not any(plan.window_of(log) != Window() for log in plan.logs):
+        span = time_span(plan.logs)
+        if span is not None and not span.is_live:
+            return span.last
+    return max((plan.fold(log).newest_time for log in shown.values()), default=-1)
 
 
 def _logs_of(states: pa.Table) -> pc.Expression:

@@ -4,20 +4,31 @@
 most 400 by 400, and joins those of equal style into rectangles (`tiles`).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import pairwise
+from operator import and_
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.patches import Patch, PathPatch
 
 from share_state.errors import ShareStateError
-from share_state.kafka.delivery_states import state_name
+from share_state.kafka.delivery_states import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    ARCHIVING,
+    AVAILABLE,
+    TERMINAL,
+    state_name,
+)
 from share_state.report.plots.charts import (
     INK,
     OTHER_SHADES,
@@ -25,6 +36,7 @@ from share_state.report.plots.charts import (
     SHADES,
     STATE_STYLES,
     Chart,
+    escape_missing_glyphs,
     integer_ticks,
     rectangles,
     share_partition_name,
@@ -43,6 +55,14 @@ MAX_COUNT = 3
 
 _COUNTS = MAX_COUNT + 1
 _NOT_IN_FLIGHT, _UNCOVERED = -1, 0
+_CODES = 1 << 20
+"""More than there are codes of styles."""
+_FINISHED_LAST = (ARCHIVED, ACKNOWLEDGED, ARCHIVING, ACQUIRED, AVAILABLE)
+"""States from the most finished on; of others nothing is known."""
+_MIN_SHARE = 1 / 160
+"""The least share of the offset axis that unfinished offsets take, so that one of a million is seen."""
+MAX_FACETS = 12
+"""With more share-partitions a chart shows those with the most unfinished offsets, and its heading says so."""
 _DAY = 86_400
 _TAIL = 0.03
 """Share of the time axis after the last record, which shows the last state."""
@@ -78,6 +98,21 @@ class History:
     lacks_beginning: bool
     rows: pa.Table
 
+    def since(self, moment: datetime) -> "History":
+        """The same from a moment on: it begins with the state that was there.
+
+        Raises:
+            ShareStateError: if the log ends before.
+        """
+        days = moment.timestamp() / _DAY
+        if days >= self.newest:
+            raise ShareStateError(f"since {moment:%Y-%m-%d %H:%M:%S} UTC: the log ends before")
+        first = max(int(np.searchsorted(self.times, days, side="right")) - 1, 0)
+        times = np.maximum(self.times[first:], days)
+        return replace(
+            self, times=times, start=self.start[first:], end=self.end[first:], rows=self.rows.slice(first)
+        )
+
     @property
     def edges(self) -> np.ndarray:
         """Times of the records, then `until`: state n holds from edges[n] to edges[n + 1]."""
@@ -105,18 +140,38 @@ def read_history(timeline: Any, *more: str, until: datetime | None = None) -> Hi
     Raises:
         ShareStateError: if it is not a timeline, is empty, or holds several share-partitions.
     """
+    histories = read_histories(timeline, *more, until=until)
+    if len(histories) != 1:
+        said = f"{len(histories):,} share-partitions" if histories else "it has no rows"
+        raise ShareStateError(f"timeline: {said}; choose one by --group, --topic and --partition")
+    return histories[0]
+
+
+def read_histories(timeline: Any, *more: str, until: datetime | None = None) -> list[History]:
+    """Read the table `timeline`, Arrow or Spark, with `more` columns: share-partitions by name.
+
+    The log ends at `until`.
+
+    Raises:
+        ShareStateError: if it is not a timeline.
+    """
     columns = (*KEY_COLUMNS, "offset", "timestamp", "start_offset", "end_offset", "topic_end_offset",
                "snapshot_offset", "suspect", *more)  # fmt: skip
     rows = to_arrow(timeline, columns, "timeline").sort_by("offset")
-    keys = (
-        rows.select(list(KEY_COLUMNS))
-        .group_by(list(KEY_COLUMNS), use_threads=False)
-        .aggregate([])
-        .to_pylist()
-    )
-    if len(keys) != 1:
-        found = f"{len(keys):,} share-partitions" if keys else "it has no rows"
-        raise ShareStateError(f"timeline: {found}; choose one by --group, --topic and --partition")
+    key_columns = rows.select(list(KEY_COLUMNS))
+    keys = key_columns.group_by(list(KEY_COLUMNS), use_threads=False).aggregate([]).to_pylist()
+    keys.sort(key=lambda key: [(value is None, value) for value in key.values()])
+    return [_history(rows.filter(_is_of(key)), key, until) for key in keys]
+
+
+def _is_of(key: Mapping[str, Any]) -> pc.Expression:
+    """A filter for the rows of a share-partition."""
+    columns = ((pc.field(name), value) for name, value in key.items())
+    return reduce(and_, (one.is_null() if value is None else one == value for one, value in columns))
+
+
+def _history(rows: pa.Table, key: dict[str, Any], until: datetime | None) -> History:
+    """The history of one share-partition from its rows of `timeline`."""
     stamps = rows["timestamp"].cast(pa.int64()).fill_null(0).to_numpy() / (_DAY * 1e6)
     # A record without a timestamp takes the previous record's, or the first one that there is.
     times = np.maximum.accumulate(np.maximum(stamps, stamps[stamps > 0].min(initial=stamps.max())))
@@ -125,7 +180,7 @@ def read_history(timeline: Any, *more: str, until: datetime | None = None) -> Hi
     start, end = (rows[name].fill_null(-1).to_numpy() for name in ("start_offset", "end_offset"))
     topic_ends = rows["topic_end_offset"].drop_null()
     return History(
-        name=share_partition_name(keys[0]),
+        name=share_partition_name(key),
         times=times,
         newest=newest,
         until=float(newest + tail),
@@ -172,16 +227,17 @@ class Tile:
 def tiles(history: History, origin: int, end: int) -> Iterator[Tile]:
     """The styles that occur from offset `origin` to `end`, exclusive, each with its cells.
 
-    With more than MAX_TIMES records or MAX_OFFSETS range borders, a cell covers several of them and shows the
-    last record of its time and the offset at its middle. The history has the column state_batches.
+    With more than MAX_TIMES records or MAX_OFFSETS range borders, a cell covers several of them and shows, after
+    the last record of its time, the least finished of its offsets. The history has the column state_batches.
     """
     records, times = _choose_records(history)
     states = history.rows["state_batches"].combine_chunks().take(pa.array(records))
     borders = _choose_borders(states, history, origin, end)
-    middles = origin + (borders[:-1] + borders[1:]) // 2
-    cells = np.full((len(records), len(middles)), _NOT_IN_FLIGHT, np.int64)
+    cells = np.full((len(records), len(borders) - 1), _NOT_IN_FLIGHT, np.int64)
     for row, (record, batches) in enumerate(zip(records, _split_batches(states), strict=True)):
-        cells[row] = _style_codes(batches, middles, int(history.start[record]), int(history.end[record]))
+        start, end = int(history.start[record]), int(history.end[record])
+        if start >= 0:
+            cells[row] = _style_codes(batches, origin, borders, start - origin, end - origin)
     for code in np.unique(cells[cells != _NOT_IN_FLIGHT]).tolist():
         state, count = (None, 0) if code == _UNCOVERED else divmod(code - 1, _COUNTS)
         yield Tile(None if state is None else state - 128, count, _join_cells(cells == code, times, borders))
@@ -217,18 +273,42 @@ def _split_batches(states: pa.ListArray) -> Iterator[np.ndarray]:
         yield columns[:, first:last]
 
 
-def _style_codes(batches: np.ndarray, middles: np.ndarray, start: int, end: int) -> np.ndarray:
-    codes = np.full(len(middles), _NOT_IN_FLIGHT, np.int64)
-    if start < 0:
-        return codes
-    codes[(middles >= start) & (middles < end)] = _UNCOVERED
-    first, last, state, count = batches
+def _style_codes(batches: np.ndarray, origin: int, borders: np.ndarray, start: int, end: int) -> np.ndarray:
+    """The style of each cell between borders: that of its least finished offset.
+
+    Args:
+        batches: first and last offset, state and delivery count, as rows; sorted and disjoint.
+        borders: offsets minus the origin, as `start` and `end`.
+    """
+    size = len(borders) - 1
+    best = np.full(size, _NOT_IN_FLIGHT, np.int64)
+    first = np.maximum(batches[0] - origin, max(start, 0))
+    last = np.minimum(batches[1] - origin + 1, borders[-1])
+    is_shown = first < last
+    first, last = first[is_shown], last[is_shown]
+    state, count = batches[2][is_shown], batches[3][is_shown]
+    covered = np.zeros(size, np.int64)
     if len(first):
-        place = np.searchsorted(first, middles, side="right") - 1
-        covered = (place >= 0) & (middles <= last[place]) & (middles >= start)
-        of_batch = (state + 128) * _COUNTS + np.clip(count, 0, MAX_COUNT) + 1
-        codes[covered] = of_batch[place[covered]]
-    return codes
+        low = np.maximum(np.searchsorted(borders, first, side="right") - 1, 0)
+        cells_of_batch = np.searchsorted(borders, last, side="left") - low
+        batch = np.repeat(np.arange(len(low)), cells_of_batch)
+        begins = np.cumsum(cells_of_batch) - cells_of_batch
+        cell = np.arange(len(batch)) - begins[batch] + low[batch]
+        overlap = np.minimum(last[batch], borders[cell + 1]) - np.maximum(first[batch], borders[cell])
+        np.add.at(covered, cell, overlap)
+        code = (state + 128) * _COUNTS + np.clip(count, 0, MAX_COUNT) + 1
+        np.maximum.at(best, cell, (_unfinished_rank(state) * _CODES + code)[batch])
+    in_window = np.minimum(borders[1:], end) - np.maximum(borders[:-1], start)
+    is_gap = covered < np.maximum(in_window, 0)
+    # A gap was never delivered, so nothing is less finished.
+    return np.where(is_gap, _UNCOVERED, np.where(best < 0, best, best % _CODES))
+
+
+def _unfinished_rank(state: np.ndarray) -> np.ndarray:
+    """How far from finished a state is: the higher, the sooner a cell shows it."""
+    return np.select(
+        [state == one for one in _FINISHED_LAST], range(len(_FINISHED_LAST)), len(_FINISHED_LAST)
+    )
 
 
 def _join_cells(cells: np.ndarray, times: np.ndarray, borders: np.ndarray) -> np.ndarray:
@@ -248,47 +328,110 @@ def _join_cells(cells: np.ndarray, times: np.ndarray, borders: np.ndarray) -> np
 
 
 @styled
-def window(timeline: Any, *, until: datetime | None = None) -> Chart:
+def window(
+    timeline: Any,
+    *,
+    until: datetime | None = None,
+    since: datetime | None = None,
+    offset_range: tuple[int, int] | None = None,
+) -> Chart:
     """The in-flight window: offset by time, coloured by delivery state, darker and denser the more deliveries.
 
     Args:
-        timeline: table `timeline`, Arrow or Spark, rows of one share-partition.
-        until: when the log ends (`runs.log_time`), so that a stall is as long as it is; by default its last
+        timeline: table `timeline`, Arrow or Spark; each share-partition has its own facet.
+        until: when the export ends (`runs.log_time`), so that a stall is as long as it is; by default its last
             record.
+        since: when the chart begins; by default with the first record.
+        offset_range: first and last offset that are shown; by default all that were in flight.
     Returns:
         Time across (UTC), offsets up. A solid line is SPSO, a dashed one SPEO; white offsets were not in
-        flight.
+        flight. Where offsets share a cell, it shows the least finished of them.
     Raises:
-        ShareStateError: if there are no rows, or rows of several share-partitions.
+        ShareStateError: if there are no rows, or the log ends before `since`.
     Source: KIP-932, In-flight records; Kafka SharePartition.RecordState.
     """
-    history = read_history(timeline, "state_batches", until=until)
-    chart = Chart(f"{history.name}: in flight, offset by time", height=4.6)
-    axes = chart.subplots()
+    histories = read_histories(timeline, "state_batches", until=until)
+    if not histories:
+        raise ShareStateError("timeline: it has no rows; choose others by --group, --topic and --partition")
+    groups = {history.rows["group_id"][0].as_py() for history in histories}
+    if len(groups) > 1:
+        raise ShareStateError(f"timeline: {len(histories):,} share-partitions; choose one group by --group")
+    if since is not None:
+        histories = [
+            history.since(since) for history in histories if history.newest * _DAY > since.timestamp()
+        ]
+        if not histories:
+            raise ShareStateError(f"since {since:%Y-%m-%d %H:%M:%S} UTC: the log ends before")
+    shown, some = _most_unfinished(histories)
+    group = shown[0].rows["group_id"][0].as_py()
+    name = shown[0].name if len(histories) == 1 else f"{group}: {len(histories):,} share-partitions{some}"
+    chart = Chart(f"{name}: in flight, offset by time", height=0.9 + 3.7 * len(shown))
+    handles, said = dict[str, Any](), list[str]()
+    facets = chart.subplots(len(shown), squeeze=False)[:, 0].tolist()
+    begin, end = min(history.times[0] for history in shown), max(history.until for history in shown)
+    for axes, history in zip(facets, shown, strict=True):
+        handles |= {handle.get_label(): handle for handle in _draw_window(axes, history, offset_range, said)}
+        if len(histories) > 1:
+            axes.set_title(escape_missing_glyphs(history.name), fontsize=9, loc="left", wrap=True)
+            axes.set_xlim(begin, end)
+    if handles:
+        named = list(handles.values())
+        chart.legend(handles=named, loc="outside right upper", frameon=False, fontsize=8, handleheight=1.4)
+    if len(histories) > 1:
+        said = [f"{one.name}: {text.rpartition('; ')[2]}" for one, text in zip(shown, said, strict=True)]
+    chart.says = " ".join(said)
+    return chart
+
+
+def _most_unfinished(histories: Sequence[History]) -> tuple[list[History], str]:
+    """At most MAX_FACETS share-partitions, in their order, and a note on those that are left out."""
+    if len(histories) <= MAX_FACETS:
+        return list(histories), ""
+    width = [int(history.end[-1] - history.start[-1]) for history in histories]
+    chosen = sorted(sorted(range(len(histories)), key=lambda number: -width[number])[:MAX_FACETS])
+    return [histories[number] for number in chosen], f", the {MAX_FACETS} with the widest windows"
+
+
+def _draw_window(
+    axes: Axes, history: History, offset_range: tuple[int, int] | None, said: list[str]
+) -> list[Any]:
+    """Draw the window of one share-partition, add what it shows to `said`, and return what a legend names."""
     known = history.start >= 0
     if not known.any() or history.end[known].max() <= history.start[known].min():
         nothing = "nothing in the input was in flight" if history.doubt else "nothing was ever in flight"
         axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
-        chart.says = f"{nothing.capitalize()}.{history.doubt}"
-        return chart
+        said.append(f"{nothing.capitalize()}.{history.doubt}")
+        return []
     origin, end = int(history.start[known].min()), int(history.end[known].max())
-    shown = list(tiles(history, origin, end))
-    handles = []
+    if offset_range is not None:
+        origin, end = offset_range[0], offset_range[1] + 1
+    shown, span = list(tiles(history, origin, end)), end - origin
+    # Unfinished offsets are drawn over finished ones.
+    for tile in sorted(shown, key=lambda tile: tile.state not in TERMINAL):
+        axes.add_patch(PathPatch(rectangles(*_visible(tile, span)), **_tile_style(tile)))
+    handles = list[Any]()
     for tile in shown:
-        style = _tile_style(tile)
-        axes.add_patch(PathPatch(rectangles(*tile.bounds.T), **style))
-        handles.append(Patch(**{**style, "linewidth": 0.5}, label=_tile_label(tile)))
+        style = {**_tile_style(tile), "linewidth": 0.5}
+        handles.append(Patch(**style, label=_tile_label(tile)))
     for values, label, line in ((history.end, "SPEO", "dashed"), (history.start, "SPSO", "solid")):
         steps = _steps(values, origin)
         handles += axes.step(history.edges, steps, where="post", color=INK, ls=line, lw=1.8, label=label)
-    axes.set_ylim(-0.02 * (end - origin), 1.03 * (end - origin))
+    axes.set_ylim(-0.02 * span, 1.03 * span)
     _set_axes(axes, history, origin)
-    chart.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, handleheight=1.4)
-    chart.says = (
-        f"{history.period} offsets were {', '.join(map(_tile_label, shown))}; at the end the window is from "
-        f"{history.start[-1]:,} to {history.end[-1]:,}.{history.doubt}"
+    said.append(
+        f"{history.period} offsets were {', '.join(map(_tile_label, shown)) or 'not in flight'}; at the end the window "
+        f"is from {history.start[-1]:,} to {history.end[-1]:,}.{history.doubt}"
     )
-    return chart
+    return handles
+
+
+def _visible(tile: Tile, span: int) -> np.ndarray:
+    """The bounds of a tile as rows; those of unfinished offsets are at least _MIN_SHARE of the axis high."""
+    left, right, low, high = tile.bounds.T
+    if tile.state in TERMINAL:
+        return tile.bounds.T
+    missing = np.maximum(_MIN_SHARE * span - (high - low), 0) / 2
+    return np.stack((left, right, low - missing, high + missing))
 
 
 def _tile_style(tile: Tile) -> dict[str, Any]:

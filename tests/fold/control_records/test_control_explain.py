@@ -82,7 +82,8 @@ def test_the_command_tells_it(log: LogPartition, capfd: pytest.CaptureFixture[st
     said = run_cli(capfd, "explain", folder, "--group", "G1", "--topic", "orders", "--partition", log.partition,
                "--offset", 110, "--json").json  # fmt: skip
     assert [record["kind"] for record in said["records"]] == ["checkpoint", "delta", "checkpoint", "delta"]
-    assert said["sentence"].startswith("Offset 110: acknowledged in delivery 2; below SPSO since ")
+    assert "(record 132); the checkpoint at " in said["sentence"]
+    assert "; acknowledged in delivery 2; below SPSO since " in said["sentence"]
     assert said["sentence"].endswith("(record 137), which moved SPSO from 110 to 111.")
     wrong = run_cli(capfd, "explain", folder, "--group", "G9", "--topic", "orders", "--partition", 0, "--offset", 1)
     assert (wrong.code, wrong.err) == (2, "share-state: group G9: not found; there are G1, G2\n")

@@ -1,13 +1,21 @@
 """Tables of one real log, folded once."""
 
+from functools import partial
+
 import pyarrow as pa
 import pytest
 
 import share_state
 from share_state.api.tables import Tables
+from tests.cli.commands import Command, run_cli
 from tests.truth import DATA
 
 DLQ = DATA / "4.4.0/dlq"
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Command:
+    return partial(run_cli, capfd)
 
 
 @pytest.fixture(scope="session")

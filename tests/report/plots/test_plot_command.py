@@ -1,7 +1,6 @@
 """`share-state plot`, as a person types it."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,17 +15,12 @@ from share_state.sources.kafka_client import ClientProperties
 from share_state.sources.kafka_source import KafkaSource
 from share_state.sources.log_partition import LogPartition
 from share_state.sources.record_tables import CONSUMED
-from tests.cli.commands import Command, run_cli
+from tests.cli.commands import Command
 from tests.sources.formats.tables import table_of
 from tests.truth import DATA
 
 DLQ = DATA / "4.4.0/dlq"
 ONE = ("--group", "dq-off", "--topic", "t0", "--partition", "0", "--topics", str(DLQ / "topics.json"))
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Command:
-    return partial(run_cli, capfd)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import shlex
 import struct
 import time
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
@@ -22,6 +22,7 @@ from share_state.kafka.delivery_states import DeliveryState
 from share_state.repairs.commands import DEAD_LETTER_TOPIC, KafkaTools
 from share_state.simulator.state_values import DurableState, StateKey, StateRecord, encode_record
 from share_state.simulator.types import StateBatch, find_release
+from tests.present import present
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, carry_out, properties_of, running
 from tests.warehouses import arrow
@@ -294,7 +295,9 @@ def test_commands_without_trouble_run_too(cluster: Cluster, tmp_path: Path) -> N
     assert group.state()[0] is None
 
 
-def _write_as_broker(address: str, topic: str, partition: int, records: list[tuple[bytes, bytes | None, int]]) -> None:
+def _write_as_broker(
+    address: str, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None, int]]
+) -> None:
     """Write key, value and time (ms) to a topic of the broker's own, which brokers let their admin client do."""
     producer = Producer({"bootstrap.servers": address, "client.id": "__admin_client", "log_level": 0})
     for key, value, time_ms in records:
@@ -331,7 +334,7 @@ def test_state_that_its_group_has_lost_or_left_and_state_that_no_leader_loads(
         for group in groups.values():
             group.create()
             fail_record(5, 1)(group)
-        rows = {name: group.state()[0] for name, group in groups.items()}
+        rows = {name: present(group.state()[0]) for name, group in groups.items()}
         _write_as_broker(broker.address, "__consumer_offsets", 0, _tombstones(broker.address, "orphan"))
         topic, an_hour_ago = b"topic.deleting", int(time.time() * 1000) - 3_600_000
         topic_id = urlsafe_b64decode(f"{rows['deleting']['topic_id']}==")
@@ -359,5 +362,5 @@ def test_state_that_its_group_has_lost_or_left_and_state_that_no_leader_loads(
             state, in_flight, _ = groups[name].state()
             assert option.effect is not None
             assert (state and state["effective_start_offset"], in_flight) == (option.effect.start_offset, {}), name
-        assert option.effect.delivered_again == ((6, 19),)
+        assert present(option.effect).delivered_again == ((6, 19),)
         groups["unloadable"].consume(None, lambda seen: set(seen) == set(range(5, 20)))
