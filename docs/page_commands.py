@@ -26,7 +26,11 @@ from share_state.cli.command import FOUND, app
 from share_state.cli.main import COMMANDS, import_module, run
 
 HOME = Path(__file__).parents[1]
-PAGES = sorted([HOME / "README.md", HOME / "bench/README.md", *(HOME / "docs").rglob("*.md")])
+PAGES = sorted(
+    [HOME / "README.md", HOME / "bench/README.md", *(HOME / "docs").glob("*.md")]
+    # The pages of docs/commands have the usage and the example that --help prints.
+    + [page for page in (HOME / "docs").glob("*/**/*.md") if page.parent.name != "commands"]
+)
 
 _BLOCK = re.compile(r"(?:^    .*\n(?:[ \t]*\n(?=    ))?)+", re.MULTILINE)
 _ELLIPSIS = "..."

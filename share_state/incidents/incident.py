@@ -70,6 +70,16 @@ class Incident:
     commands: tuple[str, ...]
 
     @property
+    def is_judged(self) -> bool:
+        """Whether an audit judged the share-partition; only then does no trouble mean that it is OK."""
+        return self.status.row["verdict"] is not None
+
+    @property
+    def heading(self) -> str:
+        """The trouble in one word, or that there is none."""
+        return self.trouble or ("OK" if self.is_judged else "NO TROUBLE SHOWN")
+
+    @property
     def waits_for(self) -> WaitsFor | None:
         """What SPSO waits for."""
         return self.status.waits_for

@@ -11,6 +11,7 @@ from share_state.report import console
 from share_state.report.page import window_svg
 from share_state.report.plots.charts import TEMPLATES
 from share_state.report.rule_text import describe_rule
+from share_state.rules.breaches import INFO
 
 _OK = "ok"
 
@@ -26,18 +27,23 @@ def write_incident_page(path: str, incident: Incident) -> None:
 
 def render_incident(incident: Incident) -> str:
     """The page of an incident as text."""
-    trouble = incident.trouble
     return TEMPLATES.get_template("incident.html").render(
         group=incident.group_id,
         place=incident.name,
-        verdict=trouble or "OK",
-        level=_OK if trouble is None else describe_rule(trouble)["severity"],
+        verdict=incident.heading,
+        level=_level(incident),
         cause=incident.cause,
         facts=incident_facts(incident),
         window=_window(incident),
         repair=incident.option.command if incident.option else "",
         commands=incident.commands,
     )
+
+
+def _level(incident: Incident) -> str:
+    if incident.trouble is not None:
+        return describe_rule(incident.trouble)["severity"]
+    return _OK if incident.is_judged else INFO
 
 
 def _window(incident: Incident) -> Markup | None:

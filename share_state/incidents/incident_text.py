@@ -37,7 +37,7 @@ def incident_lines(incident: Incident, width: int = WIDTH, *, has_picture: bool 
         has_picture: whether the window is drawn.
     """
     place = f"{format_name(incident.group_id)} {format_name(incident.name)}"
-    yield from _wrapped("", f"{incident.trouble or 'OK'}: {place}: {incident.cause}", width, indent=2)
+    yield from _wrapped("", f"{incident.heading}: {place}: {incident.cause}", width, indent=2)
     for label, texts in incident_facts(incident):
         for number, text in enumerate(texts):
             yield from _wrapped("" if number else label, text, width)

@@ -158,3 +158,12 @@ def test_the_check_of_a_restore_compares_every_line_of_the_group(
     )  # fmt: skip
     assert done.returncode == code
     assert done.stderr == ("" if code == 0 else "t 1: the start offset is 6, not 5\n")
+
+
+def test_a_warehouse_gives_another_moment_of_its_logs(cli: Command, tmp_path: Path, lake: Path):
+    earlier = ("--group", "g0", "--as-of-offset", "0=400", "--json")
+    of_logs = cli("offsets", CHAOS, *TOPICS, *earlier, "--out", tmp_path / "logs.csv").json
+    of_lake = cli("offsets", lake, *earlier, "--out", tmp_path / "lake.csv").json
+    assert of_lake["offsets"] == of_logs["offsets"]
+    now = cli("offsets", lake, "--group", "g0", "--json", "--out", tmp_path / "now.csv").json
+    assert now["offsets"] != of_lake["offsets"]

@@ -227,3 +227,12 @@ def test_a_lone_warning_is_not_nothing_to_do(cli: Command, night: Audited):
     assert described[0] == "LONG_CHAIN (warning)"
     assert any(line.startswith("do         set `limits.updates_per_snapshot`") for line in described)
     assert cli("rules", "LONG_CHAINS").err.startswith("share-state: LONG_CHAINS: no such rule; did you mean LONG_CHAIN")
+
+
+def test_a_reconstruct_shows_no_trouble_but_judges_nothing(cli: Command, tmp_path: Path):
+    chaos = DATA / "4.3.1/chaos"
+    assert cli("reconstruct", chaos, "--out", tmp_path / "lake", "--quiet").code == 0
+    lines = _screen(cli, "g3", tmp_path / "lake")
+    assert lines[0].startswith("NO TROUBLE SHOWN: g3 ")
+    assert "not known  whether consumers work: a reconstruct gives no verdicts; run" in lines
+    assert _screen(cli, "g3", chaos)[0].startswith("OK: g3 ")
