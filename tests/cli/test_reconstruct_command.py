@@ -273,6 +273,9 @@ def test_decode_writes_the_records_it_would_print(share_state: Command, tmp_path
     printed = [json.loads(line) for line in share_state("decode", HAPPY).lines]
     for row, line in zip(written, printed, strict=True):
         told = {name: value for name, value in row.items() if value is not None}
+        # A line also names the batch of its record, and the delivery states.
+        assert line.pop("batch")["segment"].endswith(".log")
+        assert all(batch.pop("state") for batch in line.get("state_batches", ()))
         assert json.loads(json.dumps(told, default=datetime.isoformat)) == line
 
 

@@ -373,7 +373,7 @@ def test_without_stdout_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, cli: C
 
 
 def test_an_error_after_output_that_cannot_be_written_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch):
-    def fail_late(_: object) -> None:
+    def fail_late(*_: object) -> None:
         sys.stdout.write("a record\n")
         raise ShareStateError("a damaged page")
 
