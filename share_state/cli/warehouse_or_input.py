@@ -179,6 +179,8 @@ def open_tables(
             try:
                 plan = stack.enter_context(open_plan(given.spec([place])))
             except InputError:
+                if find_cluster_address([place], AUTO) is not None:
+                    raise
                 raise nothing from None
             plan.check_time()
             progress = Progress(quiet=quiet)

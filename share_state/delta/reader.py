@@ -29,6 +29,7 @@ from share_state.stores.object_stores import (
     StoreUnavailableError,
     delta_storage_options,
     parse_address,
+    refuse_credentials,
     store_error,
 )
 
@@ -152,6 +153,7 @@ def check_delta_path(place: str, kind: type[ShareStateError] = WarehouseError) -
     Raises:
         kind: naming the character.
     """
+    refuse_credentials(place)
     if "://" not in place and (match := _UNUSABLE.search(str(Path(place).absolute()))) is not None:
         what = "an escape in URLs" if len(match[0]) > 1 else "which it cannot write in a URL"
         raise kind(f"{place}: deltalake cannot read {match[0]} in a path, {what}; give another folder")

@@ -117,17 +117,27 @@ def parse_address(address: str) -> tuple[Store, str]:
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise InputError(f"{address}: not an address; give a path, or an address such as s3://bucket/folder")
+    refuse_credentials(address)
     scheme = match[1].lower()
     authority = match[2]
     rest = match[3].rstrip("/")
-    if ":" in authority.rpartition("@")[0] or _SECRET_IN_QUERY.search(rest):
-        raise InputError(
-            f"{scheme}://...: an address must not contain credentials; use environment variables"
-        )
     if scheme in SCHEMES and not authority and scheme != "hdfs":
         raise InputError(f"{address}: no bucket; give an address such as {scheme}://bucket/folder")
     prefix = f"{scheme}://{authority}"
     return Store(scheme, prefix, _root(scheme, authority, prefix)), rest
+
+
+def refuse_credentials(address: str) -> None:
+    """Refuse an address with a password or a key, before a message can name it; a path has none.
+
+    Raises:
+        InputError: without the address.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is not None and (":" in match[2].rpartition("@")[0] or _SECRET_IN_QUERY.search(match[3])):
+        raise InputError(
+            f"{match[1].lower()}://...: an address must not contain credentials; use environment variables"
+        )
 
 
 def _root(scheme: str, authority: str, prefix: str) -> str:

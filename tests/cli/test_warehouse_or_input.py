@@ -79,3 +79,10 @@ def test_a_warehouse_refuses_the_options_that_its_run_has(cli: Command, lake: Pa
     said = cli("explain", lake, *KEY, "--offset", "3", "--topics", HAPPY / "topics.json")
     assert (said.code, said.out) == (2, "")
     assert "is a warehouse, which keeps the options of its run; leave out others" in said.err
+
+
+@pytest.mark.parametrize("command", ["show", "groups"])
+def test_a_cluster_that_does_not_answer_is_named(cli: Command, command: str):
+    said = cli(command, "kafka://127.0.0.1:1")
+    assert said.code == 2
+    assert said.err.startswith("share-state: kafka://127.0.0.1:1: no broker answers (")

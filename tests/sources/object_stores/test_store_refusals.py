@@ -79,8 +79,11 @@ def test_a_delta_table_that_we_are_not_let_into(s3: str, delta: str, refused):
 
 
 @pytest.mark.parametrize("address", ["s3://me:secret@exports/x", "s3://exports/x?secret_key=secret", "x3://a:secret@b"])
-def test_credentials_in_an_address_are_not_taken(refused, address: str):
-    said = refused("cutoff", address)
+@pytest.mark.parametrize(
+    "command", [("cutoff",), ("show",), ("groups",), ("repair",), ("why", "g0"), ("diff",), ("audit", "--out", "w")]
+)
+def test_credentials_in_an_address_are_not_taken(refused, command: tuple[str, ...], address: str):
+    said = refused(*command, address)
     assert "an address must not contain credentials" in said
     assert "secret_key" not in said
     assert ":secret" not in said
