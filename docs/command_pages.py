@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from share_state.cli.command import DONE, FOUND, UNEXPECTED, UNUSABLE, app
 from share_state.cli.main import COMMANDS
@@ -26,7 +26,9 @@ def commands() -> dict[str, TyperCommand]:
     """Return every command, as typer knows it, in the order of `share-state --help`."""
     for module in dict.fromkeys(COMMANDS.values()):
         import_module(f"share_state.cli.{module}")
-    declared = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    declared = {name: one for name, one in group.commands.items() if isinstance(one, TyperCommand)}
     return {name: declared[name] for name in COMMANDS}
 
 

@@ -6,7 +6,7 @@ it.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,10 +14,13 @@ from share_state.cli.command import command
 from share_state.cli.completion import complete_code, complete_group
 from share_state.cli.options import Group, Json, Partition, Topic, Warehouse
 
+if TYPE_CHECKING:
+    from share_state.delta.reader import CommittedTables
+
 
 @contextmanager
-def _opened(place: str) -> Iterator[str]:
-    """Yield the folder of a warehouse; an export is audited into a temporary one.
+def _opened(place: str) -> "Iterator[CommittedTables]":
+    """Yield the tables of a warehouse, or those of an audit of an export; only that imports the fold.
 
     Raises:
         ShareStateError: if it is neither.
@@ -26,14 +29,14 @@ def _opened(place: str) -> Iterator[str]:
     from share_state.errors import NothingCommittedError  # noqa: PLC0415
 
     try:
-        CommittedTables(place)
-    except NothingCommittedError:
-        from share_state.cli.warehouse_or_input import open_tables  # noqa: PLC0415  imports the fold
+        tables = CommittedTables(place)
+    except NothingCommittedError as nothing:
+        from share_state.cli.warehouse_or_input import audit_export  # noqa: PLC0415  imports the fold
 
-        with open_tables(place) as tables:
-            yield tables.root
+        with audit_export(place, nothing) as made:
+            yield made
         return
-    yield place
+    yield tables
 
 
 @command("share-state show /lake/share_state --group orders-app --topic orders")
@@ -60,13 +63,13 @@ def show(
     from share_state.report.show import print_state, print_state_json  # noqa: PLC0415
 
     selection = SharePartitionFilter(group, topic, partition)
-    with _opened(warehouse) as place:
+    with _opened(warehouse) as tables:
         if cluster:
-            print_cluster(place, as_json=as_json)
+            print_cluster(tables, as_json=as_json)
         elif as_json:
-            print_state_json(place, selection)
+            print_state_json(tables, selection)
         else:
-            print_state(place, selection, epochs=epochs, ranges=ranges, named=warehouse)
+            print_state(tables, selection, epochs=epochs, ranges=ranges, named=warehouse)
 
 
 @command("share-state groups /lake/share_state --group orders-app")
@@ -83,8 +86,8 @@ def groups(
     from share_state.report.console import print_json  # noqa: PLC0415  imports numba
     from share_state.report.show import describe_groups, print_groups  # noqa: PLC0415
 
-    with _opened(warehouse) as place:
-        found = describe_groups(place, group) | {"warehouse": warehouse}
+    with _opened(warehouse) as tables:
+        found = {"warehouse": warehouse} | describe_groups(tables, group)
     print_json(found) if as_json else print_groups(found, group=group, members=members)
 
 

@@ -174,21 +174,40 @@ def open_tables(
     try:
         tables = CommittedTables(place)
     except NothingCommittedError as nothing:
-        given = options or InputOptions({})
-        with ExitStack() as stack:
-            try:
-                plan = stack.enter_context(open_plan(given.spec([place])))
-            except InputError:
-                if find_cluster_address([place], AUTO) is not None:
-                    raise
-                raise nothing from None
-            plan.check_time()
-            progress = Progress(quiet=quiet)
-            with progress("read and fold"), audited(plan, [place]) as made:
-                progress.close()
-                yield made
+        with audit_export(place, nothing, options, quiet=quiet) as made:
+            yield made
         return
     yield tables
+
+
+@contextmanager
+def audit_export(
+    place: str, nothing: NothingCommittedError, options: InputOptions | None = None, *, quiet: bool = True
+) -> Iterator[CommittedTables]:
+    """Yield the tables of an audit of an export into a temporary folder.
+
+    Args:
+        place: the export.
+        nothing: why it is no warehouse.
+        options: of the call.
+        quiet: whether no progress is shown.
+    Raises:
+        NothingCommittedError: `nothing`, if the place is no export either.
+        ShareStateError: if it cannot be read.
+    """
+    given = options or InputOptions({})
+    with ExitStack() as stack:
+        try:
+            plan = stack.enter_context(open_plan(given.spec([place])))
+        except InputError:
+            if find_cluster_address([place], AUTO) is not None:
+                raise
+            raise nothing from None
+        plan.check_time()
+        progress = Progress(quiet=quiet)
+        with progress("read and fold"), audited(plan, [place]) as made:
+            progress.close()
+            yield made
 
 
 POINTS = ("as_of_offset", "as_of_time")

@@ -1,5 +1,7 @@
 """Texts of durations: one spelling for every finding, verdict, table and page, as "1 d 1 h"."""
 
+from datetime import timedelta
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +20,11 @@ def duration_text(milliseconds: int) -> str:
             parts.append(f"{rest // seconds} {unit}")
             rest %= seconds
     return ("-" if milliseconds < 0 else "") + (" ".join(parts[:2]) or "0 s")
+
+
+def timedelta_text(span: timedelta) -> str:
+    """A duration as `duration_text` writes it."""
+    return duration_text(round(span.total_seconds() * 1000))
 
 
 def duration_texts(milliseconds: np.ndarray) -> pa.Array:

@@ -7,8 +7,8 @@ from typing import Any
 
 from share_state.config.input_spec import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
-from share_state.errors import InputError
-from share_state.fold.durations import duration_text
+from share_state.errors import InputError, pluralize
+from share_state.fold.durations import timedelta_text
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import NO_MEMBERS, OUTCOME_COLUMNS
 from share_state.fold.limits import Limits
@@ -148,9 +148,15 @@ def find_incident(
             "`share-state groups` shows what its members say"
         )
     troubled = [one for one in surveyed.found if one.troubles]
+    # The worst come first: if all of these are in trouble, others that are left out may be, too.
+    is_cut = surveyed.left_out > 0 and len(troubled) == len(surveyed.found)
     first = status = surveyed.found[0]
     story = None
     unknown = [f"its history and the last hour: {lacks_logs}"] if lacks_logs else []
+    if is_cut:
+        unknown.append(
+            f"whether {pluralize(surveyed.left_out, 'more share-partition')} of the group are in trouble"
+        )
     offset = _offset_of_story(status)
     if plan is not None and offset is not None:
         renews = find_release(surveyed.releases[-1]).renews
@@ -184,7 +190,7 @@ def find_incident(
             for one in troubled
             if one is not first
         ),
-        healthy=len(surveyed.found) - len({id(one) for one in (*troubled, first)}) + surveyed.left_out,
+        healthy=0 if is_cut else len(surveyed.found) - max(len(troubled), 1) + surveyed.left_out,
         unknown=(*unknown, *_unknown(status, surveyed)),
         commands=_commands(status, trouble, words, offset),
     )
@@ -223,10 +229,8 @@ def cause_of(
         return _healthy(status, surveyed)
     if trouble == "REWIND" and story is not None and story.reset is not None:
         reset = story.reset
-        return (
-            f"its offsets were reset: SPSO went from {reset.before:,} to {reset.after:,}, and "
-            "finished records are delivered again"
-        )
+        moved = "its offsets were reset: SPSO went" if reset.by_reset else "SPSO went back without a reset,"
+        return f"{moved} from {reset.before:,} to {reset.after:,}, and finished records are delivered again"
     limit = surveyed.limits.of_group("delivery_count", row["group_id"])
     is_held = story is not None and story.held is not None
     return cause(trouble, message, status.waits_for, limit, is_held=is_held)
@@ -237,8 +241,8 @@ def _healthy(status: SharePartitionStatus, surveyed: Survey) -> str:
     behind = "the lag is unknown" if row["lag"] is None else f"lag {row['lag']:,}"
     active = ""
     if surveyed.time is not None and row["active_time"] is not None:
-        age = max(0, round((surveyed.time - row["active_time"]).total_seconds() * 1000))
-        active = f", consumers last changed its state {duration_text(age)} before the end of the input"
+        age = max(timedelta(), surveyed.time - row["active_time"])
+        active = f", consumers last changed its state {timedelta_text(age)} before the end of the input"
     return f"no trouble: {behind}{active}"
 
 

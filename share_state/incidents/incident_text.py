@@ -6,19 +6,20 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from share_state.errors import pluralize
-from share_state.fold.durations import duration_text
 from share_state.incidents.incident import Incident
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING, state_name
 from share_state.repairs.remedies import HARM
 from share_state.repairs.repair_plan import describe_effect, describe_ranges
 from share_state.report.audit_text import outcomes_text
-from share_state.report.console import UNKNOWN, format_name, format_number, format_time
+from share_state.report.console import UNKNOWN, format_duration, format_name, format_number, format_time
 
 WIDTH = 80
 _WIDEST = 110
 _LABEL = 11
 _CELLS = 60
 _MOST_OTHERS = 3
+_GLYPHS = {"waiting": "▒", "gap": "░", "archiving": "◆", "finished": "█"}
+"""What a cell of the window shows, the least finished first."""
 
 
 def screen_width() -> int:
@@ -68,7 +69,7 @@ def _since(incident: Incident) -> list[str]:
         return []
     ago = ""
     if incident.time is not None:
-        ago = f", for {duration_text(round((incident.time - incident.since).total_seconds() * 1000))}"
+        ago = f", for {format_duration(incident.since, incident.time)}"
     return [f"{format_time(incident.since)}{ago}"]
 
 
@@ -132,26 +133,16 @@ def _wrapped(label: str, text: str, width: int, indent: int = _LABEL) -> list[st
     ) or [first]
 
 
-def window_picture(incident: Incident, cells: int = _CELLS, *, is_plain: bool = False) -> list[str]:
+def window_picture(incident: Incident) -> list[str]:
     """The window from SPSO to SPEO as a bar: the least finished state in a cell is shown."""
     row, ranges = incident.status.row, incident.status.ranges
     start, end = row["effective_start_offset"], row["end_offset"]
     if not ranges or start is None or start < 0 or end is None or end <= start:
         return []
-    count = min(cells, end - start)
+    count = min(_CELLS, end - start)
     marks = _marks(incident, start, end, count)
-    glyphs = (
-        {"waiting": "!", "gap": "?", "archiving": "a", "finished": "#"}
-        if is_plain
-        else {
-            "waiting": "▒",
-            "gap": "░",
-            "archiving": "◆",
-            "finished": "█",
-        }
-    )
-    bar = "".join(glyphs[mark] for mark in marks)
-    legend = ", ".join(f"{glyphs[name]} {name}" for name in glyphs if name in marks)
+    bar = "".join(_GLYPHS[mark] for mark in marks)
+    legend = ", ".join(f"{glyph} {name}" for name, glyph in _GLYPHS.items() if name in marks)
     return [f"{'window'.ljust(_LABEL)}{bar}", f"{' ' * _LABEL}{start:,} to {end:,}: {legend}"]
 
 

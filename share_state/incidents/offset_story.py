@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from share_state.errors import pluralize
-from share_state.fold.durations import duration_text
+from share_state.fold.durations import timedelta_text
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.offset_history import Explanation, Place, Touch, explain
 from share_state.fold.states import to_datetime
@@ -14,6 +14,7 @@ from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING,
 from share_state.pipeline.plan import FoldPlan
 from share_state.repairs.status import SharePartitionStatus
 from share_state.report.console import format_number, format_time
+from share_state.report.offset_events import failed_deliveries, goes_back, is_reset
 from share_state.sources.pruned_logs import read_whole
 
 DEFAULT_LOCK = timedelta(seconds=30)
@@ -33,12 +34,14 @@ class Reset:
         before, after: SPSO.
         record: offset of the record in the log.
         time: of the record.
+        by_reset: whether it is the record of a reset; else SPSO went back without one.
     """
 
     before: int
     after: int
     record: int
     time: datetime | None
+    by_reset: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +94,21 @@ def read_story(
 
 def _story(explanation: Explanation, status: SharePartitionStatus, renews: bool) -> OffsetStory:
     changes = [one for one in explanation.touches if one.is_readable and one.before != one.after]
-    resets = [number for number, one in enumerate(changes) if _is_reset(one)]
+    resets = [number for number, one in enumerate(changes) if goes_back(one)]
     reset = None
     if resets:
         touch = changes[resets[-1]]
         assert touch.start_before is not None
         assert touch.start_offset is not None
-        reset = Reset(touch.start_before, touch.start_offset, touch.offset, to_datetime(touch.timestamp))
+        moment = to_datetime(touch.timestamp)
+        reset = Reset(touch.start_before, touch.start_offset, touch.offset, moment, is_reset(touch))
     since = changes[resets[-1] + 1 :] if resets else changes
-    failures = [one for one in since if one.after.state == AVAILABLE and (one.after.delivery_count or 0) > 0]
+    failures = list(failed_deliveries(since))
     changed = to_datetime(changes[-1].timestamp) if changes else None
     times = tuple(time for one in failures if (time := to_datetime(one.timestamp)) is not None)
     held = _held(status, changed)
     sentences = (*_reset_sentences(reset), *_sentences(since, failures, times, held, renews, status))
     return OffsetStory(explanation.offset, reset, changed, times, held, sentences)
-
-
-def _is_reset(touch: Touch) -> bool:
-    before, after = touch.start_before, touch.start_offset
-    return before is not None and after is not None and after < before
 
 
 def _held(status: SharePartitionStatus, changed: datetime | None) -> timedelta | None:
@@ -129,10 +128,9 @@ def _held(status: SharePartitionStatus, changed: datetime | None) -> timedelta |
 
 def _reset_sentences(reset: Reset | None) -> Iterator[str]:
     if reset is not None:
-        yield (
-            f"SPSO was reset from {reset.before:,} to {reset.after:,} at record {format_number(reset.record)} "
-            f"({format_time(reset.time)})"
-        )
+        verb = "was reset" if reset.by_reset else "went back"
+        place = f"at record {format_number(reset.record)} ({format_time(reset.time)})"
+        yield f"SPSO {verb} from {reset.before:,} to {reset.after:,} {place}"
 
 
 def _sentences(
@@ -146,7 +144,7 @@ def _sentences(
     if failures:
         yield _failed_deliveries(failures, times)
     if held is not None:
-        span = duration_text(round(held.total_seconds() * 1000))
+        span = timedelta_text(held)
         how = "its lock is renewed" if renews else "the log does not show why its lock does not expire"
         yield f"then held for {span}, while consumers finished later records: {how}"
     last = since[-1] if since else None
@@ -183,11 +181,10 @@ def _failed_deliveries(failures: Sequence[Touch], times: Sequence[datetime]) -> 
     apart, is_lock = "", False
     if steps and max(steps) <= (1 + _JITTER) * min(steps):
         step = sum(steps, timedelta()) / len(steps)
-        apart = f" {duration_text(round(step.total_seconds() * 1000))} apart"
+        apart = f" {timedelta_text(step)} apart"
         is_lock = DEFAULT_LOCK <= step <= (1 + _JITTER) * DEFAULT_LOCK
     elif steps:
-        first, end = (duration_text(round(one.total_seconds() * 1000)) for one in (min(steps), max(steps)))
-        apart = f" {first} to {end} apart"
+        apart = f" {timedelta_text(min(steps))} to {timedelta_text(max(steps))} apart"
     cause = "locks time out" if is_lock else "released, or the lock timed out: the log does not say which"
     return f"{pluralize(count, 'delivery', 'deliveries')} failed{apart}, the last {_at(last)}: {cause}"
 

@@ -38,9 +38,9 @@ def cluster_facts(options: Mapping[str, str]) -> Iterator[dict[str, str | None]]
             }
 
 
-def print_cluster(warehouse: str, *, as_json: bool) -> None:
+def print_cluster(tables: CommittedTables, *, as_json: bool) -> None:
     """Print the facts about the cluster that the last run of a warehouse used."""
-    run = CommittedTables(warehouse).run
+    run = tables.run
     facts = list(cluster_facts(dict(run["options"])))
     if as_json:
         print_json({"run": plain_run(run), "facts": facts})

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from share_state.delta.commits import held_signals, note_file
 from share_state.errors import ShareStateError, pluralize, reason_of
-from share_state.fold.durations import duration_text
+from share_state.fold.durations import timedelta_text
 from share_state.kafka.buffers import column_bytes
 from share_state.terminal import elide, escape_unprintable, one_line, styled
 
@@ -201,7 +201,7 @@ def format_duration(begin: datetime | None, end: datetime | None) -> str:
     """The time between two times in its two largest units, as "3 d 4 h"."""
     if begin is None or end is None:
         return UNKNOWN
-    return duration_text(round((end - begin).total_seconds() * 1000))
+    return timedelta_text(end - begin)
 
 
 def format_size(octets: int | None) -> str:

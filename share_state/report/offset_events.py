@@ -27,7 +27,7 @@ def is_reset(touch: Touch) -> bool:
         return False
     if (touch.state_epoch or 0) > (touch.state_epoch_before or 0):
         return touch.before.place is not Place.UNINITIALISED
-    return _goes_back(touch) and touch.end_offset == touch.start_offset
+    return goes_back(touch) and touch.end_offset == touch.start_offset
 
 
 def earlier_life(touches: Sequence[Touch], describe: Callable[[OffsetState], str]) -> str | None:
@@ -63,7 +63,8 @@ def has_delivery(touches: Sequence[Touch]) -> bool:
     return any(touch.after.place is Place.IN_FLIGHT for touch in touches)
 
 
-def _goes_back(touch: Touch) -> bool:
+def goes_back(touch: Touch) -> bool:
+    """Whether a record moves SPSO back: by a reset, or by a regression."""
     return touch.start_offset is not None and (touch.start_before or 0) > touch.start_offset
 
 
@@ -79,7 +80,7 @@ def _event(touch: Touch, *, is_first: bool) -> str | None:
     if is_reset(touch):
         before = "" if touch.start_before is None else f"from {touch.start_before} "
         return f"the offsets were reset {before}to {touch.start_offset} at {when(touch)}"
-    if _goes_back(touch):
+    if goes_back(touch):
         return f"SPSO went back from {touch.start_before} to {touch.start_offset} at {when(touch)}"
     is_dropped = touch.after.place in (Place.GAP, Place.BEYOND_END, Place.UNINITIALISED)
     if touch.before.place is Place.IN_FLIGHT and is_dropped:
@@ -88,11 +89,8 @@ def _event(touch: Touch, *, is_first: bool) -> str | None:
 
 
 def repeated_deliveries(touches: Sequence[Touch]) -> str | None:
-    """How far apart deliveries that failed are recorded; None for fewer than two.
-
-    A delivery has failed where the offset is AVAILABLE with a higher count than before.
-    """
-    failed = list[Touch](_failures(touches))
+    """How far apart deliveries that failed are recorded; None for fewer than two."""
+    failed = list(failed_deliveries(touches))
     if len(failed) < 2:
         return None
     gaps = [after.timestamp - before.timestamp for before, after in pairwise(failed)]
@@ -103,7 +101,8 @@ def repeated_deliveries(touches: Sequence[Touch]) -> str | None:
     return f"{len(failed)} deliveries failed, {apart} apart"
 
 
-def _failures(touches: Sequence[Touch]) -> Iterator[Touch]:
+def failed_deliveries(touches: Sequence[Touch]) -> Iterator[Touch]:
+    """The records that show a failed delivery: the offset is AVAILABLE with a higher count than before."""
     for touch in touches:
         before, after = touch.before, touch.after
         is_waiting = after.state is not None and state_name(after.state) == "AVAILABLE"

@@ -8,7 +8,7 @@ from typing import Any
 from share_state.errors import ShareStateError
 from share_state.report.troubles import TROUBLES, VERDICT_TEXTS
 from share_state.rules import findings as _every_rule  # noqa: F401  its import registers the rules
-from share_state.rules.registry import registered
+from share_state.rules.registry import Rule, registered
 
 _WIDTH = 80
 _LABEL = 11
@@ -24,17 +24,17 @@ _TROUBLES = {
 
 def list_rules() -> list[dict[str, Any]]:
     """Every rule as plain data, by code."""
-    rules = sorted(registered().values(), key=lambda rule: rule.code)
-    return [
-        {
-            "rule": rule.code,
-            "severity": rule.severity,
-            "statement": rule.statement,
-            "source": rule.source,
-            "do": rule.do,
-        }
-        for rule in rules
-    ]
+    return [_plain_rule(rule) for _, rule in sorted(registered().items())]
+
+
+def _plain_rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "rule": rule.code,
+        "severity": rule.severity,
+        "statement": rule.statement,
+        "source": rule.source,
+        "do": rule.do,
+    }
 
 
 def describe_rule(code: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def describe_rule(code: str) -> dict[str, Any]:
     """
     wanted = code.upper()
     if wanted in registered():
-        return next(rule for rule in list_rules() if rule["rule"] == wanted)
+        return _plain_rule(registered()[wanted])
     if wanted in VERDICT_TEXTS:
         severity, statement, do = VERDICT_TEXTS[wanted]
         source = "a verdict of `share-state audit`"

@@ -65,9 +65,9 @@ _LAG = ("topic_end_offset", "start_offset", "delivery_complete_count")
 _BY_KEY = ascending("group_id", "topic", "topic_id", "partition")
 
 
-def print_state_json(warehouse: str, selection: SharePartitionFilter) -> None:
+def print_state_json(tables: CommittedTables, selection: SharePartitionFilter) -> None:
     """Print the run, the share-partitions with their lag, and the in-flight ranges as JSON."""
-    tables, where = CommittedTables(warehouse), selection.of_rows
+    where = selection.of_rows
     states, ranges = _read_states(tables, where), _read_ranges(tables, where)
     if not states.num_rows:
         check_known([tables], selection)
@@ -76,22 +76,22 @@ def print_state_json(warehouse: str, selection: SharePartitionFilter) -> None:
 
 
 def print_state(
-    warehouse: str, selection: SharePartitionFilter, *, epochs: bool, ranges: bool, named: str | None = None
+    tables: CommittedTables, selection: SharePartitionFilter, *, epochs: bool, ranges: bool, named: str
 ) -> None:
     """Print one line per share-partition, and its in-flight ranges if `ranges` is set or there is only one.
 
     Args:
-        warehouse: folder of the tables.
+        tables: of a run.
         selection: which share-partitions.
         epochs: whether leader epochs are printed.
         ranges: whether ranges of several share-partitions are printed.
-        named: what the caller gave in place of the warehouse, for commands to go on.
+        named: the warehouse or the export, as the caller gave it, for commands to go on.
     """
-    tables, where = CommittedTables(warehouse), selection.of_rows
+    where = selection.of_rows
     states = _read_states(tables, where, [*KEY, "leader_epoch", "suspect", "snapshot_offset", *_LAG])
     if not states.num_rows:
         check_known([tables], selection)
-        _print_without_state(named or warehouse, tables, where)
+        _print_without_state(named, tables, where)
         return
     rows = left_join(
         add_topic_key(states), _sum_in_flight(tables, where), {"in_flight": pa.int64(), "states": pa.string()}
@@ -193,11 +193,11 @@ def _print_ranges(ranges: pa.Table, *, with_key: bool, otherwise: str) -> None:
     print_table(columns, cells, numeric=_NUMERIC, otherwise=otherwise)
 
 
-def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
+def describe_groups(tables: CommittedTables, group: str | None = None) -> dict[str, Any]:
     """The groups of a warehouse, or one of them, as plain data; starts no Spark.
 
     Returns:
-        `warehouse`: as given; `run`: the row of `runs`; `read`: whether the run read the group side at all;
+        `run`: the row of `runs`; `read`: whether the run read the group side at all;
             `groups`:
         rows of `share_groups`, and groups of which only state is known, each with its number of
         `share_partitions`, their `lag` (null if any is unknown), the lag of those of which it is known
@@ -210,7 +210,7 @@ def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
         InputError: if the group is unknown.
         WarehouseError: if no run has committed there, or a table is gone.
     """
-    tables, selection = CommittedTables(warehouse), SharePartitionFilter(group)
+    selection = SharePartitionFilter(group)
     where = selection.of_rows
     # Groups of the draft's control records have no group side.
     is_state_record = pc.field("dialect") == SHARE_GROUP_STATE
@@ -220,7 +220,6 @@ def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
     if not len(groups) + len(states):
         check_known([tables], selection)
     return {
-        "warehouse": warehouse,
         "run": plain_run(tables.run),
         "read": tables.holds("share_groups"),
         "groups": _add_totals(groups, states, listed),

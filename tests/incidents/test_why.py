@@ -236,3 +236,18 @@ def test_a_reconstruct_shows_no_trouble_but_judges_nothing(cli: Command, tmp_pat
     assert lines[0].startswith("NO TROUBLE SHOWN: g3 ")
     assert "not known  whether consumers work: a reconstruct gives no verdicts; run" in lines
     assert _screen(cli, "g3", chaos)[0].startswith("OK: g3 ")
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "sentence"),
+    [
+        ("reset-back", "its offsets were reset: SPSO went from 10 to 5", "SPSO was reset from 10 to 5 at record 4"),
+        ("k19859", "SPSO went back without a reset, from 50 to 11", "SPSO went back from 50 to 11 at record 4"),
+    ],
+)
+def test_only_a_reset_is_called_one(cli: Command, log: str, cause: str, sentence: str):
+    lines = _screen(cli, "gs1", DATA / "cases/explain-after-reset" / log, "--as-of-offset", "0=5")
+    said = " ".join(line.strip() for line in lines)
+    assert said.startswith("REWIND: gs1 ")
+    assert cause in said
+    assert sentence in said

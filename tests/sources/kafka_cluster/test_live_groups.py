@@ -65,13 +65,13 @@ def test_groups_of_a_cluster_are_shown_with_the_lag_that_the_broker_tells(lake: 
     answers = fetch_broker_offsets(f"kafka://{worked.broker.address}", None).share_partitions
     told = {(one.group_id, one.topic, one.partition): one.lag for one in answers}
     assert None not in told.values()
-    found = describe_groups(lake)
+    found = describe_groups(CommittedTables(lake))
     assert found["read"]
     assert {row["group_id"]: row["members"] for row in found["groups"]} == {
         name: int(name == "holders") for name in worked.groups
     }
     for group in found["groups"]:
-        whole = describe_groups(lake, group["group_id"])["share_partitions"]
+        whole = describe_groups(CommittedTables(lake), group["group_id"])["share_partitions"]
         lags = {(group["group_id"], row["topic"], row["partition"]): row["lag"] for row in whole}
         assert {place: lag for place, lag in lags.items() if lag is not None} == {
             place: lag for place, lag in told.items() if place[0] == group["group_id"]
@@ -79,7 +79,7 @@ def test_groups_of_a_cluster_are_shown_with_the_lag_that_the_broker_tells(lake: 
         assert group["lag"] == (None if None in lags.values() else sum(lags.values()))
         assert {row["status"] for row in whole} == {"initialized"}
     assert {group["group_id"]: group["lag"] for group in found["groups"]}["acceptors"] == 0
-    assert len(describe_groups(lake, "pickërs")["share_partitions"]) == sum(TOPICS.values())
+    assert len(describe_groups(CommittedTables(lake), "pickërs")["share_partitions"]) == sum(TOPICS.values())
 
 
 def test_a_cluster_is_read_in_python_without_a_session(worked: Workload, tmp_path: Path) -> None:
