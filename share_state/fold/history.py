@@ -168,8 +168,8 @@ def add_verdicts(
     - REWIND: SPSO is lower than at the last audit.
     - STOP: records wait, and no consumer has changed the state for `stall_minutes`.
     - STALL: records wait, and SPSO has not moved for `stall_minutes` since the first delivery after its last
-    move. The
-      recorded SPSO is one write behind: if finished records lead, the last write has moved it.
+      move; the reason names the time since that move. The recorded SPSO is one write behind: if finished
+      records lead, the last write has moved it.
     - GIVING_UP: for `giving_up_minutes` records were given up or rejected, and none was acknowledged.
     - NO_MEMBERS: records wait, and the group has no members.
     - OK: otherwise.
@@ -193,7 +193,9 @@ def add_verdicts(
     own_time = np.minimum(rows[LOG_TIME].fill_null(-1).to_numpy(), time)
     until = np.where(rows[IS_KEPT].fill_null(False).to_numpy(), own_time, time)
     idle = _milliseconds_since(rows["active_time"], until)
-    unchanged = _milliseconds_since(rows[FIRST_DELIVERY_AT], until)
+    delivered = _milliseconds_since(rows[FIRST_DELIVERY_AT], until)
+    # A share-partition that was idle has not stalled; once it has, the time since the move is what people read.
+    unmoved = _milliseconds_since(rows["moved_time"], until)
     is_active = (start >= 0) & (unfinished > 0)
     stalled_from = limits.stall_minutes * _MS_PER_MINUTE
     only_failing = rows[ONLY_FAILING].fill_null(-1).to_numpy()
@@ -202,7 +204,7 @@ def add_verdicts(
     cases = {
         REWIND: (start >= 0) & (start < before),
         STOP: is_active & (idle >= stalled_from),
-        STALL: is_active & (effective == start) & (unchanged >= stalled_from),
+        STALL: is_active & (effective == start) & (delivered >= stalled_from),
         GIVING_UP: (start >= 0) & (only_failing >= limits.giving_up_minutes * _MS_PER_MINUTE),
         NO_MEMBERS: is_active & is_empty,
     }
@@ -212,7 +214,7 @@ def add_verdicts(
     reasons = {
         REWIND: (before - start, " offsets back: SPSO went from ", before, " to ", start),
         STOP: (*wait, ", and no consumer has changed the state for ", duration_texts(idle), members),
-        STALL: (*wait, ", and SPSO has stayed at ", start, " for ", duration_texts(unchanged), members),
+        STALL: (*wait, ", and SPSO has stayed at ", start, " for ", duration_texts(unmoved), members),
         GIVING_UP: (
             failed,
             " records were given up or rejected since the last audit, and none was acknowledged for ",

@@ -8,7 +8,6 @@ from typing import Any
 from share_state.config.input_spec import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError, pluralize
-from share_state.fold.durations import timedelta_text
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import NO_MEMBERS, OUTCOME_COLUMNS
 from share_state.fold.limits import Limits
@@ -19,6 +18,7 @@ from share_state.repairs.commands import KafkaTools, quote
 from share_state.repairs.remedies import HARM, Option, Repair, repairs
 from share_state.repairs.repair_plan import empty_groups
 from share_state.repairs.status import SharePartitionStatus, Survey, survey
+from share_state.report.console import format_duration
 from share_state.report.diff import compare_states, fold_exports
 from share_state.report.troubles import WaitsFor, cause
 from share_state.simulator.types import find_release
@@ -241,8 +241,8 @@ def _healthy(status: SharePartitionStatus, surveyed: Survey) -> str:
     behind = "the lag is unknown" if row["lag"] is None else f"lag {row['lag']:,}"
     active = ""
     if surveyed.time is not None and row["active_time"] is not None:
-        age = max(timedelta(), surveyed.time - row["active_time"])
-        active = f", consumers last changed its state {timedelta_text(age)} before the end of the input"
+        age = format_duration(row["active_time"], surveyed.time)
+        active = f", consumers last changed its state {age} before the end of the input"
     return f"no trouble: {behind}{active}"
 
 

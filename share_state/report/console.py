@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -198,10 +198,10 @@ def format_time(time: datetime | None) -> str:
 
 
 def format_duration(begin: datetime | None, end: datetime | None) -> str:
-    """The time between two times in its two largest units, as "3 d 4 h"."""
+    """The time between two times in its two largest units, as "3 d 4 h"; 0 where clocks of brokers differ."""
     if begin is None or end is None:
         return UNKNOWN
-    return timedelta_text(end - begin)
+    return timedelta_text(max(end - begin, timedelta()))
 
 
 def format_size(octets: int | None) -> str:

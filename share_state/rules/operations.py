@@ -185,6 +185,7 @@ def spso_stall(folded: Folded) -> Breaches:
     """The start offset advances while later offsets finish (limits.stall_minutes).
 
     Offsets after it finished until at least `limits.stall_minutes` after the first delivery since it moved.
+    The message names the time since it moved.
 
     Do: find its consumer and restart it.
     """
@@ -206,10 +207,11 @@ def spso_stall(folded: Folded) -> Breaches:
         WAITED,
         ", and later offsets finished since",
     )
+    moved = chains["start_advanced_at"][rows]
     breaches = at_share_partitions(
-        folded, rows, *text, start_offset=start[rows], milliseconds=milliseconds[rows]
+        folded, rows, *text, start_offset=start[rows], milliseconds=chains["last_consumed_at"][rows] - moved
     )
-    return replace(breaches, since=chains["first_delivery_at"][rows])
+    return replace(breaches, since=moved)
 
 
 @rule(

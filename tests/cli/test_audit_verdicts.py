@@ -174,6 +174,33 @@ def test_a_group_that_only_gives_up_has_a_verdict(cli: Command, tmp_path: Path, 
     assert [row["verdict"] for row in history(tmp_path / "w")] == ["OK"]
 
 
+@pytest.mark.parametrize("later", [(), ([(3, 3, AVAILABLE, 1)], 50)], ids=["finished", "released"])
+def test_one_stall_has_one_duration(cli: Command, tmp_path: Path, later: Any):
+    """The group was idle for two days, so the time since SPSO moved is not that since the first delivery."""
+    idle, source = 2 * 24 * 60 * MINUTE, tmp_path / "in"
+    records = [
+        snapshot(),
+        update([(2, 2, ACKNOWLEDGED, 1)], count=1, after=idle),
+        update([(1, 1, ACKNOWLEDGED, 1)], count=2, after=idle + 45 * MINUTE),
+        # SPSO waits for records that are known, with which a verdict is STALL.
+        *([update([(0, 0, AVAILABLE, 1), *later[0]], count=2, after=idle + later[1] * MINUTE)] if later else ()),
+    ]
+    log_with(source, *records)
+    span, seconds = "2 d", float((idle + (later or (0, 45))[1] * MINUTE) // 1000)
+    audit = ("audit", source, "--out", tmp_path / "w", "--prometheus", tmp_path / "m.prom", "--fail-on", "off")
+    report = cli(*audit, "--json", "--quiet").json
+    assert f"has not moved for {span}," in str([one for one in report["findings"] if one["rule"] == "SPSO_STALL"])
+    (row,) = history(tmp_path / "w")
+    if later:
+        assert row["reason"] == f"2 records wait, and SPSO has stayed at 0 for {span}"
+    metric = re.search(r"start_offset_unmoved_seconds\{.*\} (\S+)", (tmp_path / "m.prom").read_text())
+    assert metric is not None
+    assert float(metric[1]) == seconds
+    assert re.search(rf"^(warning|STALL) .* {span}  ", cli(*audit).out, re.MULTILINE)
+    assert f", for {span}" in cli("why", "g", source).out
+    assert f"for {span}" in cli("repair", source).out
+
+
 def prefix(source: Path, target: Path, share: float) -> dict[int, int]:
     """Copy the first batches of each state partition; returns where each copy ends."""
     ends = {}

@@ -16,7 +16,7 @@ from tests.report.made_warehouse import TONIGHT
         (75, "1 min 15 s"),
         (3600, "1 h"),
         (273_600, "3 d 4 h"),
-        (-60, "-1 min"),
+        (-60, "0 s"),
         (59.7, "1 min"),
     ],
 )

@@ -48,7 +48,8 @@ def tombstone(*, partition: int = 0) -> Record:
 
 def log_with(folder: Path, *records: Record, base_offset: int = 0) -> LogPartition:
     """A log of these records, each in a batch of its own."""
-    batches = consecutive([Batch([record]) for record in records], base_offset)
+    batches = [Batch([record], max_timestamp=NOW + max(0, record.time_delta)) for record in records]
+    batches = consecutive(batches, base_offset)
     return log_of(folder, in_bytes(batches), base_offset=base_offset)
 
 
