@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
+from share_state.jit.portable import compile_for_every_cpu
 from tests.profiles import HERE, IN_SPARK  # loads the profile before any test module asks for its settings
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 # The logs in tests/data are months old; tests of EXPORT_STALE set a limit of their own.
 os.environ["SHARE_STATE_LIMITS__EXPORT_AGE"] = "0"
+
+# Tests and the commands that they start use the same compiled kernels.
+compile_for_every_cpu()
 
 # With colorama, which mkdocs brings along, numba keeps a test's stdout and writes to it when the process ends.
 os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"

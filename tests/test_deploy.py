@@ -137,6 +137,7 @@ def test_the_files_in_the_image_are_enough_for_the_wheel(tmp_path: Path):
     sent = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
     assert {name for *names, _ in copied for name in names} == sent
     for name in sent:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         copy = shutil.copytree if (HOME / name).is_dir() else shutil.copy
         copy(HOME / name, tmp_path / name)
     build = [

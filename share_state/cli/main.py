@@ -29,6 +29,7 @@ from share_state.cli.output import (
 from share_state.cli.process import INTERRUPTED, Stopped, keep_freed_memory, keep_pandas_out, stop_on_signal
 from share_state.delta import commits
 from share_state.errors import DiskFullError, ShareStateError, SparkEndedError, disk_error, missing_module
+from share_state.jit.portable import compile_for_every_cpu
 from share_state.terminal import CommandStream
 
 _UNUSABLE_PATHS = {errno.ENAMETOOLONG, errno.ELOOP}
@@ -165,6 +166,7 @@ def _name_logs_afresh(given: Sequence[str]) -> list[str]:
 
 def _run_until_signal(arguments: Sequence[str] | None) -> int:
     """Run a command as the only one of its process; a signal after its exit code is decided changes nothing."""
+    compile_for_every_cpu()
     keep_freed_memory()
     keep_pandas_out()
     signals = [signal.SIGTERM]

@@ -38,8 +38,19 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
-_READ_FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
-"""Reader features that do not change how Parquet files are read, or that `needs_scan` looks at."""
+_SCANNED_FEATURES = {"columnMapping", "deletionVectors"}
+"""Reader features at which `needs_scan` looks."""
+
+_READ_FEATURES = {
+    *_SCANNED_FEATURES,
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+"""Reader features that do not change how Parquet files are read, and _SCANNED_FEATURES. Arrow casts columns to the
+types that are declared, whether others have widened them or not."""
 
 _WRITES = (
     "WRITE",
@@ -128,8 +139,11 @@ def _refusal(error: Exception, fix: str) -> str:
     reason = str(error).strip().splitlines()[0]
     if (features := re.search(r"features required: \[(.*)\]", reason)) is None:
         return f"({reason}); {fix}"
-    names = ", ".join(sorted(features[1].split(", ")))
-    return f"({_LACKING} {names}); remove them in Spark with ALTER TABLE ... DROP FEATURE"
+    return _lacking(sorted(features[1].split(", ")))
+
+
+def _lacking(features: Sequence[str]) -> str:
+    return f"({_LACKING} {', '.join(features)}); remove them in Spark with ALTER TABLE ... DROP FEATURE"
 
 
 def refuse_link(place: str) -> None:
@@ -213,6 +227,24 @@ def needs_scan(table: "DeltaTable") -> bool:
     return bool(unknown) or (
         "deletionVectors" in features and any(b.num_rows for b in table.deletion_vectors())
     )
+
+
+def check_readable(place: str, table: "DeltaTable") -> None:
+    """Refuse a table that readers of this package cannot read, before a run writes to it.
+
+    Args:
+        place: path or address of its folder.
+        table: its latest version.
+    Raises:
+        WarehouseError: naming the features.
+    """
+    features = {*(table.protocol().reader_features or ())}
+    unknown = features - _READ_FEATURES
+    if features & _SCANNED_FEATURES and needs_scan(table):
+        # delta-rs reads it, and lacks these.
+        unknown |= {name for name in features if name.startswith("typeWidening")}
+    if unknown:
+        raise WarehouseError(f"{place}: cannot be read as a Delta table {_lacking(sorted(unknown))}")
 
 
 def scan(

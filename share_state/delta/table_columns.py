@@ -1,6 +1,7 @@
 """The columns of rows and tables: what a table lacks, and rows in the order of a table's columns."""
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -42,9 +43,9 @@ def _is_same(declared: pa.Field, found: pa.Field) -> bool:
     """Whether Delta stores both types alike, whatever Arrow calls their parts."""
     from deltalake import Schema  # noqa: PLC0415  slow to import
 
-    return Schema.from_arrow(pa.schema([pa.field("x", declared.type)])) == Schema.from_arrow(
-        pa.schema([pa.field("x", found.type)])
-    )
+    # The columns of a mapped table carry metadata of Delta, nested ones too.
+    one, other = (pa.schema(Schema.from_arrow(pa.schema([pa.field("x", f.type)]))) for f in (declared, found))
+    return one.equals(other, check_metadata=False)
 
 
 class RowStream:
@@ -67,7 +68,7 @@ class RowStream:
     def _batches(self, pieces: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
         waiting, size = list[pa.Table](), 0
         try:
-            for rows in pieces:
+            for rows in _pulled_apart(pieces):
                 given = {name: rows[name] for name in rows.column_names}
                 columns = [given.get(one.name, pa.nulls(len(rows), one.type)) for one in self._schema]
                 waiting.append(pa.table(columns, self._schema.names).cast(self._schema))
@@ -79,3 +80,13 @@ class RowStream:
         except Exception as error:
             self.error = error
             raise
+
+
+def _pulled_apart(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The items of an iterator, each pulled in a thread of its own.
+
+    Rows of one table may go into another, and delta-rs panics where its reader is called in a thread of its writer.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        while (piece := thread.submit(next, pieces, None).result()) is not None:
+            yield piece

@@ -27,6 +27,7 @@ from share_state.delta.merge import (
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
+    check_readable,
     commit_errors,
     damaged_files,
     delete_folder,
@@ -224,6 +225,18 @@ class Warehouse:
         with commit_errors(self.folder(table), EMPTY_FOLDER_HINT):
             existing = self._table(table)
             return set() if existing is None else run_ids(self.folder(table), table, existing)
+
+    def check_readable(self) -> None:
+        """Refuse tables that a writer with more features than delta-rs writes, but readers cannot read.
+
+        Raises:
+            WarehouseError: naming the table and the features.
+        """
+        for table in ALL_TABLES:
+            with commit_errors(self.folder(table), EMPTY_FOLDER_HINT):
+                existing = self._table(table)
+            if existing is not None:
+                check_readable(self.folder(table), existing)
 
     def repair_history(self) -> list[str]:
         """Remove files that are gone or truncated from the tables that runs append to.

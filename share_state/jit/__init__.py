@@ -2,5 +2,5 @@
 
 `compile` has the decorators of kernels and the cache of compiled code. `intrinsics` has operations of kernels
 that Python cannot express, `native` functions of C libraries, and `compile_times` reports what numba is
-compiling.
+compiling. `portable` chooses the CPU that it compiles for.
 """

@@ -13,6 +13,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -23,8 +24,14 @@ from numba import cfunc, njit
 from numba.core import caching, config
 from numba.core.options import DefaultOptions
 
+from share_state.jit.portable import PORTABLE_CPU
+
 KERNEL_PACKAGES = ("fold", "jit", "kafka", "rules", "sources")
 """Packages of share_state whose functions are cached by `KernelCacheLocator`."""
+
+SHIPPED = "_kernels"
+"""Folder of the package with compiled kernels, in a folder for their digest: in wheels that were built with
+them, and in the archive that a driver sends to its workers."""
 
 _PACKAGE = Path(__file__).parents[1]
 _KERNEL_MARKERS = (b"share_state.jit.", b"numba", b"record_rule", b"state_batch_rule")
@@ -58,6 +65,12 @@ def has_cached_kernels() -> bool:
     return folder is not None and any(folder.rglob("*.nbi"))
 
 
+def portable_kernels() -> Path | None:
+    """The cache folder, whose name is the digest, if it has kernels and they are for every CPU; else None."""
+    is_portable = config.CPU_NAME == PORTABLE_CPU  # pyright: ignore[reportAttributeAccessIssue]
+    return _kernel_folder() if is_portable and has_cached_kernels() else None
+
+
 def remove_stale_kernels() -> None:
     """Remove the cached kernels of other versions of the sources."""
     if (current := _kernel_folder()) is not None:
@@ -75,7 +88,34 @@ def _kernel_folder() -> Path | None:
     digest = hashlib.blake2b(digest_size=8)
     for source in kernel_sources():
         digest.update(source.read_bytes())
-    return root / "kernels" / digest.hexdigest()
+    folder = root / "kernels" / digest.hexdigest()
+    _take_shipped(resources.files("share_state") / SHIPPED / folder.name, folder)
+    return folder
+
+
+def _take_shipped(shipped: Traversable, folder: Path) -> None:
+    """Copy the kernels that came with the package to the cache folder, unless it is there."""
+    if folder.exists() or not shipped.is_dir():
+        return
+    partial = None
+    # Another process may be first, or the disk full: then kernels are compiled.
+    with suppress(OSError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".shipped-", dir=folder.parent))
+        _copy(shipped, partial)
+        partial.rename(folder)
+    if partial is not None:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _copy(source: Traversable, folder: Path) -> None:
+    for entry in source.iterdir():
+        target = folder / entry.name
+        if entry.is_dir():
+            target.mkdir()
+            _copy(entry, target)
+        else:
+            target.write_bytes(entry.read_bytes())
 
 
 def kernel_sources() -> Iterator[Traversable]:

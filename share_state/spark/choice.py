@@ -24,14 +24,12 @@ from share_state.spark.masters import LOCAL_MASTER, is_under_spark_submit
 if TYPE_CHECKING:
     from share_state.sources.kafka_source import KafkaSource
 
-IN_PROCESS_LIMIT = 4 << 30
-"""Bytes of segments that two cores fold in about the time that Spark takes to start."""
+IN_PROCESS_LIMIT = 128 << 20
+"""Bytes of other formats than segments: Python reads texts on one core. Threads fold segments of any size in less
+time and memory than local Spark."""
 
 IN_PROCESS_RECORDS = 1_000_000
 """Records of a cluster that one process consumes in about the time that Spark takes to start."""
-
-_OTHER_FORMAT_FACTOR = 32
-"""How much longer a byte of another format takes: Python reads texts on one core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,8 @@ def open_executor(
     """Yield the executor that runs a plan.
 
     Spark, if the caller requested a master or a setting, a session is active, or the input exceeds
-    `IN_PROCESS_LIMIT` bytes, or `IN_PROCESS_RECORDS` records of a cluster; threads of this process otherwise.
+    `IN_PROCESS_LIMIT` bytes of other formats than segments, or `IN_PROCESS_RECORDS` records of a cluster;
+    threads of this process otherwise.
 
     Args:
         choice, plan, progress: the request, the log partitions, and what shows the start of Spark.
@@ -127,10 +126,7 @@ def _fits_in_process(plan: FoldPlan) -> bool:
             records += cast("KafkaSource", log.source).end_offset - log.log_start_offset
     if records > IN_PROCESS_RECORDS:
         return False
-    return (
-        sum(log.size * (1 if log.source is None else _OTHER_FORMAT_FACTOR) for log in plan.logs)
-        <= IN_PROCESS_LIMIT
-    )
+    return sum(log.size for log in plan.logs if log.source is not None) <= IN_PROCESS_LIMIT
 
 
 def _is_spark_active() -> bool:

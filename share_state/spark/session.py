@@ -28,6 +28,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError, ShareStateError, SparkEndedError, require
+from share_state.jit.compile import SHIPPED, portable_kernels
+from share_state.jit.portable import CPU_VARIABLE, PORTABLE_CPU
 from share_state.schema import declarations
 from share_state.sources import jars
 from share_state.spark.masters import LOCAL_MASTER, is_local, is_master, is_under_spark_submit
@@ -41,6 +43,7 @@ UNPACKED = "share_state_package"
 _PACKAGE = Path(__file__).parents[1]
 _LISTS = ("spark.jars", "spark.sql.extensions")
 _ARCHIVES, _PATH = "spark.archives", "spark.executorEnv.PYTHONPATH"
+_CPU_NAME = f"spark.executorEnv.{CPU_VARIABLE}"
 
 
 def scratch_folder(purpose: str) -> Path:
@@ -74,7 +77,10 @@ def _is_gone(process: int) -> bool:
 
 
 def package_settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """Settings that send this package to the workers as an archive like its wheel, added to the user's paths."""
+    """Settings that send this package to the workers as an archive like its wheel, added to the user's paths.
+
+    If this process has kernels for every CPU, they are in the archive, and the workers compile none.
+    """
     folder = scratch_folder("package")
     # With `--py-files`, the package is imported from a wheel or an archive.
     given = _PACKAGE.parent
@@ -82,7 +88,11 @@ def package_settings(conf: Mapping[str, str]) -> dict[str, str]:
     archive = archive or _zip_package(folder / "share_state.zip")
     archives = [one for one in (conf.get(_ARCHIVES), f"{archive.as_uri()}#{UNPACKED}") if one]
     paths = [one for one in (UNPACKED, conf.get(_PATH)) if one]
-    return {_ARCHIVES: ",".join(archives), _PATH: ":".join(paths)}
+    settings = {_ARCHIVES: ",".join(archives), _PATH: ":".join(paths)}
+    if (kernels := portable_kernels()) is not None:
+        _add_kernels(archive, kernels)
+        settings.setdefault(_CPU_NAME, conf.get(_CPU_NAME, PORTABLE_CPU))
+    return settings
 
 
 def _zip_package(archive: Path) -> Path:
@@ -96,6 +106,16 @@ def _zip_package(archive: Path) -> Path:
                 for source in sorted(folder.rglob("*.*")):
                     packed.write(source, Path(_PACKAGE.name, f"_{name}") / source.relative_to(folder))
     return archive
+
+
+def _add_kernels(archive: Path, kernels: Path) -> None:
+    """Add the compiled kernels of this process to an archive of the package, unless it was built with them."""
+    place = f"{_PACKAGE.name}/{SHIPPED}/{kernels.name}/"
+    with zipfile.ZipFile(archive, "a", zipfile.ZIP_DEFLATED) as packed:
+        if any(name.startswith(place) for name in packed.namelist()):
+            return
+        for source in sorted(kernels.rglob("*.nb[ci]")):
+            packed.write(source, place + source.relative_to(kernels).as_posix())
 
 
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"

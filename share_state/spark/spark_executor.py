@@ -12,6 +12,7 @@ from math import gcd
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -124,7 +125,7 @@ class SparkExecutor:
 
     def returned_tables(self, rows: DataFrame, tables: Sequence[str]) -> dict[str, DataFrame]:
         """Tables that `fold` returned, by name; Spark folds once for all of them and keeps the rows."""
-        rows = rows.cache() if len(tables) > 1 else rows
+        rows = rows.persist(StorageLevel.DISK_ONLY) if len(tables) > 1 else rows
         return {name: _rows_of(rows, name) for name in tables}
 
     def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, DataFrame]:
@@ -176,6 +177,7 @@ class SparkExecutor:
             _LOG.info("%s: deltalake writes the tables, from rows that the tasks stage there", missing)
             sink = DeltalakeSink(tables, self)
         else:
+            tables.check_readable()
             sink = SparkSink(tables, self, self.spark, self.schema)
         with closing(sink):
             yield sink

@@ -116,7 +116,9 @@ class SparkSink:
     def fold(self, plan: FoldPlan, written: Sequence[str], staged: Sequence[str]) -> pa.Table:
         """Fold every log partition in one job, and keep its rows in Spark."""
         self._output = OutputSpec((*written, *staged), incomplete=tuple(staged))
-        self._rows = self._executor.fold(plan, self._output).persist(StorageLevel.MEMORY_AND_DISK)
+        # In memory, the rows of a million share-partitions do not fit into Spark's default heap, even while they
+        # are spilled.
+        self._rows = self._executor.fold(plan, self._output).persist(StorageLevel.DISK_ONLY)
         with described(self._spark, "share_state: read and fold log partitions"):
             rows = self._rows.where(sql.col(SUMMARY).isNotNull()).toArrow()
         for summary in rows[SUMMARY].to_pylist():

@@ -1,8 +1,12 @@
 """Where kernels are cached, and what happens if numba or llvmlite lack what `share_state.jit` uses."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -11,6 +15,8 @@ from numba.core import config as numba_config
 
 from share_state.jit import compile, intrinsics
 from share_state.kafka.primitives import uvarint
+from share_state.spark import session
+from tests.truth import DATA
 
 config: Any = numba_config
 """Its settings are made while it is imported."""
@@ -95,3 +101,73 @@ def test_prefetching_changes_no_result(is_available: bool, monkeypatch: pytest.M
     rows = np.zeros(5, np.dtype([("size", "i8"), ("text", "S200")]))
     rows["size"] = range(5)
     assert total(rows) == 10
+
+
+def test_shipped_kernels_are_copied_once_and_whole(tmp_path: Path):
+    shipped, folder = tmp_path / "shipped", tmp_path / "cache/kernels/digest"
+    (shipped / "fold").mkdir(parents=True)
+    (shipped / "fold/one.nbi").write_bytes(b"index")
+    compile._take_shipped(tmp_path / "none", folder)
+    assert not folder.parent.exists()
+    compile._take_shipped(shipped, folder)
+    assert (folder / "fold/one.nbi").read_bytes() == b"index"
+    (shipped / "fold/one.nbi").write_bytes(b"later")
+    compile._take_shipped(shipped, folder)
+    assert (folder / "fold/one.nbi").read_bytes() == b"index"
+    assert [one.name for one in folder.parent.iterdir()] == ["digest"]
+
+
+def test_kernels_that_another_process_has_copied_meanwhile_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shipped, folder = tmp_path / "shipped", tmp_path / "kernels/digest"
+    shipped.mkdir()
+    (shipped / "one.nbi").write_bytes(b"ours")
+
+    def copy(source: Any, target: Path) -> None:
+        copied(source, target)
+        folder.mkdir()
+        (folder / "one.nbi").write_bytes(b"theirs")
+
+    copied = compile._copy
+    monkeypatch.setattr(compile, "_copy", copy)
+    compile._take_shipped(shipped, folder)
+    assert (folder / "one.nbi").read_bytes() == b"theirs"
+    assert [one.name for one in folder.parent.iterdir()] == ["digest"]
+
+
+_ON_ANOTHER_CPU = """
+import sys
+import llvmlite.binding as llvm
+llvm.get_host_cpu_name = lambda: "skylake-avx512"
+from share_state.jit.compile_times import watch_compiling
+from share_state.cli.main import run
+with watch_compiling(lambda count: count and print("compiled", count, file=sys.stderr)):
+    code = run(["reconstruct", sys.argv[1], "--out", sys.argv[2], "--quiet"])
+import share_state
+print(share_state.__file__, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def test_the_archive_of_a_driver_spares_its_workers_compiling(tmp_path: Path):
+    """On another CPU and with an empty cache."""
+    if not compile.portable_kernels():
+        pytest.skip("this process compiles for one CPU only")
+    settings = session.package_settings({})
+    assert settings["spark.executorEnv.NUMBA_CPU_NAME"] == "generic"
+    with ZipFile(unquote(settings["spark.archives"].partition("#")[0].removeprefix("file://"))) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    environment = os.environ | {
+        "PYTHONPATH": str(tmp_path / "unpacked"),
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "NUMBA_CPU_NAME": "generic",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_ANOTHER_CPU, DATA / "4.3.1/happy", tmp_path / "w"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [str(tmp_path / "unpacked/share_state/__init__.py")]

@@ -27,7 +27,7 @@ from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.log_partition import LogPartition
 from share_state.sources.pruned_logs import MOST_PASSES, copy_log, read_pieces, read_whole
 from share_state.sources.record_tables import arrow_rows, rows_of_batches, rows_to_chunk
-from share_state.spark.choice import ExecutorChoice, open_executor
+from share_state.spark.choice import ExecutorChoice, _fits_in_process, open_executor
 from share_state.spark.spark_executor import SparkExecutor
 from tests.fold.groups.group_tables import rows_of
 from tests.truth import DATA
@@ -96,6 +96,16 @@ def test_a_small_cluster_is_read_in_process(
     assert sum(end - 500 for end in ends) == records
     with open_executor(ExecutorChoice(), FoldPlan(logs), Progress()) as executor:
         assert isinstance(executor, chosen)
+
+
+@pytest.mark.parametrize(("size", "is_segments", "fits"), [(50 << 30, True, True), (128 << 20, False, True),
+                                                          (129 << 20, False, False)])  # fmt: skip
+def test_segments_of_any_size_are_read_in_process(size: int, is_segments: bool, fits: bool):
+    segment = replace(_log_of(PRUNE, 0).segments[0], size=size)
+    # A form that needs no sorting by Spark: a text, which one core reads.
+    source = None if is_segments else PrunedSource(rows_of([_log_of(PRUNE, 0)]), 1, None)
+    log = replace(_log_of(PRUNE, 0), segments=(segment,), source=source)
+    assert _fits_in_process(FoldPlan([log])) is fits
 
 
 def test_a_share_partition_of_which_only_a_cold_snapshot_is_left_has_no_active_time():
