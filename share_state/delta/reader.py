@@ -440,7 +440,7 @@ class CommittedTables:
         # Not by the clock alone, which may have been wrong; rows of earlier releases have no sequence.
         self.runs = self.read("runs", where).sort_by([("sequence", "descending"), ("finished", "descending")])
         if not len(self.runs):
-            raise NothingCommittedError(f"{warehouse}: no {command} was ever committed here")
+            raise NothingCommittedError(f"{warehouse}: no {command or 'run'} was ever committed here")
         self.run: dict[str, Any] = self.runs.slice(0, 1).to_pylist()[0]
         self._fix = f"run {'the audit' if self.run['command'] == 'audit' else self.run['command']} again"
         self.versions = dict(self.run["table_versions"])

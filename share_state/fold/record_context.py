@@ -51,8 +51,8 @@ from share_state.kafka.state_records import (
     STATE_RECORD,
     UNREADABLE_FAULTS,
     Kind,
-    Layout,
     StateRecords,
+    initializes,
 )
 
 RECORD_CONTEXT = np.dtype(
@@ -467,7 +467,7 @@ def advance(row, batches, chain, buffer, size, finished, context, outcome):
         return size, finished
     context.is_folded = True
     context.is_cold = existed and is_cold(row)
-    context.is_initial = row.kind == Kind.SNAPSHOT and (not existed or _is_initialize_request(row))
+    context.is_initial = row.kind == Kind.SNAPSHOT and (not existed or initializes(row))
     before = chain.start_offset
     archiving = (
         first_archiving(buffer, size, before, LARGEST_OFFSET)
@@ -537,24 +537,6 @@ def _set_before(chain, context):
     context.leader_epoch_before = chain.leader_epoch
     context.complete_count_before = chain.delivery_complete_count
     context.rests_on_snapshot = chain.snapshot_offset != NO_OFFSET
-
-
-@inlined
-def _is_initialize_request(row):
-    """Whether a snapshot has the content that an initialize request writes (4.1 and later).
-
-    Source: Kafka ShareCoordinatorShard.initializeState: leader epoch 0, no batches, one time, no offset
-    complete.
-    """
-    return (
-        row.layout == Layout.CURRENT
-        and row.leader_epoch == 0
-        and row.batch_count == 0
-        and row.create_time == row.write_time
-        and (
-            row.delivery_complete_count == -1 or (row.delivery_complete_count == 0 and row.start_offset != -1)
-        )
-    )
 
 
 @kernel

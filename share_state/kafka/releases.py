@@ -23,6 +23,7 @@ class Release:
         refuses_inverted_batches: a loaded batch with last < first fails the share-partition.
         counts_completed: writes and values carry the delivery complete count (KIP-1226).
         counts_first_update: the first update counts towards the next snapshot.
+        is_first_update_counted: whether that is so in every patch level of the release line.
         renews: acknowledgement type 4 is supported (KIP-1222).
         limits_records: acquire mode RECORD_LIMIT is supported (KIP-1206).
         throttles: batches near the delivery count limit are delivered in smaller parts.
@@ -33,7 +34,7 @@ class Release:
         refuses_negative_epochs: requests with negative epochs are invalid.
         keeps_greater_start: updates keep the greater start and its delivery complete count.
         merges_neighbours: merged batches are maximal runs (the sweep-line combiner).
-    Source: Kafka SharePartition and ShareCoordinatorShard of 4.0.2, 4.1.2, 4.2.1, 4.3.1 and 4.4.0.
+    Source: Kafka SharePartition and ShareCoordinatorShard of 4.0.2, 4.1.2, 4.2.0, 4.2.1, 4.3.1 and 4.4.0.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Release:
     refuses_inverted_batches: bool = True
     counts_completed: bool = True
     counts_first_update: bool = True
+    is_first_update_counted: bool = True
     renews: bool = True
     limits_records: bool = True
     throttles: bool = True
@@ -73,6 +75,7 @@ _4_1 = Release(
     refuses_inverted_batches=False,
     counts_completed=False,
     counts_first_update=False,
+    is_first_update_counted=False,
     renews=False,
     limits_records=False,
     throttles=False,
@@ -83,4 +86,21 @@ _4_3 = Release("4.3", archiving="kept", exempts_reads_without_epoch=True)
 LATEST = replace(_4_3, name="4.4", archiving="resumed", dead_letters=True, refuses_negative_epochs=True,
                  keeps_greater_start=True, merges_neighbours=True)  # fmt: skip
 
-RELEASES = {release.name: release for release in (_4_0, _4_1, Release("4.2"), _4_3, LATEST)}
+_4_2 = Release("4.2", is_first_update_counted=False)
+
+RELEASES = {release.name: release for release in (_4_0, _4_1, _4_2, _4_3, LATEST)}
+"""Release line -> its newest patch level."""
+
+_PATCH_LEVELS = {"4.2.0": replace(_4_2, counts_first_update=False)}
+"""Patch levels that differ from the newest one of their line."""
+
+SIMULATED = (*RELEASES, *_PATCH_LEVELS)
+"""The names of releases that differ."""
+
+
+def release_of(version: str) -> Release | None:
+    """The release of a version such as "4.3" or "4.2.0"; None if its line is unknown.
+
+    A line stands for its newest patch level.
+    """
+    return _PATCH_LEVELS.get(version) or RELEASES.get(".".join(version.split(".")[:2]))

@@ -97,6 +97,24 @@ STATE_RECORD = np.dtype(
 )
 """One row per record of `__share_group_state`."""
 
+
+@inlined
+def initializes(row):
+    """Whether a snapshot has the content that an initialize request writes (4.1 and later).
+
+    Of a row of STATE_RECORD, in kernels; `initializes.py_func` takes a recarray of them. The state epoch does not
+    tell: that of a reset in 4.4 may be the one before.
+
+    Source: Kafka ShareCoordinatorShard.initializeState: leader epoch 0, no batches, one time, no offset
+    complete.
+    """
+    has_no_count = (row.delivery_complete_count == -1) | (
+        (row.delivery_complete_count == 0) & (row.start_offset != -1)
+    )
+    is_blank = (row.leader_epoch == 0) & (row.batch_count == 0) & (row.create_time == row.write_time)
+    return (row.layout == Layout.CURRENT) & is_blank & has_no_count
+
+
 _BLANK = np.zeros(1, STATE_RECORD)
 _BLANK["start_offset"] = _BLANK["delivery_complete_count"] = -1
 _BLANK["kind"] = Kind.SKIPPED

@@ -245,8 +245,9 @@ def long_chain(folded: FoldedLog) -> Breaches:
     Otherwise loading takes long, and the cutoff does not advance.
     """
     limits, chains = folded.limits, folded.chains.chains
-    # Up to 4.1 the first cycle after a load or a creation has one more update.
-    allowed = limits.updates_per_snapshot + (limits.writer is None or not limits.writer.counts_first_update)
+    # Up to 4.2.0 the first cycle after a load or a creation has one more update.
+    is_counted = limits.writer is not None and limits.writer.is_first_update_counted
+    allowed = limits.updates_per_snapshot + (not is_counted)
     rows = np.flatnonzero((chains["updates"] > allowed) & ~folded.suspect)
     base, updates = chains["snapshot_offset"][rows], chains["updates"][rows]
     since = np.where(base >= 0, base, chains["orphan_offset"][rows])

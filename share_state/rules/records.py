@@ -105,7 +105,7 @@ def value_malformed(folded: FoldedLog) -> Breaches:
         Fault.VALUE_MALFORMED: f"the value fits no layout; {_KEY_TEXT}",
         Fault.VALUE_TRAILING: "the value has trailing bytes, which Kafka ignores",
         Fault.TAG_SIZE: "tag 0 is not 4 bytes long; Kafka reads 4 bytes anyway",
-        Fault.OVER_LIMIT: "more batches or tags than Kafka 4.4 reads; earlier releases load it",
+        Fault.OVER_LIMIT: "more batches or tags than Kafka 4.2.2 and 4.4 read; other releases load it",
     }
     rows = _with_fault(folded, sum(flaws))
     if not len(rows):

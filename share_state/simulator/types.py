@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from share_state.errors import ShareStateError
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.kafka.releases import RELEASES, Release
+from share_state.kafka.releases import SIMULATED, Release, release_of
 
 NO_EPOCH = -1
 NO_START_OFFSET = -1
@@ -118,10 +118,9 @@ def find_release(version: str) -> Release:
     Raises:
         SimulationError: if it is not supported.
     """
-    line = ".".join(version.split(".")[:2])
-    if line not in RELEASES:
-        raise SimulationError(f"--release {version}: give one of {', '.join(RELEASES)}")
-    return RELEASES[line]
+    if (release := release_of(version)) is None:
+        raise SimulationError(f"--release {version}: give one of {', '.join(SIMULATED)}")
+    return release
 
 
 class ErrorCode(IntEnum):

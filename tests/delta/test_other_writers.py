@@ -5,10 +5,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
+from deltalake.table import TableFeatures
 
+from share_state.delta.reader import read_rows
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.schema.declarations import table, table_schema
@@ -164,3 +167,14 @@ def test_others_read_the_tables(tmp_path: Path, reader: str):
     else:
         found = library.DeltaTable(path).to_pyarrow_table()["run_id"].to_pylist()
     assert sorted(found) == ["a", "b", "c"]
+
+
+def test_rows_of_a_table_with_deletion_vectors_go_into_another_version(tmp_path: Path):
+    """Audits keep findings so: delta-rs then reads while it writes."""
+    write(tmp_path, "a", "b")
+    opened(tmp_path).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    kept = pc.field("run_id") == "b"
+    with Warehouse(str(tmp_path)) as tables:
+        columns = table_schema("findings").names
+        tables.replace("findings", read_rows(str(tmp_path / "findings"), opened(tmp_path), "findings", columns, kept))
+    assert runs_of(tmp_path) == ["b"]

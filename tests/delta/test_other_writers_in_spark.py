@@ -1,5 +1,6 @@
 """What only Spark does to the tables of a warehouse: nights go on with it, or are refused by name."""
 
+import shutil
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -140,3 +141,49 @@ def test_rows_that_break_a_constraint_are_refused_by_sparks_writer(spark: SparkS
     with pytest.raises(WarehouseError, match=f"{HISTORY}: cannot be written as a Delta table by Spark.*known"):
         audit(next(nights), warehouse, tasks=tasks)
     assert CommittedTables(str(warehouse)).run == before
+
+
+_FEATURES = {
+    "deletion vectors": ["ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"],
+    "column mapping": ["ALTER TABLE {} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"],
+    "type widening": ["ALTER TABLE {} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"],
+    "in-commit timestamps": ["ALTER TABLE {} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')"],
+    "row tracking": ["ALTER TABLE {} SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')"],
+    "v2 checkpoints": ["ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')"],
+    "change data feed": ["ALTER TABLE {} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"],
+    "compaction": ["OPTIMIZE {}"],
+    "an older version": ["RESTORE {} TO VERSION AS OF 0"],
+}
+_REFUSED = {
+    "type widening": "cannot be written .*TypeWidening.*DROP FEATURE",
+    "row tracking": "cannot be written .*RowTracking.*DROP FEATURE",
+}
+_NOT_RESUMED = "carried_share_partitions: has deletion vectors or column mapping"
+
+
+@nightly("nine audits per feature")
+@pytest.mark.parametrize("feature", _FEATURES)
+def test_every_table_may_have_every_feature(spark: SparkSession, tmp_path: Path, feature: str):
+    """An audit in process goes on or refuses it by name; what is there stays readable; one on Spark goes on."""
+    nights, warehouse = grown(DATA / "4.3.1/happy", tmp_path / "logs", 2), tmp_path / "w"
+    before = audit(next(nights), warehouse)
+    tables = ["runs", *CommittedTables(str(warehouse)).versions]
+    next(nights)
+    for name in tables:
+        changed = tmp_path / name
+        shutil.copytree(warehouse, changed)
+        for statement in _FEATURES[feature]:
+            spark.sql(statement.format(table(changed, name)))
+        refused = _REFUSED.get(feature)
+        if feature == "column mapping" and name == "carried_share_partitions":
+            refused = _NOT_RESUMED
+        if refused is None:
+            assert audit(tmp_path / "logs", changed).run_id != before.run_id
+        else:
+            with pytest.raises(WarehouseError, match=refused):
+                audit(tmp_path / "logs", changed)
+            if refused != _NOT_RESUMED:
+                audit(tmp_path / "logs", changed, tasks=SparkExecutor(spark))
+        for one in tables:
+            CommittedTables(str(changed)).read(one)
+        shutil.rmtree(changed)

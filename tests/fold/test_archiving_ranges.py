@@ -28,7 +28,9 @@ _RECORDS = st.tuples(
     _BATCHES,
     st.integers(-1, OFFSETS),
     st.integers(0, 1),
+    st.integers(0, 1),
 )
+"""Kind, share-partition, ranges, start, state epoch and leader epoch."""
 
 
 @dataclass
@@ -59,7 +61,7 @@ class Model:
             # What is ARCHIVED before a reset is another history than after it.
             histories.append(History(None, at, "RESET"))
 
-    def take(self, at: int, kind: str, ranges: list[tuple[int, int, int]], start: int, epoch: int) -> None:
+    def take(self, at: int, kind: str, ranges: list[tuple[int, int, int]], start: int, epoch: int, leader: int) -> None:
         """Apply a record."""
         if kind == "tombstone":
             if self.epoch is not None:
@@ -67,7 +69,8 @@ class Model:
             self.epoch, self.start = None, 0
             return
         if kind == "snapshot":
-            if self.epoch is not None and self.epoch != epoch:
+            # Without ranges and with leader epoch 0, it initializes the share-partition.
+            if self.epoch is not None and (self.epoch != epoch or (not ranges and leader == 0)):
                 self._reset(at)
             self.epoch = epoch
         for wanted in (ARCHIVING, ARCHIVED):
@@ -109,18 +112,19 @@ def test_every_offset_has_the_history_that_its_records_tell(drawn: list[Any]):
     models = [Model() for _ in KEYS]
     written = []
     # Every share-partition of a whole log begins with a snapshot.
-    begin = [("snapshot", number, [], 0, 0) for number in range(len(KEYS))]
-    for at, (kind, number, ranges, start, epoch) in enumerate([*begin, *drawn]):
+    begin = [("snapshot", number, [], 0, 0, 0) for number in range(len(KEYS))]
+    for at, (kind, number, ranges, start, epoch, leader) in enumerate([*begin, *drawn]):
         model = models[number]
         chosen = "snapshot" if model.epoch is None and kind == "update" else kind
         batches = [(first, first + more, state, 5) for first, more, state in ranges]
         if chosen == "tombstone":
             written.append([tombstone(KEYS[number])])
         elif chosen == "snapshot":
-            written.append([snapshot(KEYS[number], batches, state_epoch=epoch, start_offset=max(start, 0))])
+            fields = {"state_epoch": epoch, "leader_epoch": leader, "start_offset": max(start, 0)}
+            written.append([snapshot(KEYS[number], batches, **fields)])
         else:
             written.append([update(KEYS[number], batches, start_offset=start)])
-        model.take(at, chosen, ranges, start, epoch)
+        model.take(at, chosen, ranges, start, epoch, leader)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         write_log_folder(folder, 0, [batch(records, timestamp=NOW + 1000 * at) for at, records in enumerate(written)])

@@ -189,9 +189,12 @@ def test_a_share_partition_without_a_start_has_no_window(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("writer", "updates", "is_found"), [(None, 4, False), (None, 5, True), ("4.1", 4, False), ("4.2", 4, True)]
+    ("writer", "updates", "is_found"),
+    [(None, 4, False), (None, 5, True), ("4.1", 4, False), ("4.2", 4, False), ("4.2", 5, True), ("4.3", 4, True)],
 )
-def test_writers_up_to_4_1_may_write_one_update_more(tmp_path: Path, writer: str | None, updates: int, is_found: bool):
+def test_writers_up_to_4_2_0_may_write_one_update_more(
+    tmp_path: Path, writer: str | None, updates: int, is_found: bool
+):
     limits = {"updates_per_snapshot": 3, "writer_version": writer}
     judged = found(tmp_path, snapshot(), *[update()] * updates, limits=limits)
     assert judged.codes == ({"LONG_CHAIN": 1} if is_found else {})

@@ -14,7 +14,7 @@ from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import KEY, declared_table, key_columns, row_texts, to_timestamps
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING
 from share_state.kafka.share_partition_keys import KeyTable
-from share_state.kafka.state_records import LARGEST_OFFSET, UNREADABLE_FAULTS, Kind, StateRecords
+from share_state.kafka.state_records import LARGEST_OFFSET, UNREADABLE_FAULTS, Kind, StateRecords, initializes
 from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
 
@@ -204,14 +204,16 @@ def _before(rows: np.ndarray, chains: Chains, field: str, given: np.ndarray) -> 
 
 
 def _resets(rows: np.ndarray, chains: Chains) -> np.ndarray:
-    """Tombstones, and snapshots with another state epoch; rows are sorted by key.
+    """Tombstones, and snapshots of a live share-partition that initialize it; rows are sorted by key.
 
     Source: Kafka ShareCoordinatorShard.initializeState, deleteState.
     """
     rows = rows[rows["kind"] != Kind.UPDATE]
     epochs = np.where(rows["kind"] == Kind.SNAPSHOT, rows["state_epoch"].astype(np.int64), NO_OFFSET)
     before = _before(rows, chains, "state_epoch", epochs)
-    return _events(rows[(before != NO_OFFSET) & (before != epochs)], RESET)
+    # A reset in 4.4 may keep the state epoch; up to 4.1, a request of a later one may be part of the snapshot.
+    begins_anew = initializes.py_func(rows.view(np.recarray)) & (rows["kind"] == Kind.SNAPSHOT)
+    return _events(rows[(before != NO_OFFSET) & (begins_anew | (before != epochs))], RESET)
 
 
 def _passed(rows: np.ndarray, is_first: np.ndarray, chains: Chains) -> np.ndarray:

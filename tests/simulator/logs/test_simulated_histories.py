@@ -17,6 +17,7 @@ from share_state.simulator.types import SimulationError
 from share_state.sources import jars
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs, find_topic_logs
+from tests.fold.decoded_logs import decoded
 from tests.kafka_classes import KafkaShard, read_segment
 from tests.present import present
 from tests.profiles import by_profile, some_of
@@ -369,3 +370,18 @@ def test_a_group_of_the_draft_moves_on_over_its_control_records(tmp_path, gaps):
     ends = {(one["name"], part["partition"]): part["highWatermark"] for one in topics for part in one["partitions"]}
     for row in lines(tmp_path / "control-truth.jsonl"):
         assert row["startOffset"] > ends[row["topic"], row["partition"]] - 300
+
+
+@pytest.mark.parametrize(
+    ("release", "begin"), [("4.1", "SuuuSuuS"), ("4.2.0", "SuuuSuuS"), ("4.2", "SuuSuuSu"), ("4.3.1", "SuuSuuSu")]
+)
+def test_releases_keep_their_patch_level_where_it_matters(tmp_path: Path, release: str, begin: str):
+    """K-45, C-29: up to 4.2.0 the first cycle has one more update. Source: ShareCoordinatorShard.handleShareUpdate."""
+    simulate(tmp_path, seed=7, groups=1, minutes=1, release=release, updates_per_snapshot=2)
+    kinds = set[str]()
+    for folder in sorted(tmp_path.glob("__share_group_state-*")):
+        records, keys = decoded(folder)
+        for number in range(keys):
+            of_key = records.rows["kind"][records.rows["key"] == number]
+            kinds.add("".join("Su"[kind] for kind in of_key[:8].tolist()))
+    assert begin in kinds
