@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -173,8 +174,9 @@ def test_rows_of_a_table_with_deletion_vectors_go_into_another_version(tmp_path:
     """Audits keep findings so: delta-rs then reads while it writes."""
     write(tmp_path, "a", "b")
     opened(tmp_path).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
-    kept = pc.field("run_id") == "b"
+    schema, kept = table_schema("findings"), pc.field("run_id") == "b"
+    new = pa.Table.from_pylist([ROW | {"run_id": "c"}], schema)
+    before = read_rows(str(tmp_path / "findings"), opened(tmp_path), "findings", schema.names, kept)
     with Warehouse(str(tmp_path)) as tables:
-        columns = table_schema("findings").names
-        tables.replace("findings", read_rows(str(tmp_path / "findings"), opened(tmp_path), "findings", columns, kept))
-    assert runs_of(tmp_path) == ["b"]
+        tables.replace("findings", chain([new], before))
+    assert runs_of(tmp_path) == ["b", "c"]
