@@ -172,8 +172,12 @@ def session_of(given: object, spark: "SparkSession | None") -> "SparkSession | N
     check_types(spark=spark)
     session = given.sparkSession if is_frame(given) else spark
     check_types(spark=session)
-    if session is not None and session.sparkContext._jsc is None:
-        raise ShareStateError("the Spark session is stopped; open another one")
+    if session is not None:
+        from share_state.spark.connections import is_stopped, send_package  # noqa: PLC0415  imports Spark
+
+        if is_stopped(session):
+            raise ShareStateError("the Spark session is stopped; open another one")
+        send_package(session)
     if is_frame(given) and given.isStreaming:
         raise InputError("the DataFrame is streaming: give one of spark.read, or run `share-state stream`")
     return session
@@ -236,8 +240,8 @@ def check_types(**given: Any) -> None:
     """
     for name, value in given.items():
         if name == "spark":
-            if value is not None and not hasattr(value, "sparkContext"):
-                raise ShareStateError(f"spark={value!r}: give a SparkSession, not one of Spark Connect")
+            if value is not None and not hasattr(value, "createDataFrame"):
+                raise ShareStateError(f"spark={value!r}: give a SparkSession")
         else:
             _check_type(name, value, *_TYPES[name])
 

@@ -81,11 +81,7 @@ def package_settings(conf: Mapping[str, str]) -> dict[str, str]:
 
     If this process has kernels for every CPU, they are in the archive, and the workers compile none.
     """
-    folder = scratch_folder("package")
-    # With `--py-files`, the package is imported from a wheel or an archive.
-    given = _PACKAGE.parent
-    archive = Path(shutil.copy(given, folder / "share_state.zip")) if given.is_file() else None
-    archive = archive or _zip_package(folder / "share_state.zip")
+    archive = package_archive()
     archives = [one for one in (conf.get(_ARCHIVES), f"{archive.as_uri()}#{UNPACKED}") if one]
     paths = [one for one in (UNPACKED, conf.get(_PATH)) if one]
     settings = {_ARCHIVES: ",".join(archives), _PATH: ":".join(paths)}
@@ -93,6 +89,15 @@ def package_settings(conf: Mapping[str, str]) -> dict[str, str]:
         _add_kernels(archive, kernels)
         settings.setdefault(_CPU_NAME, conf.get(_CPU_NAME, PORTABLE_CPU))
     return settings
+
+
+def package_archive() -> Path:
+    """A new archive of this package, like its wheel; it is deleted at exit."""
+    folder = scratch_folder("package")
+    # With `--py-files`, the package is imported from a wheel or an archive.
+    given = _PACKAGE.parent
+    archive = Path(shutil.copy(given, folder / "share_state.zip")) if given.is_file() else None
+    return archive or _zip_package(folder / "share_state.zip")
 
 
 def _zip_package(archive: Path) -> Path:

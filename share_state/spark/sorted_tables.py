@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial, reduce
 from io import BufferedReader, TextIOWrapper
@@ -48,9 +47,10 @@ from share_state.sources.table_plan import (
     parquet_batches,
     parquet_errors,
 )
+from share_state.spark.connections import described, local_address, missing_client
 from share_state.spark.session import reason
 from share_state.stores.object_stores import READ_SIZE, SCHEMES, StorePath, read_errors
-from share_state.stores.paths import absolute_address, parquet_source
+from share_state.stores.paths import parquet_source
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
@@ -124,34 +124,6 @@ class FrameRows:
         del merge
         if self.read is not None:
             yield from rows_in_chunks(rows_of_batches(self.read(log)), chunk)
-
-
-def local_address(path: str) -> str:
-    """A path as Spark finds it whatever the default file system is; an address stays as it is."""
-    return path if "://" in path else f"file://{absolute_address(path)}"
-
-
-def missing_client(session: SparkSession, root: str) -> str | None:
-    """Why Spark cannot reach a folder or address; None if it can."""
-    jvm: Any = session.sparkContext._jvm
-    hadoop: Any = session.sparkContext._jsc
-    try:
-        jvm.org.apache.hadoop.fs.Path(local_address(root)).getFileSystem(hadoop.hadoopConfiguration())
-    except Py4JError as error:
-        return f"Spark has no client for {root.partition(':')[0]}:// ({reason(error)})"
-    return None
-
-
-@contextmanager
-def described(session: SparkSession, description: str) -> Iterator[None]:
-    """Describe the jobs of this thread in Spark's UI, unless the caller does."""
-    context, name = session.sparkContext, "spark.job.description"
-    before = context.getLocalProperty(name)
-    context.setJobDescription(before or description)
-    try:
-        yield
-    finally:
-        context.setLocalProperty(name, before)  # pyright: ignore[reportArgumentType]  None removes it
 
 
 def map_frame(

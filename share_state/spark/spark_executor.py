@@ -45,7 +45,8 @@ from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
-from share_state.spark.sorted_tables import FrameRows, described, local_address, map_frame, run_tasks
+from share_state.spark.connections import cores_of_executor, described, local_address, parallelism
+from share_state.spark.sorted_tables import FrameRows, map_frame, run_tasks
 from share_state.spark.spark_sink import SparkSink, missing_support
 from share_state.stores.paths import absolute_address
 
@@ -87,7 +88,7 @@ class SparkExecutor:
         A few tasks per core, the logs of a cluster one per task.
         """
         by_frame = dict[DataFrame | None, list[LogPartition]]()
-        cores = self.spark.sparkContext.defaultParallelism
+        cores = parallelism(self.spark)
         for log in plan.logs:
             frame = log.source.frame if isinstance(log.source, FrameRows) else None
             by_frame.setdefault(frame, []).append(log)
@@ -102,7 +103,7 @@ class SparkExecutor:
     def _map_files(self, logs: Sequence[LogPartition], per_log: PerLog, schema: pa.Schema) -> DataFrame:
         # Workers have another working directory.
         logs = [replace(log, segments=tuple(map(_absolute, log.segments))) for log in logs]
-        tasks = balance_tasks(logs, self.spark.sparkContext.defaultParallelism)
+        tasks = balance_tasks(logs, parallelism(self.spark))
         if all(log.source is not None and log.source.form == KAFKA_FORM for log in logs):
             tasks = [[log] for log in logs]
 
@@ -114,10 +115,8 @@ class SparkExecutor:
 
     def fold(self, plan: FoldPlan, output: OutputSpec) -> DataFrame:
         """Fold and judge every log partition, a large one with several cores."""
-        context = self.spark.sparkContext
-        # A task stays on one executor; if spark.executor.cores is not set, it sees the cores of its machine.
-        of_executor = int(context.getConf().get("spark.executor.cores") or context.defaultParallelism)
-        plan = replace(plan, cores=cores_per_log(plan.logs, context.defaultParallelism, of_executor))
+        cores = cores_per_log(plan.logs, parallelism(self.spark), cores_of_executor(self.spark))
+        plan = replace(plan, cores=cores)
         if plan.resumed is not None:
             files = {name: tuple(map(absolute_address, one.files)) for name, one in plan.resumed.items()}
             plan = replace(plan, resumed={n: replace(one, files=files[n]) for n, one in plan.resumed.items()})
@@ -148,7 +147,12 @@ class SparkExecutor:
             }
         tables[FINDINGS] = tables[FINDINGS].unionByName(_rows_of(judged, FINDINGS))
         of_groups = {} if side is None else side.tables()
-        return tables | {name: self.spark.createDataFrame(table) for name, table in of_groups.items()}
+        # Spark Connect infers no schema from an empty table.
+        frames = {
+            name: self.spark.createDataFrame(table, from_arrow_schema(table.schema))
+            for name, table in of_groups.items()
+        }
+        return tables | frames
 
     def cutoffs(self, plan: FoldPlan) -> DataFrame:
         """The table `cutoff`, in which what all logs show together is considered."""

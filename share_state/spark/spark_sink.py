@@ -32,8 +32,8 @@ from share_state.pipeline.sink import LogRows
 from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec
 from share_state.schema import declarations
 from share_state.schema.declarations import table_schema
+from share_state.spark.connections import described, local_address, missing_client
 from share_state.spark.session import reason
-from share_state.spark.sorted_tables import described, local_address, missing_client
 
 APP_ID = "share_state"
 """The `txnAppId` of writes to existing tables; `txnVersion` counts them."""

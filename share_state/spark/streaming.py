@@ -46,9 +46,9 @@ from share_state.sources.kafka_client import SCHEME
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.record_tables import timestamp_ms
 from share_state.sources.table_plan import list_table_files
+from share_state.spark.connections import described, local_address
 from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
 from share_state.spark.session import reason
-from share_state.spark.sorted_tables import described, local_address
 from share_state.stores.paths import parquet_source, to_path
 
 _CHANGES = "state_partition int, changes binary"

@@ -1,0 +1,90 @@
+"""What a classic session of Spark has and one of Spark Connect lacks: the context and the JVM of the driver.
+
+Everything else of this package goes by DataFrames and SQL, which both have.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from share_state.spark.session import package_archive, reason
+from share_state.stores.paths import absolute_address
+
+_REMOTE_PARALLELISM = 16
+"""Cores to plan for if the settings of a remote session do not tell; tasks are balanced for a few per core."""
+
+_SENT = set[str]()
+"""Ids of remote sessions that have the package."""
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Whether it is a session of Spark Connect."""
+    return not hasattr(session, "sparkContext")
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether a session is known to be stopped."""
+    return bool(session.is_stopped) if is_remote(session) else session.sparkContext._jsc is None
+
+
+def send_package(session: SparkSession) -> None:
+    """Send this package to the workers of a remote session, once; to a classic one its settings or options do."""
+    if not is_remote(session) or session.session_id in _SENT:
+        return
+    session.addArtifacts(str(package_archive()), pyfile=True)
+    _SENT.add(session.session_id)
+
+
+def parallelism(session: SparkSession) -> int:
+    """How many tasks run side by side."""
+    if not is_remote(session):
+        return session.sparkContext.defaultParallelism
+    for name in ("spark.sql.leafNodeDefaultParallelism", "spark.default.parallelism"):
+        if (told := session.conf.get(name, None)) is not None:
+            return int(told)
+    return _REMOTE_PARALLELISM
+
+
+def cores_of_executor(session: SparkSession) -> int:
+    """Cores that the tasks of one executor share."""
+    if is_remote(session):
+        return int(session.conf.get("spark.executor.cores", None) or 1)
+    # A task stays on one executor; if spark.executor.cores is not set, it sees the cores of its machine.
+    context = session.sparkContext
+    return int(context.getConf().get("spark.executor.cores") or context.defaultParallelism)
+
+
+def local_address(path: str) -> str:
+    """A path as Spark finds it whatever the default file system is; an address stays as it is."""
+    return path if "://" in path else f"file://{absolute_address(path)}"
+
+
+def missing_client(session: SparkSession, root: str) -> str | None:
+    """Why Spark cannot reach a folder or address; None if it can, or if only its answer will tell."""
+    if is_remote(session):
+        return None
+    jvm: Any = session.sparkContext._jvm
+    hadoop: Any = session.sparkContext._jsc
+    try:
+        jvm.org.apache.hadoop.fs.Path(local_address(root)).getFileSystem(hadoop.hadoopConfiguration())
+    except Py4JError as error:
+        return f"Spark has no client for {root.partition(':')[0]}:// ({reason(error)})"
+    return None
+
+
+@contextmanager
+def described(session: SparkSession, description: str) -> Iterator[None]:
+    """Describe the jobs of this thread in Spark's UI, unless the caller does; those of a remote session have none."""
+    if is_remote(session):
+        yield
+        return
+    context, name = session.sparkContext, "spark.job.description"
+    before = context.getLocalProperty(name)
+    context.setJobDescription(before or description)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(name, before)  # pyright: ignore[reportArgumentType]  None removes it
