@@ -27,8 +27,8 @@ from share_state.fold.checkpoint import (
 from share_state.fold.state_log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.pipeline.plan import FoldPlan, ResumedLog, read_checkpoint
-from share_state.pipeline.stream_fold import state_bytes
 from share_state.pipeline.stream_run import StreamRun, last_stream_run
+from share_state.pipeline.stream_state import state_bytes
 from share_state.pipeline.task import CUTOFF, FINDINGS, STATE
 from share_state.sources.as_of import Window
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment, join_copies

@@ -30,7 +30,8 @@ from share_state.fold.history import HISTORY_TABLE, LOG_TIME, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
 from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
-from share_state.pipeline.stream_fold import COMPLETE, KEYS, LogChanges, StreamFold
+from share_state.pipeline.stream_changes import COMPLETE, KEYS, LogChanges
+from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import (
     BATCH_OPTION,
     COMMAND,
@@ -463,7 +464,7 @@ def _complete_times(
         if one["complete"] is None:
             continue
         since, newest = one["complete"]
-        known = None if one["is_read_anew"] else before.get(log, (None, 0))[0]
+        known = None if one["forgets_times"] else before.get(log, (None, 0))[0]
         times[log] = (since if since is None or known is None else known, newest)
     return times
 

@@ -31,16 +31,10 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from share_state.errors import InputError, SetupError, ShareStateError, pluralize
 from share_state.kafka.primitives import LARGEST_INT64
-from share_state.pipeline.stream_fold import (
-    EMPTY_ROWS,
-    PACKED,
-    LogChanges,
-    LogFacts,
-    StreamFold,
-    from_ipc,
-    packed_batch,
-)
+from share_state.pipeline.stream_changes import LogChanges
+from share_state.pipeline.stream_fold import EMPTY_ROWS, PACKED, LogFacts, StreamFold, packed_batch
 from share_state.pipeline.stream_run import StreamProgress
+from share_state.pipeline.stream_state import from_ipc
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.kafka_client import SCHEME
 from share_state.sources.log_partition import STATE_TOPIC

@@ -25,7 +25,8 @@ from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.resume import INITIAL, open_stream
-from share_state.pipeline.stream_fold import LogChanges, LogFacts, StreamFold
+from share_state.pipeline.stream_changes import LogChanges
+from share_state.pipeline.stream_fold import LogFacts, StreamFold
 from share_state.pipeline.stream_run import StreamRun, last_stream_run
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.input_detection import find_dead_letters

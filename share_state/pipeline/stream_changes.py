@@ -1,0 +1,248 @@
+"""What folds of a stream change: `UnwrittenChanges` collects it for one log partition, `LogChanges` are the rows."""
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.delta.merge import DELETED, without_deleted
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint
+from share_state.fold.dead_letters.archiving import RANGES
+from share_state.fold.history import HISTORY_TABLE, history_pieces
+from share_state.fold.log_stats import NO_PREVIOUS_START, Pieces, dictionary_encoded
+from share_state.fold.state_chains import NO_OFFSET, Chains
+from share_state.fold.state_log import FoldedLog
+from share_state.fold.states import in_flight_table, key_columns, sizes_before, state_table, window_tiles
+from share_state.kafka.buffers import range_rows
+from share_state.kafka.share_partition_keys import KeyTable
+from share_state.pipeline.stream_state import CARRIED_LOGS, from_ipc, to_ipc
+from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
+from share_state.schema.declarations import table_schema
+from share_state.sources.resume_point import ResumeStatus
+from share_state.sources.topics import Topics
+
+KEYS = {
+    STATE: ("group_id", "topic_id", "partition", "state_partition"),
+    IN_FLIGHT: ("group_id", "topic_id", "partition"),
+    CUTOFF: ("topic", "partition"),
+    HISTORY_TABLE: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
+    CHECKPOINT_TABLE: ("log",),
+    CARRIED_LOGS: ("log",),
+}
+"""The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition."""
+
+COMPLETE = "delivery_complete_count"
+"""Column of changed rows of `share_partition_history`, from which the driver computes the lag."""
+
+
+@dataclass(slots=True)
+class LogChanges:
+    """The changes of a micro-batch to one log partition.
+
+    Attributes:
+        log: its name.
+        tables: table -> rows to insert or to replace by KEYS, and with DELETED those to delete; for findings,
+            all that are new, and those that a later micro-batch replaces.
+        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew, and
+            complete, as in RunResult.complete_times; empty if there are only `problems`.
+        problems: what cannot be read at all in the input.
+    """
+
+    log: str
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def to_bytes(self) -> bytes:
+        """The changes as one value."""
+        parts = {name: to_ipc(table) for name, table in self.tables.items()}
+        sizes = {name: len(part) for name, part in parts.items()}
+        head = {"log": self.log, "summary": self.summary, "problems": self.problems, "sizes": sizes}
+        return b"\n".join((json.dumps(head).encode(), b"".join(parts.values())))
+
+    @classmethod
+    def of(cls, data: bytes) -> "LogChanges":
+        """Read what `to_bytes` wrote."""
+        head, _, rest = data.partition(b"\n")
+        given = json.loads(head)
+        view = memoryview(rest)
+        tables = {}
+        for name, size in given["sizes"].items():
+            tables[name], view = from_ipc(view[:size]), view[size:]
+        return cls(given["log"], tables, given["summary"], given["problems"])
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedRecords:
+    """A log partition after some new records.
+
+    Attributes:
+        log: the folded log.
+        status: how the log had changed; None if there was no state of it.
+        findings: the findings of these records, and those of the state after them.
+    """
+
+    log: FoldedLog
+    status: ResumeStatus | None
+    findings: pa.Table
+
+    @property
+    def is_read_anew(self) -> bool:
+        """Whether the log was read from its start."""
+        return self.status != ResumeStatus.GROWN
+
+
+class UnwrittenChanges:
+    """What folds of one log partition have changed since its rows were written to the tables.
+
+    Attributes:
+        before: the state when they were written; None if they never were.
+        latest: the latest fold since then; None for none.
+        is_by_clock: whether every share-partition gets a row of `share_partition_history`.
+    """
+
+    def __init__(self, before: FoldCheckpoint | None, *, is_by_clock: bool = False) -> None:
+        self.before, self.is_by_clock = before, is_by_clock
+        self.latest: FoldedRecords | None = None
+        self._settled, self._ranges = list[pa.Table](), list[pa.Table]()
+        self._records, self._archiving = 0, None
+        self._is_read_anew = self._forgets_times = False
+        self._complete_since: int | None = None
+
+    def add(self, one: FoldedRecords) -> None:
+        """Add a fold."""
+        folded, since = one.log, one.log.complete_since
+        if one.is_read_anew:
+            self._settled, self._ranges, self._is_read_anew = [], [], True
+        elif self.latest is not None:
+            self._settled.append(self.latest.findings.filter(pc.field("settled")))
+            # As when each fold is written by itself (`_complete_times` of stream_tables.py).
+            self._forgets_times |= self._complete_since is None
+            since = since if since is None or self._complete_since is None else self._complete_since
+        self.latest, self._complete_since = one, since
+        self._records += folded.record_count
+        if folded.archiving[1] >= 0 and self._archiving is None:
+            self._archiving = folded.archiving
+        if folded.archiving_ranges is not None and len(folded.archiving_ranges):
+            self._ranges.append(folded.archiving_ranges)
+
+    def rows(self) -> LogChanges:
+        """The changed rows of the tables; there was a fold."""
+        assert self.latest is not None
+        folded = self.latest.log
+        changes = LogChanges(
+            folded.log.name,
+            _changed_rows(folded, self.before, is_all=self._is_read_anew, is_by_clock=self.is_by_clock),
+        )
+        changes.tables[CUTOFF] = folded.cutoff
+        found = [*self._settled, self.latest.findings]
+        changes.tables[FINDINGS] = pa.concat_tables(found, promote_options="permissive")
+        if self._ranges:
+            changes.tables[RANGES] = pa.concat_tables(self._ranges)
+        changes.summary = {
+            "partition": folded.log.partition,
+            "records": self._records,
+            "next_offset": folded.next_offset,
+            "share_partitions": len(folded.numbers),
+            "newest_time": folded.newest_time,
+            "archiving": self._archiving,
+            "complete": (self._complete_since, folded.newest_time),
+            "forgets_times": self._is_read_anew or self._forgets_times,
+            "is_read_anew": self._is_read_anew,
+        }
+        return changes
+
+
+def _changed_rows(
+    folded: FoldedLog, before: FoldCheckpoint | None, *, is_all: bool, is_by_clock: bool
+) -> dict[str, pa.Table]:
+    """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before.
+
+    Keys that belong to another log partition, where the coordinator looks for them, are left out.
+    """
+    keys, chains = folded.keys, folded.all_chains
+    old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())
+    place = pc.index_in(old_keys.binary(), keys.binary()).fill_null(-1).to_numpy(zero_copy_only=False)
+    known = np.zeros(len(keys), bool)
+    known[place[place >= 0]] = True
+    last = np.full(len(keys), NO_OFFSET)
+    rows_before = np.zeros(len(keys), old.chains.dtype)
+    rows_before[place[place >= 0]] = old.chains[place >= 0]
+    for name in ("last_offset", "suspect_offset"):
+        last = np.maximum(
+            last, np.where(chains.chains[name] != rows_before[name], chains.chains[name], NO_OFFSET)
+        )
+    changed = ~known | (last != NO_OFFSET)
+    if before is None or is_all or before.last_lost_offset != folded.last_lost_offset:
+        changed[:] = True
+    is_here = np.ones(len(keys), bool)
+    is_here[folded.observations.misplaced[0]] = False
+    exists = chains.chains["exists"] & is_here
+    live = np.flatnonzero(changed & exists)
+    selected, states = _taken(chains, live), _states(folded, live)
+    ranges = in_flight_table(dictionary_encoded(key_columns(keys, live, Topics())), *window_tiles(selected))
+    existed = old.chains["exists"] & np.append(is_here, True)[place]
+    gone = key_columns(old_keys, np.flatnonzero(existed & ~np.append(exists, False)[place]), Topics())
+    # The rows of these share-partitions are replaced, maybe by none.
+    replaced = np.flatnonzero(existed & np.append(changed, True)[place])
+    gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone["group_id"]))
+    starts = np.where(rows_before["exists"], rows_before["start_offset"], NO_PREVIOUS_START)
+    judged = np.flatnonzero(exists) if is_by_clock else live
+    return {
+        STATE: _with_gone(states, gone),
+        IN_FLIGHT: _with_gone(ranges, key_columns(old_keys, replaced, Topics())),
+        HISTORY_TABLE: _with_gone(history_rows(folded, judged, starts[judged]), gone),
+    }
+
+
+def history_rows(folded: FoldedLog, numbers: np.ndarray, previous_starts: np.ndarray) -> pa.Table:
+    """Rows of `history_pieces` of some share-partitions, with COMPLETE.
+
+    Args:
+        folded: the folded log.
+        numbers: int64, their numbers, ascending.
+        previous_starts: as in Folded, of these.
+    """
+    chains, states = _taken(folded.all_chains, numbers), _states(folded, numbers)
+    part = replace(
+        folded,
+        chains=chains,
+        numbers=numbers,
+        previous_starts=previous_starts,
+        state_pieces=Pieces(STATE, sizes_before(chains), lambda begin, end: states.slice(begin, end - begin)),
+        # A stream does not know when its reader looked last.
+        outcomes=None,
+    )
+    rows = pa.concat_tables(history_pieces(part))
+    declared = table_schema(HISTORY_TABLE)
+    rows = rows.cast(pa.schema([*declared, *(one for one in rows.schema if one.name not in declared.names)]))
+    return rows.append_column(COMPLETE, pa.array(chains.chains["delivery_complete_count"].copy()))
+
+
+def _states(folded: FoldedLog, numbers: np.ndarray) -> pa.Table:
+    """Rows of `share_partition_state`, by their numbers."""
+    key, suspect = key_columns(folded.keys, numbers, Topics()), folded.suspect
+    return state_table(
+        _taken(folded.all_chains, numbers),
+        key,
+        folded.log.partition,
+        suspect[np.searchsorted(folded.numbers, numbers)],
+        pa.nulls(len(numbers), pa.int64()),
+    )
+
+
+def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
+    """Some share-partitions, by their numbers."""
+    sizes = np.diff(chains.ends)[numbers]
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    return Chains(chains.chains[numbers], ends, chains.batches[range_rows(chains.ends[numbers], sizes)])
+
+
+def _with_gone(rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:
+    """Changed rows of a table with those to delete after them, of which only keys are known."""
+    count, kept = len(removed["group_id"]), without_deleted(rows)
+    columns = {one.name: removed.get(one.name, pa.nulls(count)).cast(one.type) for one in kept.schema}
+    return pa.concat_tables([kept, pa.table(columns | {DELETED: pa.repeat(True, count)}, schema=kept.schema)])
