@@ -100,20 +100,27 @@ class UnwrittenChanges:
 
     Attributes:
         before: the state when they were written; None if they never were.
-        latest: the latest fold since then; None for none.
-        is_by_clock: whether every share-partition gets a row of `share_partition_history`.
+        latest: the latest fold of new records since then; None for none.
+        judged: the latest fold that only judged every share-partition, by the clock; None for none.
     """
 
-    def __init__(self, before: FoldCheckpoint | None, *, is_by_clock: bool = False) -> None:
-        self.before, self.is_by_clock = before, is_by_clock
+    def __init__(self, before: FoldCheckpoint | None) -> None:
+        self.before = before
         self.latest: FoldedRecords | None = None
+        self.judged: FoldedRecords | None = None
         self._settled, self._ranges = list[pa.Table](), list[pa.Table]()
-        self._records, self._archiving = 0, None
-        self._is_read_anew = self._forgets_times = False
+        self._records = 0
+        self._archiving: tuple[int, int] | None = None
+        self._is_read_anew = self._forgets_times = self._is_by_clock = False
         self._complete_since: int | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no fold."""
+        return self.latest is None and self.judged is None
+
     def add(self, one: FoldedRecords) -> None:
-        """Add a fold."""
+        """Add a fold of new records."""
         folded, since = one.log, one.log.complete_since
         if one.is_read_anew:
             self._settled, self._ranges, self._is_read_anew = [], [], True
@@ -122,7 +129,8 @@ class UnwrittenChanges:
             # As when each fold is written by itself (`_complete_times` of stream_tables.py).
             self._forgets_times |= self._complete_since is None
             since = since if since is None or self._complete_since is None else self._complete_since
-        self.latest, self._complete_since = one, since
+        self._is_by_clock |= self.judged is not None
+        self.latest, self.judged, self._complete_since = one, None, since
         self._records += folded.record_count
         if folded.archiving[1] >= 0 and self._archiving is None:
             self._archiving = folded.archiving
@@ -131,15 +139,20 @@ class UnwrittenChanges:
 
     def rows(self) -> LogChanges:
         """The changed rows of the tables; there was a fold."""
-        assert self.latest is not None
-        folded = self.latest.log
-        changes = LogChanges(
-            folded.log.name,
-            _changed_rows(folded, self.before, is_all=self._is_read_anew, is_by_clock=self.is_by_clock),
-        )
-        changes.tables[CUTOFF] = folded.cutoff
-        found = [*self._settled, self.latest.findings]
-        changes.tables[FINDINGS] = pa.concat_tables(found, promote_options="permissive")
+        shown = self.judged or self.latest
+        assert shown is not None
+        is_by_clock = self._is_by_clock or self.judged is not None
+        changed = _changed_rows(shown.log, self.before, is_all=self._is_read_anew, is_by_clock=is_by_clock)
+        changes, folded = LogChanges(shown.log.log.name, changed), shown.log
+        if self.latest is None:
+            changes.tables = {HISTORY_TABLE: changed[HISTORY_TABLE], FINDINGS: shown.findings}
+        else:
+            folded = self.latest.log
+            found = [*self._settled, shown.findings]
+            if shown is not self.latest:
+                found.append(self.latest.findings.filter(pc.field("settled")))
+            changes.tables[FINDINGS] = pa.concat_tables(found, promote_options="permissive")
+            changes.tables[CUTOFF] = folded.cutoff
         if self._ranges:
             changes.tables[RANGES] = pa.concat_tables(self._ranges)
         changes.summary = {
@@ -149,7 +162,7 @@ class UnwrittenChanges:
             "share_partitions": len(folded.numbers),
             "newest_time": folded.newest_time,
             "archiving": self._archiving,
-            "complete": (self._complete_since, folded.newest_time),
+            "complete": None if self.latest is None else (self._complete_since, folded.newest_time),
             "forgets_times": self._is_read_anew or self._forgets_times,
             "is_read_anew": self._is_read_anew,
         }

@@ -14,17 +14,17 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import open_filesystem, warehouse_errors
 from share_state.fold.checkpoint import FoldCheckpoint
+from share_state.fold.continuity import fold_after
 from share_state.fold.dead_letters.archiving import EVERY_GROUP
 from share_state.fold.fold_options import FoldOptions
-from share_state.fold.history import HISTORY_TABLE
 from share_state.fold.limits import Limits
-from share_state.fold.state_log import fold_log
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.kafka.record_batches import Chunk
 from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
 from share_state.pipeline.stream_state import checkpoint_of, copy_of, state_bytes, to_ipc
-from share_state.pipeline.task import FINDINGS
 from share_state.rules.findings import RecordRules, judge
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition
+from share_state.sources.new_records import EMPTY_ROWS, LogFacts
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.record_tables import rows_in_chunks, rows_of_batches
 from share_state.sources.resume_point import ResumeStatus
@@ -42,10 +42,6 @@ PACKED = pa.schema(
 )
 """Records of one log partition that one task has read; `rows` is an Arrow stream of key, value, offset,
 timestamp."""
-
-EMPTY_ROWS = pa.schema(
-    [("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())]
-).empty_table()
 
 _ROWS_A_PART = 1 << 16
 
@@ -70,21 +66,6 @@ class MicroBatch:
         del log, merge
         batches = self.rows.combine_chunks().to_batches(max_chunksize=_ROWS_A_PART)
         yield from rows_in_chunks(rows_of_batches(batches), chunk)
-
-
-@dataclass(frozen=True, slots=True)
-class LogFacts:
-    """Facts about a log partition that a source knows, besides its records; None if unknown.
-
-    Attributes:
-        log_start_offset: offset of its first record.
-        topic_id: the id of its topic.
-        state_partitions: number of partitions of the topic.
-    """
-
-    log_start_offset: int | None = None
-    topic_id: str | None = None
-    state_partitions: int | None = None
 
 
 def packed_batch(partition: int, facts: LogFacts, rows: pa.Table | None) -> pa.RecordBatch:
@@ -152,8 +133,11 @@ class StreamFold:
         folded = self.fold(before, partition, rows, facts, now=now, is_by_clock=is_by_clock)
         if folded is None:
             return None, None
-        changes = UnwrittenChanges(before, is_by_clock=is_by_clock)
-        changes.add(folded)
+        changes = UnwrittenChanges(before)
+        if is_by_clock:
+            changes.judged = folded
+        else:
+            changes.add(folded)
         after = folded.log.checkpoint
         return None if after is None else state_bytes(folded.log.log.name, after), changes.rows()
 
@@ -201,16 +185,16 @@ class StreamFold:
         log = LogPartition(
             STATE_TOPIC, partition, (), start, is_recorded, facts.topic_id, source=MicroBatch(rows)
         )
-        return self.fold_log(before, log, status, now=now, state_partitions=facts.state_partitions)
+        return self.fold_log(before, log, status, PartitionCount(facts.state_partitions), now=now)
 
     def fold_log(
         self,
         before: FoldCheckpoint | None,
         log: LogPartition,
         status: ResumeStatus | None,
+        count: PartitionCount,
         *,
         now: int | None = None,
-        state_partitions: int | None = None,
     ) -> FoldedRecords:
         """Fold what is new in a log partition.
 
@@ -218,18 +202,20 @@ class StreamFold:
             before, now: as for `fold`.
             log: the log partition; its records before the state are skipped.
             status: how it has changed; None without a state.
-            state_partitions: number of partitions of the topic, if the call did not set it.
+            count: how many partitions the topic has, if the call did not say it.
+        Raises:
+            InputError: if a segment cannot be read.
         """
         options = FoldOptions(
             limits=self.limits,
-            partition_count=PartitionCount(self.state_partitions or state_partitions),
+            partition_count=count.stated(self.state_partitions) if self.state_partitions else count,
             restore=None if before is None else partial(copy_of, before),
             resume_status=status,
             judge=RecordRules(self.severities),
             judged_at=now,
             archiving_groups=EVERY_GROUP if self.has_dead_letters else None,
         )
-        folded = fold_log(log, options=options)
+        folded = _fold(log, options)
         findings = judge(
             folded,
             self.severities,
@@ -245,6 +231,13 @@ class StreamFold:
         """The findings and verdicts of a state at a time (`step`): long waits are found without a new record."""
         _, changes = self.step(state, partition, EMPTY_ROWS, LogFacts(), now=now, is_by_clock=True)
         assert changes is not None
-        changes.tables = {name: changes.tables[name] for name in (FINDINGS, HISTORY_TABLE)}
-        changes.summary |= {"newest_time": -1, "complete": None}
         return changes
+
+
+def _fold(log: LogPartition, options: FoldOptions) -> FoldedLog:
+    """Fold the records of a micro-batch, or segments as an audit does after an earlier one."""
+
+    def fold(part: LogPartition, how: FoldOptions) -> FoldedLog:
+        return fold_log(part, options=how)
+
+    return fold_after(fold, log, options) if log.source is None else fold(log, options)

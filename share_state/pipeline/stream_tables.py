@@ -25,6 +25,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
+from share_state.fold.checkpoint import CHECKPOINT_TABLE
 from share_state.fold.dead_letters.archiving import RANGES
 from share_state.fold.history import HISTORY_TABLE, LOG_TIME, add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
@@ -39,6 +40,7 @@ from share_state.pipeline.stream_run import (
     QUERY_OPTION,
     StreamRun,
 )
+from share_state.pipeline.stream_state import CARRIED_LOGS
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.breaches import OFF
 from share_state.rules.findings import cap_findings
@@ -56,7 +58,8 @@ _IS_OF_LETTERS = pc.field("rule").isin(
 """A filter for the rows of `findings` about dead letters."""
 _COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "message"]
 
-_TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, HISTORY_TABLE)
+_TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF)
+_STATE_TABLES = (CHECKPOINT_TABLE, CARRIED_LOGS)
 _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
 
@@ -81,6 +84,7 @@ class StreamTables:
         options: Mapping[str, str] | None = None,
         topics: Callable[[], Topics] = Topics,
         letters: StreamLetters | None = None,
+        keeps_state: bool = False,
     ) -> None:
         """Begin or resume a stream.
 
@@ -91,8 +95,10 @@ class StreamTables:
             options: for the `runs` row.
             topics: the names and end offsets of topics that are known now.
             letters: the dead letters; None for none.
+            keeps_state: whether the changes hold the state, which no checkpoint of Spark has.
         """
         self.run = run
+        self._tables = (*_TABLES, *_STATE_TABLES) if keeps_state else _TABLES
         self._fold = fold
         self._options = dict(options or {})
         self._topics = topics
@@ -109,13 +115,13 @@ class StreamTables:
         if self.run.batch >= 0:
             self._note_standing()
         if self.run.batch < 0 and self.run.begun_from is None:
-            for table in _TABLES[:-1]:
+            for table in self._tables:
                 self._begin_table(table)
             self._begin_history()
             self._begin_letters(None)
             return self
         committed = CommittedTables(self._root)
-        for table in _TABLES if self.run.batch >= 0 else _TABLES[:-1]:
+        for table in (*self._tables, HISTORY_TABLE) if self.run.batch >= 0 else self._tables:
             # A killed run may have written them: this stream, whose micro-batch is repeated, or another.
             self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
         self.findings = found = committed.read(FINDINGS)
@@ -194,7 +200,7 @@ class StreamTables:
         self._merge_findings(batch, changes, archiving, topics, of_letters, newest)
         merged = {
             table: [_named(change.tables[table], topics) for change in changes if table in change.tables]
-            for table in (IN_FLIGHT, STATE, CUTOFF, HISTORY_TABLE)
+            for table in (*self._tables[1:], HISTORY_TABLE)
         }
         merged[STATE].append(stale)
         merged[HISTORY_TABLE] += [
@@ -381,7 +387,11 @@ class StreamTables:
         rows = pa.concat_tables(parts)
         if DELETED not in rows.column_names:
             rows = without_deleted(rows)
-        self._warehouse.merge(table, rows, KEYS[table], self.run.query, batch)
+        key = KEYS[table]
+        if table in _STATE_TABLES and {*self.run.progress} <= {*rows["log"].unique().to_pylist()}:
+            # There are no other rows to keep.
+            key = ()
+        self._warehouse.merge(table, rows, key, self.run.query, batch)
 
     def _merge_findings(
         self,
@@ -396,7 +406,11 @@ class StreamTables:
         new = [
             keep_proven(one.tables[FINDINGS], archiving, newest) for one in changes if FINDINGS in one.tables
         ]
-        new += [_unreadable(one.problems, self._fold.severities) for one in changes if one.problems]
+        known = {*self.findings["message"].to_pylist()} if any(one.problems for one in changes) else ()
+        for one in changes:
+            # A stream that was killed reads a file again.
+            problems = [problem for problem in one.problems if problem not in known]
+            new += [_unreadable(problems, self._fold.severities)] if problems else []
         if not new and of_letters is None:
             return
         rows = self._of_run(_named(pa.concat_tables([self.findings.slice(0, 0), *new]), topics))
