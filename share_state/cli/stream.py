@@ -199,7 +199,7 @@ def stream(
     on_spark = is_on_spark(running.choice)
     if out is None:
         raise InputError("--out: is missing; give the folder of the tables")
-    if on_spark and checkpoint is None:
+    if on_spark and not checkpoint:
         raise InputError("--checkpoint: is missing; a stream on Spark keeps its state in a folder of its own")
     _check_places(source, out, checkpoint)
     if on_spark and has_segments(source):
