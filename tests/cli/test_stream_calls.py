@@ -21,7 +21,10 @@ ON_SPARK = ["--master", "local[1]"]
         (["in", "--checkpoint", "in"], "--checkpoint in: is in INPUT in; give a folder outside of it"),
         (["in", "--checkpoint", "lake/../lake/cp"], "--checkpoint lake/../lake/cp: is in --out lake; give a folder"),
         (["in", "--out", "in/lake"], "--out in/lake: is in INPUT in; give a folder outside of it"),
-        (["in", "--out", "cp/lake"], "--out cp/lake: is in --checkpoint cp; give a folder outside of it"),
+        (
+            ["in", "--out", "cp/lake", "--checkpoint", "cp"],
+            "--out cp/lake: is in --checkpoint cp; give a folder outside of it",
+        ),
         (["lake/in"], "INPUT lake/in: is in --out lake; give a folder outside of it"),
         (["in", "--checkpoint", "taken", *ON_SPARK], "taken: holds something else (x.parquet); give an empty folder"),
         (["in", "--checkpoint", "/dev/null", *ON_SPARK], "give a folder that can be written"),
@@ -80,7 +83,7 @@ def test_a_cluster_without_the_topic_has_nothing_to_read_once(
     [
         (
             ["--out", "lake", *ON_SPARK],
-            "--checkpoint: is missing; a stream on Spark keeps its state in a folder of its",
+            "--checkpoint: is missing; a stream on Spark keeps its state in a folder",
         ),
         ([], "--out: is missing; give the folder of the tables"),
     ],
