@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from operator import itemgetter
 from threading import Lock
 from typing import Any
 
@@ -28,10 +27,17 @@ from share_state.errors import NothingCommittedError, ShareStateError, Warehouse
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
 from share_state.fold.dead_letters.archiving import RANGES
 from share_state.fold.history import HISTORY_TABLE, LOG_TIME, add_verdicts
-from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
+from share_state.fold.states import compute_lags, key_texts
 from share_state.pipeline.dead_letter_checks import StreamLetters
-from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
+from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, run_row
 from share_state.pipeline.stream_changes import COMPLETE, KEYS, LogChanges
+from share_state.pipeline.stream_findings import (
+    IS_OF_LETTERS,
+    merge_findings,
+    named_rows,
+    of_run,
+    shown_times,
+)
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import (
     BATCH_OPTION,
@@ -42,20 +48,12 @@ from share_state.pipeline.stream_run import (
 )
 from share_state.pipeline.stream_state import CARRIED_LOGS
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
-from share_state.rules.breaches import OFF
 from share_state.rules.findings import cap_findings
-from share_state.rules.registry import Scope, registered
 from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
 
 _LOG = logging.getLogger("share_state")
 
-_UNREADABLE = "LOG_UNREADABLE"
-
-_IS_OF_LETTERS = pc.field("rule").isin(
-    [code for code, one in registered().items() if Scope.DEAD_LETTERS in one.checks]
-)
-"""A filter for the rows of `findings` about dead letters."""
 _COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "message"]
 
 _TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF)
@@ -128,7 +126,7 @@ class StreamTables:
         if self.run.batch < 0:
             self._begin_history()
             # A stream does not judge groups, so findings about them would never change.
-            self.findings = found.filter(pc.field("state_partition").is_valid() | _IS_OF_LETTERS)
+            self.findings = found.filter(pc.field("state_partition").is_valid() | IS_OF_LETTERS)
         self._begin_letters(committed)
         if len(self.findings) < len(found):
             self._replace(FINDINGS, self.findings)
@@ -141,7 +139,7 @@ class StreamTables:
     def _begin_letters(self, committed: CommittedTables | None) -> None:
         """Continue with the committed tables of dead letters, or create them."""
         if self._letters is None:
-            self.findings = self.findings.filter(~_IS_OF_LETTERS)
+            self.findings = self.findings.filter(~IS_OF_LETTERS)
             self.run = replace(self.run, complete={})
             return
         for table in DEAD_LETTER_TABLES:
@@ -188,23 +186,27 @@ class StreamTables:
         of_letters = self._match_letters(changes, topics, complete)
         if not changes and not len(stale) and of_letters is None:
             return
-        found = [
-            (change.log, *change.summary["archiving"])
-            for change in changes
-            if change.summary.get("archiving")
-        ]
-        seen = found if before.archiving is None else [before.archiving, *found]
-        archiving = min(seen, key=itemgetter(2, 0), default=None)
-        times = [summary["newest_time"] for summary in summaries.values()]
-        newest = max([-1 if before.log_time is None else before.log_time, *times])
-        self._merge_findings(batch, changes, archiving, topics, of_letters, newest)
+        archiving, newest = shown_times(changes, before.archiving, before.log_time)
+        every = merge_findings(
+            self.findings,
+            changes,
+            archiving=archiving,
+            newest=newest,
+            topics=topics,
+            run_id=before.query,
+            severities=self._fold.severities,
+            of_letters=of_letters,
+        )
+        if every is not None:
+            self._warehouse.merge(FINDINGS, without_deleted(every), (), before.query, batch)
+            self.findings = every
         merged = {
-            table: [_named(change.tables[table], topics) for change in changes if table in change.tables]
+            table: [named_rows(change.tables[table], topics) for change in changes if table in change.tables]
             for table in (*self._tables[1:], HISTORY_TABLE)
         }
         merged[STATE].append(stale)
         merged[HISTORY_TABLE] += [
-            _named(rows, topics) for rows in self._initial_history(merged[HISTORY_TABLE])
+            named_rows(rows, topics) for rows in self._initial_history(merged[HISTORY_TABLE])
         ]
         merged[HISTORY_TABLE] = self._judged(merged[HISTORY_TABLE], stale)
         with ThreadPoolExecutor(len(merged)) as threads:
@@ -262,7 +264,7 @@ class StreamTables:
         """
         if self._letters is None:
             return None
-        noted = [_named(one.tables[RANGES], topics) for one in changes if RANGES in one.tables]
+        noted = [named_rows(one.tables[RANGES], topics) for one in changes if RANGES in one.tables]
         if noted and self._letters.note(noted):
             self._replace(RANGES, self._letters.noted)
         if not self._letters.is_due:
@@ -291,19 +293,13 @@ class StreamTables:
         changed = [name for name, rows in letters.tables.items() if not rows.equals(before[name])]
         for name in changed:
             self._replace(name, letters.tables[name])
-        known = self.findings.filter(_IS_OF_LETTERS).select(_COMPARED)
+        known = self.findings.filter(IS_OF_LETTERS).select(_COMPARED)
         return found if changed or not known.equals(found.select(_COMPARED)) else None
 
     def _with_letters(self, found: pa.Table) -> pa.Table:
         """The findings, with `found` in place of those about dead letters."""
-        others = self.findings.filter(~_IS_OF_LETTERS)
-        return cap_findings(pa.concat_tables([others, self._of_run(found)]).combine_chunks())
-
-    def _of_run(self, found: pa.Table) -> pa.Table:
-        """Findings with the id of this stream."""
-        rows = found.cast(table_schema(FINDINGS))
-        run_id = rows.schema.get_field_index("run_id")
-        return rows.set_column(run_id, "run_id", pa.repeat(self.run.query, len(rows)))
+        others = self.findings.filter(~IS_OF_LETTERS)
+        return cap_findings(pa.concat_tables([others, of_run(found, self.run.query)]).combine_chunks())
 
     def _replace(self, table: str, rows: pa.Table) -> None:
         self._warehouse.replace(table, [rows])
@@ -315,7 +311,7 @@ class StreamTables:
         if before is None or (topics.ends.equals(before.ends) and topics.names.equals(before.names)):
             return none
         rows = CommittedTables(self._root).read(STATE) if self.run.batch >= 0 else none.drop_columns(DELETED)
-        now, old = _named(rows.combine_chunks(), topics), rows
+        now, old = named_rows(rows.combine_chunks(), topics), rows
         columns = ("topic", "topic_end_offset")
         is_same = [pc.equal(pc.fill_null(now[one].cast(pa.string()), ""), pc.fill_null(old[one].cast(pa.string()), ""))
                    for one in columns]  # fmt: skip
@@ -393,41 +389,6 @@ class StreamTables:
             key = ()
         self._warehouse.merge(table, rows, key, self.run.query, batch)
 
-    def _merge_findings(
-        self,
-        batch: int,
-        changes: Sequence[LogChanges],
-        archiving: tuple[str, int, int] | None,
-        topics: Topics,
-        of_letters: pa.Table | None,
-        newest: int,
-    ) -> None:
-        """Keep the settled findings, and replace those about dead letters and of the log partitions that were read."""
-        new = [
-            keep_proven(one.tables[FINDINGS], archiving, newest) for one in changes if FINDINGS in one.tables
-        ]
-        known = {*self.findings["message"].to_pylist()} if any(one.problems for one in changes) else ()
-        for one in changes:
-            # A stream that was killed reads a file again.
-            problems = [problem for problem in one.problems if problem not in known]
-            new += [_unreadable(problems, self._fold.severities)] if problems else []
-        if not new and of_letters is None:
-            return
-        rows = self._of_run(_named(pa.concat_tables([self.findings.slice(0, 0), *new]), topics))
-        read = pa.array([one.summary["partition"] for one in changes if one.summary], pa.int32())
-        # As after an audit: a log that is read from its start again is judged again.
-        anew = [one.summary["partition"] for one in changes if one.summary and one.summary["is_read_anew"]]
-        number = self.findings["state_partition"]
-        settled = pc.and_(self.findings["settled"], pc.invert(pc.is_in(number, pa.array(anew, pa.int32()))))
-        stays = pc.or_(settled, pc.invert(pc.is_in(number, read)))
-        kept = self.findings.filter(stays)
-        if of_letters is not None:
-            kept = pa.concat_tables([kept.filter(~_IS_OF_LETTERS), self._of_run(of_letters)])
-        every = cap_findings(pa.concat_tables([kept, rows]).combine_chunks())
-        if not every.equals(self.findings):
-            self._warehouse.merge(FINDINGS, without_deleted(every), (), self.run.query, batch)
-            self.findings = every
-
     def result(self) -> RunResult:
         """The result of what is committed."""
         run = self.run
@@ -453,20 +414,6 @@ class StreamTables:
 
     def _note_standing(self) -> None:
         standing[self._warehouse.root] = f"{self._root} holds the stream up to micro-batch {self.run.batch}"
-
-
-def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Table:
-    """Findings about what cannot be read at all in the input."""
-    severity = severities.get(_UNREADABLE, registered()[_UNREADABLE].severity)
-    about = {
-        "rule": _UNREADABLE,
-        "severity": severity,
-        "dialect": SHARE_GROUP_STATE,
-        "settled": True,
-        "evidence": [],
-    }
-    rows = [about | {"message": problem} for problem in problems if severity != OFF]
-    return pa.Table.from_pylist(rows, table_schema(FINDINGS))
 
 
 def _complete_times(
@@ -506,19 +453,4 @@ def _not_in(others: Sequence[pa.Table], rows: pa.Table) -> pa.Table:
     for other in others:
         seen = key_texts(other, "state_partition").combine_chunks()
         rows = rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), seen)))
-    return rows
-
-
-def _named(rows: pa.Table, topics: Topics) -> pa.Table:
-    """Rows with the names and the end offsets of their topics."""
-    if "topic_id" not in rows.column_names:
-        return rows
-    ids, partitions = rows["topic_id"].cast(pa.string()).combine_chunks(), rows["partition"].combine_chunks()
-    for name, values in (
-        ("topic", topics.name_of(ids)),
-        ("topic_end_offset", topics.end_of(ids, partitions)),
-    ):
-        if name in rows.column_names:
-            place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, name, values)
     return rows
