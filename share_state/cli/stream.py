@@ -4,7 +4,7 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -16,14 +16,14 @@ from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions
 from share_state.cli.options import FailOn, Json, Running, announce_compiling, fails
 from share_state.cli.reconstruct import print_size
-from share_state.cli.stream_inputs import has_segments, letters_of, open_source, topics_and_limits
+from share_state.cli.stream_inputs import Live, has_segments, letters_of, open_source, topics_and_limits
 from share_state.config.input_spec import InputSpec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse_place import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, ShareStateError, WarehouseError, require
-from share_state.fold.limits import Limits
 from share_state.pipeline.local_stream import LocalStream
 from share_state.pipeline.progress import Progress
+from share_state.pipeline.state_file import SavedStream, StateFile
 from share_state.pipeline.stream_files import check_readable
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_resume import INITIAL, discard_unused, open_local_stream, open_stream
@@ -31,10 +31,16 @@ from share_state.pipeline.stream_run import StreamProgress, StreamRun
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.report import console
 from share_state.report.console import print_findings, print_line
-from share_state.report.prometheus import StreamMetrics, serve_metrics
+from share_state.report.stream_metrics import (
+    CommittedStream,
+    LiveStream,
+    ShownStream,
+    StreamMetrics,
+    serve_metrics,
+)
 from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.log_partition import STATE_TOPIC
-from share_state.sources.topics import Topics
+from share_state.sources.new_records import StreamSource
 from share_state.spark.choice import is_on_spark, names_schema
 from share_state.spark.masters import LOCAL_MASTER
 from share_state.stores.paths import absolute_address, to_path
@@ -72,12 +78,12 @@ class _Call:
         spec: the options of input, fold, limits and rules.
         texts: the options of the row of `runs`.
         kafka_properties: path of a properties file for a cluster.
-        topics, limits: what is known of topics now; the limits of the cluster.
+        live: what is known of topics and groups.
         running: where it runs.
     """
 
     source: str
-    out: str
+    out: str | None
     checkpoint: str | None
     once: bool
     milliseconds: int
@@ -89,25 +95,38 @@ class _Call:
     spec: InputSpec
     texts: Mapping[str, str]
     kafka_properties: str | None
-    topics: Callable[[], Topics]
-    limits: Limits
+    live: Live
     running: Running
 
     def fold(self, initial: str | None = None) -> StreamFold:
         """The fold of the stream; `initial` as in StreamFold."""
         has_letters = bool(self.spec.dead_letters)
         return StreamFold(
-            self.limits, self.spec.rules, self.spec.state_partitions, initial, has_dead_letters=has_letters
+            self.live.limits,
+            self.spec.rules,
+            self.spec.state_partitions,
+            initial,
+            has_dead_letters=has_letters,
         )
+
+    def empty_groups(self) -> tuple[str, ...]:
+        """The groups that have no members now, as far as that is known."""
+        return () if self.live.groups is None else self.live.groups.empty
 
     def open_tables(
         self, run: StreamRun, fold: StreamFold, *, keeps_state: bool, **texts: str
     ) -> StreamTables:
         """The tables; arguments as for StreamTables, `texts` for the row of `runs`."""
         letters = letters_of(self.spec, self.kafka_properties, once=self.once)
-        options = {**self.texts, **texts}
         return StreamTables(
-            self.out, run, fold, options=options, topics=self.topics, letters=letters, keeps_state=keeps_state
+            str(self.out),
+            run,
+            fold,
+            options={**self.texts, **texts},
+            topics=self.live.topics,
+            letters=letters,
+            keeps_state=keeps_state,
+            empty_groups=self.empty_groups,
         )
 
 
@@ -174,6 +193,12 @@ def stream(
             "--max-files", metavar="N", min=1, help="Folder: maximum number of files in a micro-batch."
         ),
     ] = 1000,
+    no_tables: Annotated[
+        bool,
+        typer.Option(
+            "--no-tables", help="Metrics alone: write no tables, and keep the state in --checkpoint."
+        ),
+    ] = False,
     prometheus_port: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=65535, help="Serve Prometheus metrics on this port.")
     ] = None,
@@ -197,17 +222,14 @@ def stream(
     """Keep the tables current while share groups run: in this process, or on Spark where it is asked for."""
     milliseconds = _milliseconds(trigger)
     on_spark = is_on_spark(running.choice)
-    if out is None:
-        raise InputError("--out: is missing; give the folder of the tables")
-    if on_spark and not checkpoint:
-        raise InputError("--checkpoint: is missing; a stream on Spark keeps its state in a folder of its own")
+    _check_combination(out, checkpoint, prometheus_port, on_spark=on_spark, no_tables=no_tables)
     _check_places(source, out, checkpoint)
     if on_spark and has_segments(source):
         raise InputError(
             f"{source}: segments, which a stream on Spark does not read; leave --master and --spark-conf out"
         )
     spec, kafka_properties = options.spec([]), options.get("kafka_properties")
-    topics, limits = topics_and_limits(source, spec, kafka_properties, once=once)
+    live = topics_and_limits(source, spec, kafka_properties, once=once, on_spark=on_spark)
     call = _Call(
         source=source,
         out=out,
@@ -222,11 +244,13 @@ def stream(
         spec=spec,
         texts=options.texts,
         kafka_properties=kafka_properties,
-        topics=topics,
-        limits=limits,
+        live=live,
         running=running,
     )
-    tables = (_run_on_spark if on_spark else _run_here)(call)
+    if out is None:
+        _run_without_tables(call)
+        return DONE
+    tables = (_run_on_spark if on_spark else _run_here)(call, out)
     result = tables.result()
     if tables.run.batch >= 0:
         result = replace(result, cutoff=CommittedTables(out).read("cutoff"))
@@ -236,34 +260,95 @@ def stream(
     return FOUND if fails(result.by_severity, fail_on) else DONE
 
 
-def _run_here(call: _Call) -> StreamTables:
+def _check_combination(
+    out: str | None, checkpoint: str | None, port: int | None, *, on_spark: bool, no_tables: bool
+) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        InputError: naming one of them.
+    """
+    if no_tables and on_spark:
+        raise InputError("--no-tables: a stream on Spark writes tables; leave --master and --spark-conf out")
+    if no_tables and out is not None:
+        raise InputError(f"--out {out}: --no-tables writes none; leave one of the two out")
+    if no_tables and port is None:
+        raise InputError("--no-tables: shows nothing without --prometheus-port; give a port")
+    if out is None and not no_tables:
+        raise InputError("--out: is missing; give the folder of the tables, or --no-tables for metrics alone")
+    if on_spark and not checkpoint:
+        raise InputError("--checkpoint: is missing; a stream on Spark keeps its state in a folder of its own")
+
+
+def _run_here(call: _Call, out: str) -> StreamTables:
     """Run a stream in this process; returns the tables, which are closed."""
     if call.checkpoint is not None:
         _LOG.info(
-            "--checkpoint %s: only a stream on Spark needs it; %s holds the state", call.checkpoint, call.out
+            "--checkpoint %s: only a stream on Spark needs it; %s holds the state", call.checkpoint, out
         )
     inputs, fold = (absolute_address(call.source),), call.fold()
     announce_compiling()
-    with warehouse_lock(call.out, "stream"), ExitStack() as opened:
-        has_positions = has_segments(call.source)
-        run, states = open_local_stream(call.out, inputs, has_positions=has_positions)
-        source = open_source(
-            call.source,
-            call.kafka_properties,
-            call.spec.state_partitions,
-            most_records=call.most_records,
-            most_files=call.most_files,
-            is_begun=run.batch >= 0,
-        )
+    with warehouse_lock(out, "stream"), ExitStack() as opened:
+        run, states = open_local_stream(out, inputs, has_positions=has_segments(call.source))
+        source = _source_of(call, is_begun=run.batch >= 0)
         tables = opened.enter_context(call.open_tables(run, fold, keeps_state=True))
-        stream = LocalStream(source, fold, states, tables, trigger=call.milliseconds / 1000, once=call.once)
-        _serve(call, opened, tables, lambda: stream.progress)
-        stream.run()
+        begun = SavedStream(inputs, states=states)
+        _follow(call, opened, LocalStream(source, fold, begun, tables.run, tables, **_pace(call)), tables)
         tables.match_letters()
     return tables
 
 
-def _run_on_spark(call: _Call) -> StreamTables:
+def _run_without_tables(call: _Call) -> None:
+    """Run a stream that serves metrics alone."""
+    inputs, file = (absolute_address(call.source),), None
+    announce_compiling()
+    with ExitStack() as opened:
+        begun = SavedStream(inputs)
+        if call.checkpoint is not None:
+            file = StateFile(call.checkpoint)
+            opened.enter_context(warehouse_lock(call.checkpoint, "stream"))
+            begun = file.read(inputs)
+        times = [state.mark.newest_time for state in begun.states.values()]
+        run = StreamRun("stream", inputs=inputs, records=begun.records, log_time=max(times, default=None))
+        source = _source_of(call, is_begun=bool(begun.states))
+        _follow(call, opened, LocalStream(source, call.fold(), begun, run, file, **_pace(call)), None)
+
+
+def _source_of(call: _Call, *, is_begun: bool) -> StreamSource:
+    return open_source(
+        call.source,
+        call.kafka_properties,
+        call.spec.state_partitions,
+        most_records=call.most_records,
+        most_files=call.most_files,
+        is_begun=is_begun,
+    )
+
+
+def _pace(call: _Call) -> dict[str, Any]:
+    return {"trigger": call.milliseconds / 1000, "once": call.once, "is_shown": call.port is not None}
+
+
+def _follow(call: _Call, opened: ExitStack, stream: LocalStream, tables: StreamTables | None) -> None:
+    """Run a stream, and serve its metrics meanwhile."""
+    groups = call.live.groups
+    if groups is not None and not call.once:
+        opened.callback(groups.start(stream.group_ids))
+    _serve(
+        call,
+        opened,
+        LiveStream(
+            stream,
+            tables,
+            call.live.topics,
+            lambda: call.live.limits if groups is None else groups.limits,
+            lambda: {} if groups is None else groups.members,
+        ),
+    )
+    stream.run()
+
+
+def _run_on_spark(call: _Call, out: str) -> StreamTables:
     """Run a stream on Spark; returns the tables, which are closed."""
     require("pyspark", "pandas", "google.protobuf")
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
@@ -272,11 +357,11 @@ def _run_on_spark(call: _Call) -> StreamTables:
     progress, inputs = Progress(quiet=call.running.quiet), (absolute_address(call.source),)
     checkpoint, choice = str(call.checkpoint), call.running.choice
     announce_compiling()
-    with warehouse_lock(call.out, "stream"):
-        run, folder = open_stream(call.out, checkpoint, inputs)
+    with warehouse_lock(out, "stream"):
+        run, folder = open_stream(out, checkpoint, inputs)
         fold = call.fold(f"{folder}/{INITIAL}")
         with (
-            discard_unused(call.out, folder, run),
+            discard_unused(out, folder, run),
             call.open_tables(run, fold, keeps_state=False, checkpoint=checkpoint) as tables,
         ):
             spec = StreamSpec(
@@ -295,7 +380,11 @@ def _run_on_spark(call: _Call) -> StreamTables:
                 check_readable(call.source, inputs[0])
             latest = deque[StreamProgress](maxlen=1)
             with ExitStack() as opened:
-                _serve(call, opened, tables, lambda: latest[-1] if latest else None)
+                _serve(
+                    call,
+                    opened,
+                    CommittedStream(tables, lambda: latest[-1] if latest else None, call.live.limits, out),
+                )
                 on_spark = {"verbose": choice.verbose, "progress": progress}
                 spark = opened.enter_context(session(choice.master or LOCAL_MASTER, choice.conf, **on_spark))
                 run_stream(spark, spec, tables, latest.append)
@@ -304,13 +393,10 @@ def _run_on_spark(call: _Call) -> StreamTables:
     return tables
 
 
-def _serve(
-    call: _Call, opened: ExitStack, tables: StreamTables, progress: Callable[[], StreamProgress | None]
-) -> None:
+def _serve(call: _Call, opened: ExitStack, shown: ShownStream) -> None:
     """Serve metrics, if the call asks for them, until `opened` is closed."""
     if call.port is not None:
-        metrics = StreamMetrics(tables, progress, warehouse=call.out, limits=call.limits, most=call.most)
-        opened.callback(serve_metrics(call.address, call.port, metrics))
+        opened.callback(serve_metrics(call.address, call.port, StreamMetrics(shown, call.most)))
 
 
 def _print_result(found: Mapping[str, Any], source: str) -> None:

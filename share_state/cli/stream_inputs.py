@@ -4,9 +4,12 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from share_state.config.input_spec import InputSpec
 from share_state.errors import InputError
@@ -24,6 +27,10 @@ from share_state.sources.topics import Topics, read_topics
 from share_state.sources.topics_file import read_adjacent_topics
 
 _TOPICS_SECONDS = 10.0
+_Answer = TypeVar("_Answer")
+if TYPE_CHECKING:
+    from share_state.pipeline.live_groups import LiveGroups
+
 _LOG = logging.getLogger("share_state")
 
 
@@ -67,36 +74,72 @@ def open_source(
     return GrowingFolder(source, most_files)
 
 
-def _topics_and_limits(
-    address: str, properties: str | None, limits: Limits, once: bool
-) -> tuple[Callable[[], Topics], Limits]:
-    """A function that returns a cluster's topics, queried at most every few seconds; limits with those of its groups.
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What changes while a stream runs, as functions that return what is known now.
 
+    Attributes:
+        topics: names and ends of topics.
+        limits: the limits of the cluster when the stream began.
+        groups: follows the share groups of a cluster; None where they are not known.
+    """
+
+    topics: Callable[[], Topics]
+    limits: Limits
+    groups: "LiveGroups | None" = None
+
+
+class _Refreshed(Generic[_Answer]):
+    """An answer of a cluster that is asked again after some seconds; the last one while no broker answers."""
+
+    def __init__(self, ask: Callable[[], _Answer], seconds: float) -> None:
+        self._ask, self._seconds, self._lock = ask, seconds, Lock()
+        self._answer, self._asked = ask(), time.monotonic()
+
+    def __call__(self) -> _Answer:
+        with self._lock:
+            if time.monotonic() - self._asked > self._seconds:
+                with suppress(InputError):
+                    self._answer = self._ask()
+                self._asked = time.monotonic()
+            return self._answer
+
+
+def topics_and_limits(
+    source: str, spec: InputSpec, kafka_properties: str | None, *, once: bool, on_spark: bool
+) -> Live:
+    """What is known of topics, groups and limits besides the log.
+
+    Args:
+        source: INPUT.
+        spec: the options of the call.
+        kafka_properties: path of a properties file for a cluster.
+        once: refuse a cluster that has no `__share_group_state`.
+        on_spark: whether Java is at hand, with which more can be asked.
     Raises:
-        InputError: if no broker answers, or access is denied; with `once`, if there is no
-            `__share_group_state`.
+        InputError: if a folder is missing, or no broker answers or denies access.
         SetupError: if the Kafka client library is missing.
     """
+    limits = spec.limits.to_limits()
+    if not find_cluster_address([source]):
+        return Live(_topics_of_folder(source, spec), limits)
     from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415  a live cluster alone needs it
 
-    cluster = Cluster(address, read_client_properties(properties))
+    properties = read_client_properties(kafka_properties)
+    cluster = Cluster(source, properties)
     if once:
         cluster.fetch_topic_offsets([STATE_TOPIC])
-    queried, latest = time.monotonic(), cluster.topics()
+    named = read_topics(spec.topics) if spec.topics else Topics()
+    topics = partial(_merged_topics, _Refreshed(cluster.topics, _TOPICS_SECONDS), named)
+    if on_spark:
+        asked, notes = ask_limits(source, kafka_properties)
+        for note in notes:
+            _LOG.info("%s", note)
+        return Live(topics, settle_live_limits(asked, limits, frozenset()).limits)
+    from share_state.pipeline.live_groups import LiveGroups  # noqa: PLC0415  imports the client
 
-    def topics() -> Topics:
-        nonlocal queried, latest
-        if time.monotonic() - queried > _TOPICS_SECONDS:
-            # While no broker answers, the topics stay as they were.
-            with suppress(InputError):
-                latest = cluster.topics()
-            queried = time.monotonic()
-        return latest
-
-    asked, notes = ask_limits(address, properties)
-    for note in notes:
-        _LOG.info("%s", note)
-    return topics, settle_live_limits(asked, limits, frozenset()).limits
+    groups = LiveGroups(cluster, properties, limits)
+    return Live(topics, groups.limits, groups)
 
 
 def _topics_of_folder(source: str, spec: InputSpec) -> Callable[[], Topics]:
@@ -135,20 +178,3 @@ def letters_of(spec: InputSpec, kafka_properties: str | None, *, once: bool) -> 
         copied_last=spec.dead_letters_copied_last,
         **({"seconds": inf} if once else {}),
     )
-
-
-def topics_and_limits(
-    source: str, spec: InputSpec, kafka_properties: str | None, *, once: bool
-) -> tuple[Callable[[], Topics], Limits]:
-    """A function that returns what is known of topics now, and the limits of the cluster.
-
-    Raises:
-        InputError: if a folder is missing, or no broker answers.
-        SetupError: if the Kafka client library is missing.
-    """
-    limits = spec.limits.to_limits()
-    if not find_cluster_address([source]):
-        return _topics_of_folder(source, spec), limits
-    live_topics, limits = _topics_and_limits(source, kafka_properties, limits, once)
-    named = read_topics(spec.topics) if spec.topics else Topics()
-    return partial(_merged_topics, live_topics, named), limits

@@ -65,7 +65,7 @@ class GrowingSegments:
             if not self._is_away:
                 _LOG.warning("%s; waiting for it", error)
             self._is_away = True
-            return Read()
+            return Read(is_away=True)
         self._has_read, self._is_away = True, False
         return Read([*parts])
 

@@ -94,6 +94,20 @@ class FoldedRecords:
         """Whether the log was read from its start."""
         return self.status != ResumeStatus.GROWN
 
+    def shown_changes(self) -> LogChanges:
+        """The findings alone, and what `merge_findings` needs of the summary."""
+        folded = self.log
+        archiving = folded.archiving if folded.archiving[1] >= 0 else None
+        summary = {
+            "partition": folded.log.partition,
+            "records": folded.record_count,
+            "next_offset": folded.next_offset,
+            "newest_time": folded.newest_time,
+            "archiving": archiving,
+            "is_read_anew": self.is_read_anew,
+        }
+        return LogChanges(folded.log.name, {FINDINGS: self.findings}, summary)
+
 
 class UnwrittenChanges:
     """What folds of one log partition have changed since its rows were written to the tables.
@@ -195,8 +209,7 @@ def _changed_rows(
     is_here[folded.observations.misplaced[0]] = False
     exists = chains.chains["exists"] & is_here
     live = np.flatnonzero(changed & exists)
-    selected, states = _taken(chains, live), _states(folded, live)
-    ranges = in_flight_table(dictionary_encoded(key_columns(keys, live, Topics())), *window_tiles(selected))
+    states, ranges = state_rows_of(folded, live), in_flight_rows(folded, live)
     existed = old.chains["exists"] & np.append(is_here, True)[place]
     gone = key_columns(old_keys, np.flatnonzero(existed & ~np.append(exists, False)[place]), Topics())
     # The rows of these share-partitions are replaced, maybe by none.
@@ -211,23 +224,52 @@ def _changed_rows(
     }
 
 
-def history_rows(folded: FoldedLog, numbers: np.ndarray, previous_starts: np.ndarray) -> pa.Table:
+def present_numbers(folded: FoldedLog) -> np.ndarray:
+    """int64, the share-partitions that have a state, and belong to this log partition."""
+    is_here = np.ones(len(folded.keys), bool)
+    is_here[folded.observations.misplaced[0]] = False
+    return np.flatnonzero(folded.all_chains.chains["exists"] & is_here)
+
+
+def earlier_starts(folded: FoldedLog, before: FoldCheckpoint | None) -> np.ndarray:
+    """int64, one per share-partition of a folded log: start offset in an earlier state, or NO_PREVIOUS_START."""
+    starts = np.full(len(folded.keys), NO_PREVIOUS_START)
+    if before is not None:
+        place = pc.index_in(before.keys.binary(), folded.keys.binary()).fill_null(-1)
+        at, chains = place.to_numpy(zero_copy_only=False), before.chains.chains
+        is_known = (at >= 0) & chains["exists"]
+        starts[at[is_known]] = chains["start_offset"][is_known]
+    return starts
+
+
+def in_flight_rows(folded: FoldedLog, numbers: np.ndarray) -> pa.Table:
+    """Rows of `in_flight` of some share-partitions."""
+    key = dictionary_encoded(key_columns(folded.keys, numbers, Topics()))
+    return in_flight_table(key, *window_tiles(_taken(folded.all_chains, numbers)))
+
+
+def history_rows(
+    folded: FoldedLog,
+    numbers: np.ndarray,
+    previous_starts: np.ndarray,
+    outcomes: np.ndarray | None = None,
+) -> pa.Table:
     """Rows of `history_pieces` of some share-partitions, with COMPLETE.
 
     Args:
         folded: the folded log.
         numbers: int64, their numbers, ascending.
         previous_starts: as in Folded, of these.
+        outcomes: OUTCOMES rows of these; None if it is not known when their reader looked last.
     """
-    chains, states = _taken(folded.all_chains, numbers), _states(folded, numbers)
+    chains, states = _taken(folded.all_chains, numbers), state_rows_of(folded, numbers)
     part = replace(
         folded,
         chains=chains,
         numbers=numbers,
         previous_starts=previous_starts,
         state_pieces=Pieces(STATE, sizes_before(chains), lambda begin, end: states.slice(begin, end - begin)),
-        # A stream does not know when its reader looked last.
-        outcomes=None,
+        outcomes=outcomes,
     )
     rows = pa.concat_tables(history_pieces(part))
     declared = table_schema(HISTORY_TABLE)
@@ -235,7 +277,7 @@ def history_rows(folded: FoldedLog, numbers: np.ndarray, previous_starts: np.nda
     return rows.append_column(COMPLETE, pa.array(chains.chains["delivery_complete_count"].copy()))
 
 
-def _states(folded: FoldedLog, numbers: np.ndarray) -> pa.Table:
+def state_rows_of(folded: FoldedLog, numbers: np.ndarray) -> pa.Table:
     """Rows of `share_partition_state`, by their numbers."""
     key, suspect = key_columns(folded.keys, numbers, Topics()), folded.suspect
     return state_table(

@@ -6,9 +6,11 @@ from operator import itemgetter
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.fold.history import HISTORY_TABLE, add_verdicts
+from share_state.fold.limits import Limits
+from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
 from share_state.pipeline.result import keep_proven
-from share_state.pipeline.stream_changes import LogChanges
+from share_state.pipeline.stream_changes import COMPLETE, LogChanges
 from share_state.pipeline.task import FINDINGS
 from share_state.rules.breaches import OFF
 from share_state.rules.findings import cap_findings
@@ -117,3 +119,18 @@ def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Ta
     }
     rows = [about | {"message": problem} for problem in problems if severity != OFF]
     return pa.Table.from_pylist(rows, table_schema(FINDINGS))
+
+
+def judged_history(
+    rows: pa.Table, *, time_ms: int, run_id: str, limits: Limits, empty_groups: Sequence[str]
+) -> pa.Table:
+    """Rows of `share_partition_history` with lag and verdict.
+
+    Args:
+        rows: from `history_rows`, with the names and ends of topics.
+        time_ms, run_id, limits, empty_groups: as for `add_verdicts`.
+    """
+    lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
+    given = rows.drop_columns(COMPLETE).set_column(rows.schema.get_field_index("lag"), "lag", lag)
+    judged = add_verdicts(given, time=time_ms, run_id=run_id, limits=limits, empty_groups=empty_groups)
+    return judged.cast(table_schema(HISTORY_TABLE))

@@ -26,13 +26,14 @@ from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
 from share_state.fold.dead_letters.archiving import RANGES
-from share_state.fold.history import HISTORY_TABLE, LOG_TIME, add_verdicts
+from share_state.fold.history import HISTORY_TABLE, LOG_TIME, OUTCOME_COLUMNS
 from share_state.fold.states import compute_lags, key_texts
 from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, run_row
 from share_state.pipeline.stream_changes import COMPLETE, KEYS, LogChanges
 from share_state.pipeline.stream_findings import (
     IS_OF_LETTERS,
+    judged_history,
     merge_findings,
     named_rows,
     of_run,
@@ -83,6 +84,7 @@ class StreamTables:
         topics: Callable[[], Topics] = Topics,
         letters: StreamLetters | None = None,
         keeps_state: bool = False,
+        empty_groups: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """Begin or resume a stream.
 
@@ -94,7 +96,9 @@ class StreamTables:
             topics: the names and end offsets of topics that are known now.
             letters: the dead letters; None for none.
             keeps_state: whether the changes hold the state, which no checkpoint of Spark has.
+            empty_groups: the groups that have no members now, as far as that is known.
         """
+        self._empty_groups = empty_groups
         self.run = run
         self._tables = (*_TABLES, *_STATE_TABLES) if keeps_state else _TABLES
         self._fold = fold
@@ -354,13 +358,19 @@ class StreamTables:
         """Changed rows of `share_partition_history`: of the fold, and of topics with a new end."""
         own, clock = list[pa.Table](), int(time.time() * 1000)
         for rows in changed:
-            lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
-            given = rows.drop_columns([COMPLETE, DELETED]).set_column(
-                rows.schema.get_field_index("lag"), "lag", lag
-            )
             until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
-            judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._fold.limits)
-            own.append(judged.cast(table_schema(HISTORY_TABLE)).append_column(DELETED, rows[DELETED]))
+            judged = judged_history(
+                rows.drop_columns(DELETED),
+                time_ms=until,
+                run_id=self.run.query,
+                limits=self._fold.limits,
+                empty_groups=self._empty_groups(),
+            )
+            for name in OUTCOME_COLUMNS:
+                # They are counts since the stream began, not since its reader looked last.
+                place = judged.schema.get_field_index(name)
+                judged = judged.set_column(place, name, pa.nulls(len(judged), pa.int64()))
+            own.append(judged.append_column(DELETED, rows[DELETED]))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
             rows = CommittedTables(self._root).read(HISTORY_TABLE, pc.field("run_id") == self.run.query)

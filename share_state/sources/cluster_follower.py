@@ -92,7 +92,7 @@ class ClusterFollower:
         """
         found = self._fetch()
         if found is None:
-            return Read()
+            return Read(is_away=self._is_away)
         if found.topic_id != self._topic_id:
             self._begin(found, marks)
         ends = self._update(found)

@@ -74,12 +74,14 @@ class Read:
         problems: what cannot be read at all.
         behind: records that the source holds beyond these; None if unknown.
         has_more: whether there is more to read at once.
+        is_away: whether the source did not answer.
     """
 
     parts: list[NewRecords | GrownLog] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     behind: int | None = None
     has_more: bool = False
+    is_away: bool = False
 
 
 class StreamSource(Protocol):
