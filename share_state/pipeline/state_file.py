@@ -82,7 +82,7 @@ class StateFile:
                 from_ipc(parts.pop(GROUP_OUTCOMES)),
             )
             states = {int(name): checkpoint_of(bytes(part)) for name, part in parts.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
             _LOG.warning("%s: its state cannot be read (%s); the stream starts over", self._folder, error)
             return SavedStream(inputs)
         if saved.inputs != inputs:

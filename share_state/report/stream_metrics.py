@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from share_state.errors import WarehouseError, printable
 from share_state.fold.limits import Limits
-from share_state.pipeline.live_tables import LiveTables
+from share_state.pipeline.live_tables import LiveTables, Shown
 from share_state.report.audit_data import AuditReport, read_report, report_of
 from share_state.report.console import ReportError
 from share_state.report.prometheus import Metrics
@@ -148,17 +148,18 @@ class LiveStream:
         """
         self._stream, self._tables, self._topics = stream, tables, topics
         self._limits, self._members = limits, members
-        self._made = -_SHOWN_SECONDS
+        self._made = 0.0
+        self._reported: Shown | None = None
 
     @property
     def records(self) -> int:
         """As in ShownStream."""
-        return self._stream.run_so_far.records
+        return 0 if self._reported is None else self._reported.run["records"]
 
     @property
     def log_time(self) -> int | None:
         """As in ShownStream."""
-        return self._stream.run_so_far.log_time
+        return None if self._reported is None or self._reported.newest < 0 else self._reported.newest
 
     @property
     def batch(self) -> int | None:
@@ -178,11 +179,12 @@ class LiveStream:
     def report(self) -> AuditReport | None:
         """What was read so far, with the present ends of topics, judged by the clock."""
         shown = self._stream.shown
-        if shown is None or not shown.logs or time.monotonic() - self._made < _SHOWN_SECONDS:
+        is_recent = shown is self._reported and time.monotonic() - self._made < _SHOWN_SECONDS
+        if shown is None or not shown.logs or is_recent:
             return None
         limits = self._limits()
         found = report_of(LiveTables(shown, self._topics(), limits, self._members()), limits=limits)
-        self._made = time.monotonic()
+        self._made, self._reported = time.monotonic(), shown
         return found
 
     def trouble(self) -> str | None:
