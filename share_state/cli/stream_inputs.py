@@ -93,7 +93,9 @@ class _Refreshed(Generic[_Answer]):
     """An answer of a cluster that is asked again after some seconds; the last one while no broker answers."""
 
     def __init__(self, ask: Callable[[], _Answer], seconds: float) -> None:
-        self._ask, self._seconds, self._lock = ask, seconds, Lock()
+        self._ask = ask
+        self._seconds = seconds
+        self._lock = Lock()
         self._answer, self._asked = ask(), time.monotonic()
 
     def __call__(self) -> _Answer:

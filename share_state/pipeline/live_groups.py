@@ -51,9 +51,13 @@ class LiveGroups:
             cluster, properties: the cluster.
             limits: limits of the call, Kafka's defaults for the rest.
         """
-        self._cluster, self._properties, self._own_limits = cluster, properties, limits
+        self._cluster = cluster
+        self._properties = properties
+        self._own_limits = limits
         self._logs, self._topic_id = dict[int, _Followed](), ""
-        self._stopped, self._lock, self._is_denied = Event(), Lock(), False
+        self._stopped = Event()
+        self._lock = Lock()
+        self._is_denied = False
         self._thread: Thread | None = None
         self.empty: tuple[str, ...] = ()
         self.members = dict[str, int]()
@@ -116,23 +120,23 @@ class LiveGroups:
         asked: ClusterLimits = self._cluster.fetch_limits(groups)
         self.limits = settle_live_limits(asked, self._own_limits, frozenset()).limits
 
-    def _read(self, found: PartitionOffsets, topic: TopicOffsets) -> None:
-        known = self._logs.get(found.partition)
-        begin = found.start_offset if known is None else max(known.next_offset, found.start_offset)
-        source = KafkaSource(self._cluster.address, found.end_offset, self._properties)
-        log = LogPartition(GROUP_TOPIC, found.partition, (), begin, True, topic.topic_id, source=source)
+    def _read(self, offsets: PartitionOffsets, topic: TopicOffsets) -> None:
+        known = self._logs.get(offsets.partition)
+        begin = offsets.start_offset if known is None else max(known.next_offset, offsets.start_offset)
+        source = KafkaSource(self._cluster.address, offsets.end_offset, self._properties)
+        log = LogPartition(GROUP_TOPIC, offsets.partition, (), begin, True, topic.topic_id, source=source)
         if known is None:
             known = _Followed(GroupLogFold(log, Window()), begin)
-        if begin >= found.end_offset:
+        if begin >= offsets.end_offset:
             return
         try:
             for chunk in source.chunks(log, CHUNK_SIZE, merge=False):
                 known.fold.take(known.fold.prepare(chunk))
         except PrunedError:
             # The next refresh reads the log from its new start.
-            self._logs.pop(found.partition, None)
+            self._logs.pop(offsets.partition, None)
             return
         # Groups of other kinds are of no interest, and there may be many.
         known.fold.replay.classic.clear()
-        known.next_offset = found.end_offset
-        self._logs[found.partition] = known
+        known.next_offset = offsets.end_offset
+        self._logs[offsets.partition] = known

@@ -70,7 +70,9 @@ class LiveTables(CommittedTables):
             members: share group -> number of its members now, as far as that is known.
         """
         self.root = ""
-        self._shown, self._topics, self._limits = shown, topics, limits
+        self._shown = shown
+        self._topics = topics
+        self._limits = limits
         self._members = dict(members)
         self._empty = sorted(group for group, count in members.items() if not count)
         row = {**shown.run, "finished": datetime.now(UTC), "table_versions": [], "sequence": 0}

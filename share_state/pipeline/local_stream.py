@@ -47,6 +47,8 @@ _READS_A_TRIGGER = 4
 class LocalStream:
     """Reads, folds and writes.
 
+    Size: one method per step of the loop; all share the logs in memory.
+
     Attributes:
         logs: the log partitions, by number.
         progress: the latest read; None before the first.
@@ -81,8 +83,12 @@ class LocalStream:
         """
         tables = target if isinstance(target, StreamTables) else None
         self._file = target if isinstance(target, StateFile) else None
-        self._source, self._fold, self._tables = source, fold, tables
-        self._trigger, self._once, self._is_shown = trigger, once, is_shown
+        self._source = source
+        self._fold = fold
+        self._tables = tables
+        self._trigger = trigger
+        self._once = once
+        self._is_shown = is_shown
         self.logs = {
             number: LiveLog(state, UnwrittenChanges(state)) for number, state in sorted(begun.states.items())
         }
@@ -96,7 +102,9 @@ class LocalStream:
         self._problems = list[str]()
         self._writer = ThreadPoolExecutor(1, "share-state-tables")
         self._writing: Future[float] | None = None
-        self._write_at = self._judge_at = self._touch_at = 0.0
+        self._write_at = 0.0
+        self._judge_at = 0.0
+        self._touch_at = 0.0
 
     def group_ids(self) -> frozenset[str]:
         """The share groups that have state."""

@@ -71,7 +71,9 @@ class StateFile:
                 data = file.read()
         try:
             head, _, rest = data.partition(b"\n")
-            given, view, parts = json.loads(head), memoryview(rest), dict[str, memoryview]()
+            given = json.loads(head)
+            view = memoryview(rest)
+            parts = dict[str, memoryview]()
             for name, size in given["sizes"].items():
                 parts[name], view = view[:size], view[size:]
             if given["form"] != _FORM or len(view):

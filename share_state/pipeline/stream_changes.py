@@ -125,7 +125,9 @@ class UnwrittenChanges:
         self._settled, self._ranges = list[pa.Table](), list[pa.Table]()
         self._records = 0
         self._archiving: tuple[int, int] | None = None
-        self._is_read_anew = self._forgets_times = self._is_by_clock = False
+        self._is_read_anew = False
+        self._forgets_times = False
+        self._is_by_clock = False
         self._complete_since: int | None = None
 
     @property
@@ -137,14 +139,18 @@ class UnwrittenChanges:
         """Add a fold of new records."""
         folded, since = one.log, one.log.complete_since
         if one.is_read_anew:
-            self._settled, self._ranges, self._is_read_anew = [], [], True
+            self._settled = []
+            self._ranges = []
+            self._is_read_anew = True
         elif self.latest is not None:
             self._settled.append(self.latest.findings.filter(pc.field("settled")))
             # As when each fold is written by itself (`_complete_times` of stream_tables.py).
             self._forgets_times |= self._complete_since is None
             since = since if since is None or self._complete_since is None else self._complete_since
         self._is_by_clock |= self.judged is not None
-        self.latest, self.judged, self._complete_since = one, None, since
+        self.latest = one
+        self.judged = None
+        self._complete_since = since
         self._records += folded.record_count
         if folded.archiving[1] >= 0 and self._archiving is None:
             self._archiving = folded.archiving

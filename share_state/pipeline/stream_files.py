@@ -142,7 +142,9 @@ class GrowingFolder:
         if self._known is None:
             # What an earlier process has read.
             self._known = {number: mark.next_offset for number, mark in marks.items()}
-        by_log, problems, count = dict[int, list[pa.Table]](), list[str](), 0
+        by_log = dict[int, list[pa.Table]]()
+        problems = list[str]()
+        count = 0
         taken = 0
         for path in new:
             if taken == self._most_files or count >= _MOST_ROWS:
@@ -181,7 +183,7 @@ class GrowingFolder:
 
 def _is_read(path: str, root: str, next_offsets: Mapping[int, int]) -> bool:
     """Whether the statistics of a file show that all of its records were read before."""
-    (found,) = list_table_files([to_path(path)], to_path(root))
+    (table_file,) = list_table_files([to_path(path)], to_path(root))
     with pq.ParquetFile(parquet_source(path)) as file:
         names = file.schema_arrow.names
         for number in range(file.metadata.num_row_groups):
@@ -198,8 +200,8 @@ def _is_read(path: str, root: str, next_offsets: Mapping[int, int]) -> bool:
                     if values.null_count:
                         return False
                     spans[chunk.path_in_schema] = (values.min, values.max)
-            if "partition" not in names and "partition" in found.constants:
-                constant = int(found.constants["partition"])
+            if "partition" not in names and "partition" in table_file.constants:
+                constant = int(table_file.constants["partition"])
                 spans["partition"] = (constant, constant)
             if spans.keys() != {"partition", "offset"} or spans["offset"][0] < 0:
                 return False

@@ -81,7 +81,10 @@ class CommittedStream:
             limits: the limits of the cluster.
             warehouse: folder of the tables.
         """
-        self._tables, self._progress, self._limits, self._warehouse = tables, progress, limits, warehouse
+        self._tables = tables
+        self._progress = progress
+        self._limits = limits
+        self._warehouse = warehouse
         self._read = -1
 
     @property
@@ -146,7 +149,9 @@ class LiveStream:
             limits: the limits of the cluster and of its groups now.
             members: share group -> number of its members now, as far as that is known.
         """
-        self._stream, self._tables, self._topics = stream, tables, topics
+        self._stream = stream
+        self._tables = tables
+        self._topics = topics
         self._limits, self._members = limits, members
         self._made = 0.0
         self._reported: Shown | None = None

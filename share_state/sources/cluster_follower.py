@@ -126,7 +126,9 @@ class ClusterFollower:
     def _begin(self, found: TopicOffsets, marks: Mapping[int, ResumePoint]) -> None:
         """Begin with a topic: where states of it end, else at the start of its logs."""
         self.close()
-        self._topic_id, self._logs, self._assigned = found.topic_id, {}, set()
+        self._topic_id = found.topic_id
+        self._logs = {}
+        self._assigned = set()
         for number, mark in marks.items():
             if mark.topic_id in (None, found.topic_id):
                 self._logs[number] = _Log(mark.next_offset, mark.log_start_offset)
