@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
             if option.default is False:
                 how = {"action": "store_true"}
             elif isinstance(option.default, tuple):
-                how, text = {"type": int, "action": "append"}, f"{text}; repeatable"
+                how, text = {"type": type(option.default[0]), "action": "append"}, f"{text}; repeatable"
             text += f" (default: {option.default})"
             settings.add_argument(f"--{option.name.replace('_', '-')}", default=None, help=text, **how)
     settings.add_argument("--json", type=Path, metavar="FILE", help="write every number to a file")

@@ -40,8 +40,12 @@ APART = Bound("{first} and {second}, equal bytes: CPU time of one over the other
 SCALING = Bound(
     "gain of one hot log partition by {cores} cores over that of independent processes", "at least", 0.8
 )
-STREAM = Bound("records/s of a stream that catches up ({keys:,} share-partitions)", "at least", 100_000)
-DELAY = Bound("delay p95 from append to table, 1,000 records/s, s ({keys:,} share-partitions)", "at most", 5)
+STREAM = Bound(
+    "records/s of a stream that catches up ({keys:,} share-partitions, {engine})", "at least", 100_000
+)
+DELAY = Bound(
+    "delay p95 from append to table, 1,000 records/s, s ({keys:,} share-partitions, {engine})", "at most", 5
+)
 LINEAR = Bound("{clock} time over {name}: distance from a straight line", "at most", 0.1)
 
 

@@ -42,6 +42,7 @@ class Settings:
     stream_keys: tuple[int, ...] = option(
         (1_000, 20_000, 200_000), "--stream: share-partitions, one log for each"
     )
+    stream_engines: tuple[str, ...] = option(("own process", "Spark"), "--stream: which engines, by turns")
     stream_seconds: int = option(60, "--stream: how long 1,000 records/s are written, 2 of 3 measured")
     end_to_end_records: tuple[int, ...] = option(
         (2_000_000, 20_000_000, 50_000_000), "--end-to-end: its sizes"

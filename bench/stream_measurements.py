@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
@@ -28,28 +29,30 @@ from share_state.sources.discovery import find_logs
 _FILES, _A_SECOND, _FILES_A_SECOND = 5, 1000, 4
 _KINDS = {"worker": "read and fold", "jvm": "Spark", "command": "tables"}
 _PATIENCE = 900.0
+HERE, SPARK = "own process", "Spark"
 
 
 def stream(settings: Settings, speed: Bound, delay: Bound) -> Iterator[Item]:
     """Stream logs of few and of many share-partitions."""
     rows, batches = list[tuple[float | str, ...]](), list[tuple[float | str, ...]]()
     for keys in settings.stream_keys:
-        with TemporaryDirectory(prefix="share-state-bench-", ignore_cleanup_errors=True) as scratch:
-            row, batch = _measure(
-                generate(replace(settings.log, keys=keys)), settings.stream_seconds, Path(scratch)
-            )
-        rows.append((f"{keys:,}", *row))
-        batches.append((f"{keys:,}", *batch))
-        yield speed.check(row[0], f"{row[0]:,.0f}", keys=keys)
-        yield delay.check(row[3], f"{row[3]:.1f} s", keys=keys)
-    columns = ["share-partitions", "records/s|,.0f", "records/CPU s|,.0f", "delay p50, s|.2f"]
-    columns += ["delay p95, s|.2f", "state, MB|.1f", "tables, MB|.1f", "load|.1f"]
+        export = generate(replace(settings.log, keys=keys))
+        for engine in settings.stream_engines:
+            with TemporaryDirectory(prefix="share-state-bench-", ignore_cleanup_errors=True) as scratch:
+                row, batch = _measure(export, settings.stream_seconds, _Place(Path(scratch), engine))
+            rows.append((f"{keys:,}", engine, *row))
+            batches.append((f"{keys:,}", engine, *batch))
+            yield speed.check(row[0], f"{row[0]:,.0f}", keys=keys, engine=engine)
+            yield delay.check(row[3], f"{row[3]:.1f} s", keys=keys, engine=engine)
+    columns = ["share-partitions", "engine", "records/s|,.0f", "records/CPU s|,.0f", "delay p50, s|.2f"]
+    columns += ["delay p95, s|.2f", "state, MB|.1f", "tables, MB|.1f", "peak memory, MB|,.0f", "load|.1f"]
     title = (
         f"A stream: catching up in {_FILES} micro-batches, then {_A_SECOND:,} records/s with a trigger of 1 s"
     )
     yield Table(title, columns, rows, rows)
     columns = [
         "share-partitions",
+        "engine",
         "records|,.0f",
         "s|.2f",
         *(f"{what}, CPU s|.2f" for what in _KINDS.values()),
@@ -57,8 +60,31 @@ def stream(settings: Settings, speed: Bound, delay: Bound) -> Iterator[Item]:
     yield Table("Where the time of a micro-batch that catches up goes", columns, batches, batches)
 
 
-def _measure(export: Export, seconds: int, folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a stream works, and which engine runs it."""
+
+    folder: Path
+    engine: str
+
+    def files(self, what: str) -> int:
+        """Bytes of its state or of its tables."""
+        of_state = (
+            ("checkpoint",)
+            if self.engine == SPARK
+            else ("lake/carried_logs", "lake/carried_share_partitions")
+        )
+        found = [file for part in of_state for file in (self.folder / part).rglob("*") if file.is_file()]
+        if what == "tables":
+            found = [
+                file for file in (self.folder / "lake").rglob("*") if file.is_file() and file not in {*found}
+            ]
+        return sum(file.stat().st_size for file in found)
+
+
+def _measure(export: Export, seconds: int, place: _Place) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Numbers of the stream, and of a micro-batch that catches up, in the order of the tables' columns."""
+    folder, peaks = place.folder, Counter[int]()
     logs, load = find_logs([str(export.folder)]), os.getloadavg()[0]
     tables = [pa.concat_tables(key_value_tables(log)).combine_chunks() for log in logs]
     kept = [len(table) - seconds * _A_SECOND // len(tables) for table in tables]
@@ -67,18 +93,22 @@ def _measure(export: Export, seconds: int, folder: Path) -> tuple[tuple[float, .
                  for t, k in zip(tables, kept, strict=True)]  # fmt: skip
         _append(folder, f"{number:06}", parts)
     cpu = list[Counter[str]]()
-    with _stream(folder, "--trigger", "0ms", "--max-files", "1") as process:
+    with _stream(place, peaks, "--trigger", "0ms", "--max-files", "1") as process:
         commits = _commits(folder, sum(kept), lambda: None, lambda: cpu.append(cpu_seconds(process)))
-    (before, first), *_, (after, last) = commits[1:]
-    records, took, used = after - before, last - first, [cpu[-1][kind] - cpu[1][kind] for kind in _KINDS]
-    with _stream(folder, "--trigger", "1s"):
+    # The first one also warms up; in its own process, a stream reads several files while it writes tables.
+    skipped = 1 if len(commits) > 2 else 0
+    (before, first), *_, (after, last) = commits[skipped:]
+    records, took, used = (
+        after - before,
+        last - first,
+        [cpu[-1][kind] - cpu[skipped][kind] for kind in _KINDS],
+    )
+    with _stream(place, peaks, "--trigger", "1s"):
         delays = _follow(folder, [t.slice(k) for t, k in zip(tables, kept, strict=True)], sum(kept))
     cuts, batches = quantiles(delays, n=20), records * _FILES / sum(kept)
-    files = [
-        [file for file in (folder / part).rglob("*") if file.is_file()] for part in ("checkpoint", "lake")
-    ]
-    sizes = (sum(file.stat().st_size for file in part) / 1e6 for part in files)
-    stream_numbers = (records / took, records / sum(used), cuts[9], cuts[18], *sizes, load)
+    sizes = [place.files(what) / 1e6 for what in ("state", "tables")]
+    memory = max(peaks.values(), default=0) / 1e6
+    stream_numbers = (records / took, records / sum(used), cuts[9], cuts[18], *sizes, memory, load)
     return stream_numbers, tuple(number / batches for number in (records, took, *used))
 
 
@@ -92,15 +122,32 @@ def _append(folder: Path, name: str, parts: list[pa.Table]) -> int:
 
 
 @contextmanager
-def _stream(folder: Path, *options: str) -> Iterator[psutil.Process]:
+def _stream(place: _Place, peaks: Counter[int], *options: str) -> Iterator[psutil.Process]:
+    """Run a stream; `peaks` gets the largest memory of all its processes together, by the time of a sample."""
+    folder, ended = place.folder, threading.Event()
     command = [sys.executable, "-m", "share_state", "stream", str(folder / "in"), "--quiet", *options]
-    command += ["--out", str(folder / "lake"), "--checkpoint", str(folder / "checkpoint")]
+    command += ["--out", str(folder / "lake")]
+    if place.engine == SPARK:
+        command += ["--checkpoint", str(folder / "checkpoint"), "--master", "local[*]"]
     with (folder / "stderr").open("w") as errors, subprocess.Popen(command, stderr=errors) as process:
+        root = psutil.Process(process.pid)
+
+        def sample() -> None:
+            while not ended.wait(0.25):
+                with suppress(psutil.Error):
+                    peaks[len(peaks)] = sum(
+                        one.memory_info().rss for one in (root, *root.children(recursive=True))
+                    )
+
+        sampler = threading.Thread(target=sample, daemon=True)
+        sampler.start()
         try:
-            yield psutil.Process(process.pid)
+            yield root
             if process.poll() is not None:
                 raise BenchError(f"the stream stopped: {(folder / 'stderr').read_text()[-500:]}")
         finally:
+            ended.set()
+            sampler.join()
             process.send_signal(signal.SIGTERM)
 
 

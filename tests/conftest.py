@@ -97,3 +97,11 @@ def tasks(request: pytest.FixtureRequest) -> "Executor":
     from share_state.spark.spark_executor import SparkExecutor  # noqa: PLC0415
 
     return LocalExecutor() if request.param == HERE else SparkExecutor(request.getfixturevalue("spark"))
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> str:
+    """HERE or IN_SPARK: who runs a stream; on Spark in the session of the tests, which commands here then use."""
+    if request.param == IN_SPARK:
+        request.getfixturevalue("spark")
+    return request.param

@@ -18,6 +18,8 @@ from share_state.cli.main import run
 from share_state.config.loading import load_settings
 from share_state.delta.reader import CommittedTables
 from tests.profiles import nightly
+from tests.sources.formats.tables import found, table_of, write
+from tests.sources.kafka_cluster.broker import free_ports
 from tests.truth import DATA
 
 HOME = Path(__file__).parents[1]
@@ -28,13 +30,15 @@ CRON_JOB, DAG, DOCKERFILE = (
     DEPLOY / "airflow/share_state_audit.py",
     DEPLOY / "Dockerfile",
 )
+EXPORTER, DEPLOYMENT = DEPLOY / "systemd/share-state-exporter.service", DEPLOY / "kubernetes/share-state-exporter.yaml"
+DOCKERFILES = (DOCKERFILE, DEPLOY / "Dockerfile.exporter")
 BIN = Path(sys.executable).parent
 
 
-def _service(name: str) -> str:
+def _service(name: str, unit: Path = SERVICE) -> str:
     parser = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes=("#",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read(SERVICE)
+    parser.read(unit)
     return parser["Service"][name]
 
 
@@ -51,8 +55,8 @@ def _dag(name: str) -> Any:
     raise AssertionError(name)
 
 
-def _entry_point() -> list[str]:
-    (line,) = (line for line in DOCKERFILE.read_text().splitlines() if line.startswith("ENTRYPOINT "))
+def _entry_point(image: Path = DOCKERFILE) -> list[str]:
+    (line,) = (line for line in image.read_text().splitlines() if line.startswith("ENTRYPOINT "))
     return ast.literal_eval(line.removeprefix("ENTRYPOINT "))
 
 
@@ -104,7 +108,7 @@ def _tool(name: str) -> str:
 
 def test_systemd_accepts_the_units(tmp_path: Path):
     tool = _tool("systemd-analyze")
-    for unit in (SERVICE, TIMER):
+    for unit in (SERVICE, TIMER, EXPORTER):
         # It refuses programs that do not exist.
         (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/share-state/bin/share-state", sys.executable))
     done = subprocess.run([tool, "verify", *tmp_path.iterdir()], capture_output=True, text=True, check=False)
@@ -115,17 +119,44 @@ def test_systemd_accepts_the_units(tmp_path: Path):
     assert subprocess.run([tool, "calendar", *times], capture_output=True, check=False).returncode == 0
 
 
-def test_kubernetes_accepts_the_cron_job():
+@pytest.mark.parametrize("manifest", [CRON_JOB, DEPLOYMENT], ids=lambda path: path.stem)
+def test_kubernetes_accepts_the_manifests(manifest: Path):
     done = subprocess.run(
-        [_tool("kubernetes-validate"), "--strict", CRON_JOB], capture_output=True, text=True, check=False
+        [_tool("kubernetes-validate"), "--strict", manifest], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (done.stdout + done.stderr).count(" passed for resource ") == 2
 
 
-def test_hadolint_accepts_the_dockerfile():
-    done = subprocess.run([_tool("hadolint"), DOCKERFILE], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("image", DOCKERFILES, ids=lambda path: path.name)
+def test_hadolint_accepts_the_dockerfiles(image: Path):
+    done = subprocess.run([_tool("hadolint"), image], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def _exporter_of_kubernetes() -> list[str]:
+    deployment, _ = yaml.safe_load_all(DEPLOYMENT.read_text())
+    return _entry_point(DOCKERFILES[1]) + deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize("command", ["systemd", "kubernetes"])
+def test_the_command_line_of_the_exporter_serves_metrics(command: str, tmp_path: Path):
+    """Only the cluster, the port and the folder of the state are replaced."""
+    given = shlex.split(_service("ExecStart", EXPORTER)) if command == "systemd" else _exporter_of_kubernetes()
+    program, *arguments = given
+    assert Path(program).name == "share-state"
+    write(table_of(found(DATA / "4.3.1/happy")), tmp_path / "in/a.parquet")
+    replaced = {"kafka://broker-1:9092": str(tmp_path / "in"), "9404": str(free_ports(1)[0])}
+    at = arguments.index("--checkpoint") + 1
+    arguments[at] = str(tmp_path / "state")
+    assert run([*(replaced.get(one, one) for one in arguments), "--once"]) == 0
+    assert (tmp_path / "state/share_state_stream").is_file()
+
+
+def test_both_images_are_built_of_the_same_files():
+    first, second = (Path(f"{image}.dockerignore").read_text() for image in DOCKERFILES)
+    assert first == second
+    assert ["openjdk" in image.read_text() for image in DOCKERFILES] == [True, False]
 
 
 def test_the_files_in_the_image_are_enough_for_the_wheel(tmp_path: Path):

@@ -3,58 +3,131 @@
 import json
 import logging
 import re
-import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import permutations
-from math import inf
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions
-from share_state.cli.options import FailOn, Json, Out, Running, announce_compiling, fails
+from share_state.cli.options import FailOn, Json, Running, announce_compiling, fails
 from share_state.cli.reconstruct import print_size
+from share_state.cli.stream_inputs import Live, has_segments, letters_of, open_source, topics_and_limits
 from share_state.config.input_spec import InputSpec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse_place import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, ShareStateError, WarehouseError, require
-from share_state.fold.limits import Limits
-from share_state.pipeline.dead_letter_checks import StreamLetters
-from share_state.pipeline.facts import merge_topics, settle_live_limits
+from share_state.pipeline.local_stream import LocalStream
 from share_state.pipeline.progress import Progress
-from share_state.pipeline.resume import INITIAL, discard_unused, open_stream
+from share_state.pipeline.state_file import SavedStream, StateFile
+from share_state.pipeline.stream_files import check_readable
 from share_state.pipeline.stream_fold import StreamFold
+from share_state.pipeline.stream_resume import INITIAL, discard_unused, open_local_stream, open_stream
 from share_state.pipeline.stream_run import StreamProgress, StreamRun
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.report import console
 from share_state.report.console import print_findings, print_line
-from share_state.report.prometheus import StreamMetrics, serve_metrics
-from share_state.sources.input_contents import ask_limits
-from share_state.sources.input_detection import find_cluster_address, find_dead_letters
-from share_state.sources.kafka_client import read_client_properties
+from share_state.report.stream_metrics import (
+    CommittedStream,
+    LiveStream,
+    ShownStream,
+    StreamMetrics,
+    serve_metrics,
+)
+from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.log_partition import STATE_TOPIC
-from share_state.sources.topics import Topics, read_topics
-from share_state.sources.topics_file import read_adjacent_topics
-from share_state.spark.choice import names_schema
+from share_state.sources.new_records import StreamSource
+from share_state.spark.choice import is_on_spark, names_schema
 from share_state.spark.masters import LOCAL_MASTER
 from share_state.stores.paths import absolute_address, to_path
 
-_TOPICS_SECONDS = 10.0
-_LOG = logging.getLogger("share_state")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _LONGEST_TRIGGER = 24 * _UNITS["h"]
+_LOG = logging.getLogger("share_state")
 
-_INPUT = "kafka://HOST:PORT, or a growing folder of Parquet with Spark's Kafka columns."
+_INPUT = "kafka://HOST:PORT, a growing folder of Parquet with Spark's Kafka columns, or (not on Spark) of segments."
 Input = Annotated[str, typer.Argument(metavar="INPUT", help=_INPUT)]
-Checkpoint = Annotated[
-    str, typer.Option(metavar="DIR", help="Folder of the stream's state; each stream needs its own.")
+Out = Annotated[
+    str | None,
+    typer.Option(metavar="WAREHOUSE", help="Where the Delta tables go: a folder or an address (s3://...)."),
 ]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="On Spark: folder of the stream's state; each stream needs its own. With --no-tables: where it is "
+        "kept. Else WAREHOUSE holds it.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of the command.
+
+    Attributes:
+        source, once, most_records, most_files: as given.
+        out: the warehouse.
+        checkpoint: as given.
+        milliseconds: the trigger.
+        address, port, most: of the metrics; the port is None for none.
+        spec: the options of input, fold, limits and rules.
+        texts: the options of the row of `runs`.
+        kafka_properties: path of a properties file for a cluster.
+        live: what is known of topics and groups.
+        running: where it runs.
+    """
+
+    source: str
+    out: str | None
+    checkpoint: str | None
+    once: bool
+    milliseconds: int
+    most_records: int | None
+    most_files: int
+    address: str
+    port: int | None
+    most: int
+    spec: InputSpec
+    texts: Mapping[str, str]
+    kafka_properties: str | None
+    live: Live
+    running: Running
+
+    def fold(self, initial: str | None = None) -> StreamFold:
+        """The fold of the stream; `initial` as in StreamFold."""
+        has_letters = bool(self.spec.dead_letters)
+        return StreamFold(
+            self.live.limits,
+            self.spec.rules,
+            self.spec.state_partitions,
+            initial,
+            has_dead_letters=has_letters,
+        )
+
+    def empty_groups(self) -> tuple[str, ...]:
+        """The groups that have no members now, as far as that is known."""
+        return () if self.live.groups is None else self.live.groups.empty
+
+    def open_tables(
+        self, run: StreamRun, fold: StreamFold, *, keeps_state: bool, **texts: str
+    ) -> StreamTables:
+        """The tables; arguments as for StreamTables, `texts` for the row of `runs`."""
+        letters = letters_of(self.spec, self.kafka_properties, once=self.once)
+        return StreamTables(
+            str(self.out),
+            run,
+            fold,
+            options={**self.texts, **texts},
+            topics=self.live.topics,
+            letters=letters,
+            keeps_state=keeps_state,
+            empty_groups=self.empty_groups,
+        )
 
 
 def _milliseconds(trigger: str) -> int:
@@ -65,58 +138,28 @@ def _milliseconds(trigger: str) -> int:
     return int(milliseconds)
 
 
-def _check_places(source: str, out: str, checkpoint: str) -> None:
+def _check_places(source: str, out: str | None, checkpoint: str | None) -> None:
     """Refuse places within each other: the stream would take its own files for input, or for those of others.
 
     Raises:
         InputError: if one of them is within another.
         WarehouseError: if no stream can write to `out`.
     """
-    check_warehouse_path(out)
-    if names_schema(out):
-        raise WarehouseError(
-            f"{out}: a stream writes to a folder or an address, not to a schema; give ./{out} or a path"
-        )
+    if out is not None:
+        check_warehouse_path(out)
+        if names_schema(out):
+            raise WarehouseError(
+                f"{out}: a stream writes to a folder or an address, not to a schema; give ./{out} or a path"
+            )
     places = {"--checkpoint": checkpoint, "--out": out, "INPUT": source}
-    folders = {name: place for name, place in places.items() if not find_cluster_address([place])}
+    given = {name: place for name, place in places.items() if place is not None}
+    folders = {name: place for name, place in given.items() if not find_cluster_address([place])}
     paths = {name: f"{to_path(place).resolve()}/" for name, place in folders.items()}
     for inner, outer in permutations(paths, 2):
         if paths[inner].startswith(paths[outer]):
             raise InputError(
-                f"{inner} {places[inner]}: is in {outer} {places[outer]}; give a folder outside of it"
+                f"{inner} {given[inner]}: is in {outer} {given[outer]}; give a folder outside of it"
             )
-
-
-def _cluster(
-    address: str, properties: str | None, limits: Limits, once: bool
-) -> tuple[Callable[[], Topics], Limits]:
-    """A function that returns a cluster's topics, queried at most every few seconds; limits with those of its groups.
-
-    Raises:
-        InputError: if no broker answers, or access is denied; with `once`, if there is no
-            `__share_group_state`.
-        SetupError: if the Kafka client library is missing.
-    """
-    from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415  a live cluster alone needs it
-
-    cluster = Cluster(address, read_client_properties(properties))
-    if once:
-        cluster.fetch_topic_offsets([STATE_TOPIC])
-    queried, latest = time.monotonic(), cluster.topics()
-
-    def topics() -> Topics:
-        nonlocal queried, latest
-        if time.monotonic() - queried > _TOPICS_SECONDS:
-            # While no broker answers, the topics stay as they were.
-            with suppress(InputError):
-                latest = cluster.topics()
-            queried = time.monotonic()
-        return latest
-
-    asked, notes = ask_limits(address, properties)
-    for note in notes:
-        _LOG.info("%s", note)
-    return topics, settle_live_limits(asked, limits, frozenset()).limits
 
 
 def _starting(run: StreamRun) -> str | None:
@@ -128,11 +171,11 @@ def _starting(run: StreamRun) -> str | None:
     )
 
 
-@command("share-state stream /exports/share_group_state --out /lake/live --checkpoint /lake/checkpoints/live")
+@command("share-state stream kafka://broker-1:9092 --out /lake/live")
 def stream(
     source: Input,
-    out: Out,
-    checkpoint: Checkpoint,
+    out: Out = None,
+    checkpoint: Checkpoint = None,
     *,
     once: Annotated[bool, typer.Option("--once", help="Read what is available now, and exit.")] = False,
     trigger: Annotated[
@@ -150,6 +193,12 @@ def stream(
             "--max-files", metavar="N", min=1, help="Folder: maximum number of files in a micro-batch."
         ),
     ] = 1000,
+    no_tables: Annotated[
+        bool,
+        typer.Option(
+            "--no-tables", help="Metrics alone: write no tables, and keep the state in --checkpoint."
+        ),
+    ] = False,
     prometheus_port: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=65535, help="Serve Prometheus metrics on this port.")
     ] = None,
@@ -170,109 +219,184 @@ def stream(
     running: Running,
     as_json: Json = False,
 ) -> int:
-    """Keep the tables current while share groups run."""
-    progress, milliseconds = Progress(quiet=running.quiet), _milliseconds(trigger)
+    """Keep the tables current while share groups run: in this process, or on Spark where it is asked for."""
+    milliseconds = _milliseconds(trigger)
+    on_spark = is_on_spark(running.choice)
+    _check_combination(out, checkpoint, prometheus_port, on_spark=on_spark, no_tables=no_tables)
     _check_places(source, out, checkpoint)
-    spec = options.spec([])
-    limits, state_partitions = spec.limits.to_limits(), spec.state_partitions
-    kafka_properties = options.get("kafka_properties")
-    if find_cluster_address([source]):
-        live_topics, limits = _cluster(source, kafka_properties, limits, once)
-        named = read_topics(spec.topics) if spec.topics else Topics()
-        fetch_topics = partial(_merged_topics, live_topics, named)
-    else:
-        fetch_topics = _topics_of_folder(source, spec)
-    letters = _letters(spec, kafka_properties, once=once)
-    require("pyspark", "pandas", "google.protobuf")
-    from share_state.spark.session import session  # noqa: PLC0415  imports Spark
-    from share_state.spark.streaming import StreamSpec, check_readable, run_stream  # noqa: PLC0415
-
-    inputs = (absolute_address(source),)
-    announce_compiling()
-    with warehouse_lock(out, "stream"):
-        run, folder = open_stream(out, checkpoint, inputs)
-        initial, has_letters = f"{folder}/{INITIAL}", letters is not None
-        fold = StreamFold(limits, spec.rules, state_partitions, initial, has_dead_letters=has_letters)
-        texts = {**options.texts, "checkpoint": checkpoint}
-        with (
-            discard_unused(out, folder, run),
-            StreamTables(out, run, fold, options=texts, topics=fetch_topics, letters=letters) as tables,
-        ):
-            stream_spec = StreamSpec(
-                inputs[0],
-                folder,
-                fold,
-                once,
-                f"{milliseconds} milliseconds",
-                kafka_properties=kafka_properties,
-                starting=_starting(run),
-                most_records=most_records,
-                files_per_trigger=most_files,
-                verbose=running.choice.verbose,
-            )
-            if run.batch < 0 and "://" not in source:
-                check_readable(source, inputs[0])
-            choice, latest = running.choice, deque[StreamProgress](maxlen=1)
-            with ExitStack() as opened:
-                if prometheus_port is not None:
-                    shown = {"warehouse": out, "limits": limits, "most": prometheus_share_partitions}
-                    metrics = StreamMetrics(tables, lambda: latest[-1] if latest else None, **shown)
-                    opened.callback(serve_metrics(prometheus_address, prometheus_port, metrics))
-                on_spark = {"verbose": choice.verbose, "progress": progress}
-                started = session(choice.master or LOCAL_MASTER, choice.conf, **on_spark)
-                spark = opened.enter_context(started)
-                run_stream(spark, stream_spec, tables, latest.append)
-                tables.match_letters()
-            result = tables.result()
+    if on_spark and has_segments(source):
+        raise InputError(
+            f"{source}: segments, which a stream on Spark does not read; leave --master and --spark-conf out"
+        )
+    spec, kafka_properties = options.spec([]), options.get("kafka_properties")
+    live = topics_and_limits(source, spec, kafka_properties, once=once, on_spark=on_spark)
+    call = _Call(
+        source=source,
+        out=out,
+        checkpoint=checkpoint,
+        once=once,
+        milliseconds=milliseconds,
+        most_records=most_records,
+        most_files=most_files,
+        address=prometheus_address,
+        port=prometheus_port,
+        most=prometheus_share_partitions,
+        spec=spec,
+        texts=options.texts,
+        kafka_properties=kafka_properties,
+        live=live,
+        running=running,
+    )
+    if out is None:
+        _run_without_tables(call)
+        return DONE
+    tables = (_run_on_spark if on_spark else _run_here)(call, out)
+    result = tables.result()
     if tables.run.batch >= 0:
         result = replace(result, cutoff=CommittedTables(out).read("cutoff"))
-    progress.close()
     micro_batch = tables.run.batch if tables.run.batch >= 0 else None
     found = result.plain() | {"warehouse": out, "micro_batch": micro_batch}
     console.print_json(found) if as_json else _print_result(found, source)
     return FOUND if fails(result.by_severity, fail_on) else DONE
 
 
-def _topics_of_folder(source: str, spec: InputSpec) -> Callable[[], Topics]:
-    """What is known of topics if the records are in a folder of Parquet files.
+def _check_combination(
+    out: str | None, checkpoint: str | None, port: int | None, *, on_spark: bool, no_tables: bool
+) -> None:
+    """Refuse options that do not go together.
 
     Raises:
-        InputError: if it is not such a folder.
+        InputError: naming one of them.
     """
-    if "://" not in source and not Path(source).is_dir():
-        raise InputError(
-            f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns"
+    if no_tables and on_spark:
+        raise InputError("--no-tables: a stream on Spark writes tables; leave --master and --spark-conf out")
+    if no_tables and out is not None:
+        raise InputError(f"--out {out}: --no-tables writes none; leave one of the two out")
+    if no_tables and port is None:
+        raise InputError("--no-tables: shows nothing without --prometheus-port; give a port")
+    if out is None and not no_tables:
+        raise InputError("--out: is missing; give the folder of the tables, or --no-tables for metrics alone")
+    if on_spark and not checkpoint:
+        raise InputError("--checkpoint: is missing; a stream on Spark keeps its state in a folder of its own")
+
+
+def _run_here(call: _Call, out: str) -> StreamTables:
+    """Run a stream in this process; returns the tables, which are closed."""
+    if call.checkpoint is not None:
+        _LOG.info(
+            "--checkpoint %s: only a stream on Spark needs it; %s holds the state", call.checkpoint, out
         )
-    if "://" not in source and not any(Path(source).rglob("*.parquet")) and any(Path(source).rglob("*.log")):
-        raise InputError(
-            f"{source}: segments of a log, which `share-state audit` reads; give a folder of Parquet files"
-        )
-    adjacent, notes = (None, []) if spec.topics else read_adjacent_topics([source], [])
-    for note in [*notes, *([adjacent.note] if adjacent else [])]:
-        _LOG.info("%s", note)
-    named = read_topics(spec.topics) if spec.topics else Topics()
-    topics = adjacent.topics if adjacent else named
-    return lambda: topics
+    inputs, fold = (absolute_address(call.source),), call.fold()
+    announce_compiling()
+    with warehouse_lock(out, "stream"), ExitStack() as opened:
+        run, states = open_local_stream(out, inputs, has_positions=has_segments(call.source))
+        source = _source_of(call, is_begun=run.batch >= 0)
+        tables = opened.enter_context(call.open_tables(run, fold, keeps_state=True))
+        begun = SavedStream(inputs, states=states)
+        _follow(call, opened, LocalStream(source, fold, begun, tables.run, tables, **_pace(call)), tables)
+        tables.match_letters()
+    return tables
 
 
-def _merged_topics(fetch: Callable[[], Topics], named: Topics) -> Topics:
-    """The topics of a cluster, with what the call names where the cluster does not know it."""
-    return merge_topics(fetch(), named)
+def _run_without_tables(call: _Call) -> None:
+    """Run a stream that serves metrics alone."""
+    inputs, file = (absolute_address(call.source),), None
+    announce_compiling()
+    with ExitStack() as opened:
+        begun = SavedStream(inputs)
+        if call.checkpoint is not None:
+            file = StateFile(call.checkpoint)
+            opened.enter_context(warehouse_lock(call.checkpoint, "stream"))
+            begun = file.read(inputs)
+        times = [state.mark.newest_time for state in begun.states.values()]
+        run = StreamRun("stream", inputs=inputs, records=begun.records, log_time=max(times, default=None))
+        source = _source_of(call, is_begun=bool(begun.states))
+        _follow(call, opened, LocalStream(source, call.fold(), begun, run, file, **_pace(call)), None)
 
 
-def _letters(spec: InputSpec, kafka_properties: str | None, *, once: bool) -> StreamLetters | None:
-    """Matches the dead letters that a spec names; None for none."""
-    if not spec.dead_letters:
-        return None
-    find = partial(find_dead_letters, spec.dead_letters, kafka_properties)
-    find()
-    return StreamLetters(
-        find,
-        severities=spec.rules,
-        state_partitions=spec.state_partitions,
-        copied_last=spec.dead_letters_copied_last,
-        **({"seconds": inf} if once else {}),
+def _source_of(call: _Call, *, is_begun: bool) -> StreamSource:
+    return open_source(
+        call.source,
+        call.kafka_properties,
+        call.spec.state_partitions,
+        most_records=call.most_records,
+        most_files=call.most_files,
+        is_begun=is_begun,
     )
+
+
+def _pace(call: _Call) -> dict[str, Any]:
+    return {"trigger": call.milliseconds / 1000, "once": call.once, "is_shown": call.port is not None}
+
+
+def _follow(call: _Call, opened: ExitStack, stream: LocalStream, tables: StreamTables | None) -> None:
+    """Run a stream, and serve its metrics meanwhile."""
+    groups = call.live.groups
+    if groups is not None and not call.once:
+        opened.callback(groups.start(stream.group_ids))
+    _serve(
+        call,
+        opened,
+        LiveStream(
+            stream,
+            tables,
+            call.live.topics,
+            lambda: call.live.limits if groups is None else groups.limits,
+            lambda: {} if groups is None else groups.members,
+        ),
+    )
+    stream.run()
+
+
+def _run_on_spark(call: _Call, out: str) -> StreamTables:
+    """Run a stream on Spark; returns the tables, which are closed."""
+    require("pyspark", "pandas", "google.protobuf")
+    from share_state.spark.session import session  # noqa: PLC0415  imports Spark
+    from share_state.spark.streaming import StreamSpec, run_stream  # noqa: PLC0415
+
+    progress, inputs = Progress(quiet=call.running.quiet), (absolute_address(call.source),)
+    checkpoint, choice = str(call.checkpoint), call.running.choice
+    announce_compiling()
+    with warehouse_lock(out, "stream"):
+        run, folder = open_stream(out, checkpoint, inputs)
+        fold = call.fold(f"{folder}/{INITIAL}")
+        with (
+            discard_unused(out, folder, run),
+            call.open_tables(run, fold, keeps_state=False, checkpoint=checkpoint) as tables,
+        ):
+            spec = StreamSpec(
+                inputs[0],
+                folder,
+                fold,
+                call.once,
+                f"{call.milliseconds} milliseconds",
+                kafka_properties=call.kafka_properties,
+                starting=_starting(run),
+                most_records=call.most_records,
+                files_per_trigger=call.most_files,
+                verbose=choice.verbose,
+            )
+            if run.batch < 0 and not find_cluster_address([call.source]) and "://" not in call.source:
+                check_readable(call.source, inputs[0])
+            latest = deque[StreamProgress](maxlen=1)
+            with ExitStack() as opened:
+                _serve(
+                    call,
+                    opened,
+                    CommittedStream(tables, lambda: latest[-1] if latest else None, call.live.limits, out),
+                )
+                on_spark = {"verbose": choice.verbose, "progress": progress}
+                spark = opened.enter_context(session(choice.master or LOCAL_MASTER, choice.conf, **on_spark))
+                run_stream(spark, spec, tables, latest.append)
+                tables.match_letters()
+    progress.close()
+    return tables
+
+
+def _serve(call: _Call, opened: ExitStack, shown: ShownStream) -> None:
+    """Serve metrics, if the call asks for them, until `opened` is closed."""
+    if call.port is not None:
+        opened.callback(serve_metrics(call.address, call.port, StreamMetrics(shown, call.most)))
 
 
 def _print_result(found: Mapping[str, Any], source: str) -> None:

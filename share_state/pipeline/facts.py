@@ -30,7 +30,7 @@ from share_state.sources.group_configs import GroupConfigs
 from share_state.sources.topics import Topics, TopicSource
 
 if TYPE_CHECKING:
-    from share_state.sources.kafka_admin import ClusterLimits
+    from share_state.sources.group_configs import ClusterLimits
 
 _OPTION = "cluster_facts"
 """Begins the names of facts among the options of a run."""

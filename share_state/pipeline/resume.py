@@ -2,20 +2,17 @@
 
 import logging
 import re
-import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from pyarrow.fs import FileSelector, FileSystem
 
 from share_state.config.input_spec import JUDGE_ALL
-from share_state.delta.reader import CommittedTables, delete_folder, open_filesystem, warehouse_errors
-from share_state.errors import InputError, NothingCommittedError, ShareStateError, WarehouseError
+from share_state.delta.reader import CommittedTables
+from share_state.errors import InputError, NothingCommittedError
 from share_state.fold.checkpoint import (
     CHECKPOINT_TABLE,
     DamagedCheckpointError,
@@ -26,17 +23,13 @@ from share_state.fold.checkpoint import (
 )
 from share_state.fold.state_log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
-from share_state.pipeline.plan import FoldPlan, ResumedLog, read_checkpoint
-from share_state.pipeline.stream_fold import state_bytes
-from share_state.pipeline.stream_run import StreamRun, last_stream_run
-from share_state.pipeline.task import CUTOFF, FINDINGS, STATE
+from share_state.pipeline.plan import FoldPlan, ResumedLog
+from share_state.pipeline.task import STATE
 from share_state.sources.as_of import Window
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment, join_copies
 from share_state.sources.partition_count import count_partitions
 from share_state.sources.resume_point import ResumePoint, ResumeStatus, digest_of_logs, resume
 from share_state.sources.segments import without_obsolete_copies
-from share_state.stores.object_stores import read_errors
-from share_state.stores.paths import absolute_address
 
 COMMAND = "audit"
 
@@ -60,12 +53,6 @@ ALL_LOGS = "all"
 """Stands for all log partitions where names of those to read from their start are given."""
 
 _NAME = re.compile(rf"{STATE_TOPIC}-(\d+)")
-
-INITIAL = "initial"
-"""Folder of the initial states, in the checkpoint folder of a stream."""
-_WAREHOUSE = "share_state_warehouse"
-"""File in the checkpoint folder with the path or address of the warehouse."""
-_QUERY_ID = "[0-9a-f]{16}"
 
 _LOG = logging.getLogger("share_state")
 
@@ -306,126 +293,3 @@ def _empty_log(name: str, point: ResumePoint | None, next_offset: int) -> LogPar
     start = point.log_start_offset if point is not None else next_offset
     number = int(name.rpartition("-")[2])
     return LogPartition(STATE_TOPIC, number, (Segment(f"{name}/gone", start, 0),), start)
-
-
-def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tuple[StreamRun, str]:
-    """Resume a stream if both its warehouse and its checkpoint exist; else begin a new one, and log why.
-
-    Args:
-        warehouse: folder of the tables.
-        checkpoint: folder of the stream's checkpoints, each in a folder that is named by the query.
-        inputs: the inputs of the stream.
-    Returns:
-        What it has committed, and the folder of its checkpoint.
-    Raises:
-        WarehouseError: if the checkpoint belongs to a stream of other inputs, or of another warehouse.
-        InputError: if the checkpoint is no folder, or cannot be written.
-    """
-    run = last_stream_run(warehouse)
-    place = absolute_address(warehouse)
-    with read_errors(checkpoint, "give a folder that can be written"), warehouse_errors(checkpoint):
-        filesystem, folder = open_filesystem(checkpoint)
-        listed = filesystem.get_file_info(FileSelector(folder, allow_not_found=True))
-        known = [info.base_name for info in listed if re.fullmatch(_QUERY_ID, info.base_name)]
-        if strangers := [info.base_name for info in listed if info.base_name not in known]:
-            raise WarehouseError(f"{checkpoint}: holds something else ({strangers[0]}); give an empty folder")
-        if run is not None and run.query in known:
-            if tuple(absolute_address(one) for one in run.inputs) != inputs:
-                raise WarehouseError(
-                    f"{checkpoint}: belongs to a stream of {' '.join(run.inputs)}; give another --checkpoint and --out"
-                )
-            return run, f"{checkpoint.rstrip('/')}/{run.query}"
-        for name in known:
-            other = _warehouse_of(filesystem, f"{folder}/{name}")
-            if other is not None and absolute_address(other) != place:
-                raise WarehouseError(
-                    f"{checkpoint}: belongs to the stream that writes {other}; give another folder"
-                )
-        query = uuid.uuid4().hex[:16]
-        filesystem.create_dir(f"{folder}/{query}", recursive=True)
-        if run is not None:
-            _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts over", checkpoint, warehouse)
-        elif any(_has_committed(filesystem, f"{folder}/{name}") for name in known):
-            _LOG.info("%s: the tables of the stream in %s are gone; it starts over", warehouse, checkpoint)
-        for name in known:
-            filesystem.delete_dir(f"{folder}/{name}")
-        with filesystem.open_output_stream(f"{folder}/{query}/{_WAREHOUSE}") as file:
-            file.write(place.encode())
-    folder = f"{checkpoint.rstrip('/')}/{query}"
-    return _begin_from_last_run(warehouse, folder, StreamRun(query, inputs=inputs)), folder
-
-
-@contextmanager
-def discard_unused(warehouse: str, folder: str, run: StreamRun) -> Iterator[None]:
-    """Delete the checkpoint of a stream that fails before it has committed a micro-batch.
-
-    Args:
-        warehouse, folder, run: as given to and returned by `open_stream`.
-    """
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError, ShareStateError):
-            if run.batch < 0 and ((last := last_stream_run(warehouse)) is None or last.query != run.query):
-                delete_folder(folder)
-        raise
-
-
-def _has_committed(filesystem: FileSystem, folder: str) -> bool:
-    """Whether Spark's checkpoint in a folder notes that a micro-batch was committed."""
-    listed = filesystem.get_file_info(FileSelector(f"{folder}/commits", allow_not_found=True))
-    return any(info.base_name.isdigit() for info in listed)
-
-
-def _warehouse_of(filesystem: FileSystem, folder: str) -> str | None:
-    """The warehouse of the stream whose checkpoint is in a folder; None if an earlier version began it."""
-    try:
-        with filesystem.open_input_stream(f"{folder}/{_WAREHOUSE}") as file:
-            return file.read().decode()
-    except FileNotFoundError:
-        return None
-
-
-def _begin_from_last_run(warehouse: str, folder: str, run: StreamRun) -> StreamRun:
-    """The stream with the state of the last run of a warehouse in files of `folder`, if a fold can continue from it.
-
-    That is an audit, or a reconstruct of every record.
-    """
-    last = LastRun.of(warehouse, None)
-    if (
-        last is None
-        or not last.checkpoints
-        or last.damaged
-        or last.changed
-        or last.logs.keys() != dict(last.tables.run["progress"]).keys()
-    ):
-        return run
-    if {"WRONG_PARTITION", "SPLIT_KEY"} & {*last.tables.read(FINDINGS, columns=["rule"])["rule"].to_pylist()}:
-        # Its tables have rows of keys that belong to another log partition, which a stream leaves out.
-        return run
-    if changed := last.changed_share_partitions(last.checkpoints):
-        _LOG.warning(
-            "%s: the state of %s was changed by another program; the stream begins anew",
-            warehouse,
-            min(changed),
-        )
-        return run
-    place, topic_ids = f"{folder}/{INITIAL}", set[str]()
-    files = [file["path"] for file in last.tables.files(CHECKPOINT_TABLE)]
-    with warehouse_errors(place):
-        filesystem, path = open_filesystem(place)
-        filesystem.create_dir(path, recursive=True)
-        for name, row in last.checkpoints.items():
-            found = read_checkpoint(row, files, name)
-            # A stream has no segments, in which to resume at a position.
-            found.mark = replace(found.mark, segment=-1, position=-1, size=0)
-            topic_ids.add(found.mark.topic_id or "")
-            with filesystem.open_output_stream(f"{path}/{name.rpartition('-')[2]}") as stored:
-                stored.write(state_bytes(name, found))
-    cutoffs = last.tables.read(CUTOFF, columns=["topic", "partition", "live_share_partitions"]).to_pylist()
-    live = {f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs}
-    latest = f"{last.tables.run['command']} {last.tables.run['run_id']}"
-    _LOG.info("%s: begins with the state of its %s", warehouse, latest)
-    notes = (f"began with the state of {latest}",)
-    topic_id = topic_ids.pop() if len(topic_ids) == 1 else ""
-    return replace(run, progress=last.logs, share_partitions=live, notes=notes, begun_from=topic_id)

@@ -1,58 +1,34 @@
 """The fold of a stream: a log partition is folded micro-batch by micro-batch, and only what changed goes to the tables.
 
-`StreamFold` is the fold of the job with its state as bytes in between: `initial`, then `step` by `step`.
-Records at or below the last offset folded are skipped, so a micro-batch may be repeated. Imports no Spark.
+`StreamFold` is the fold of the job with its state in between: in memory (`fold`), or as bytes (`initial`, then
+`step` by `step`). Records at or below the last offset folded are skipped, so a micro-batch may be repeated.
+Imports no Spark.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.merge import DELETED, without_deleted
 from share_state.delta.reader import open_filesystem, warehouse_errors
-from share_state.fold.checkpoint import (
-    FoldCheckpoint,
-    checkpoint_row,
-    checkpoint_share_partitions,
-    restore_checkpoint,
-    resume_point_of,
-)
-from share_state.fold.dead_letters.archiving import EVERY_GROUP, RANGES
+from share_state.fold.checkpoint import FoldCheckpoint
+from share_state.fold.continuity import fold_after
+from share_state.fold.dead_letters.archiving import EVERY_GROUP
 from share_state.fold.fold_options import FoldOptions
-from share_state.fold.history import HISTORY_TABLE, history_pieces
 from share_state.fold.limits import Limits
-from share_state.fold.log_stats import dictionary_encoded
-from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.state_log import FoldedLog, fold_log
-from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
-from share_state.kafka.buffers import range_rows
 from share_state.kafka.record_batches import Chunk
-from share_state.kafka.share_partition_keys import KeyTable
-from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
+from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
+from share_state.pipeline.stream_state import checkpoint_of, copy_of, state_bytes, to_ipc
 from share_state.rules.findings import RecordRules, judge
-from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition
+from share_state.sources.new_records import EMPTY_ROWS, LogFacts
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.record_tables import rows_in_chunks, rows_of_batches
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.topics import Topics
-
-KEYS = {
-    STATE: ("group_id", "topic_id", "partition", "state_partition"),
-    IN_FLIGHT: ("group_id", "topic_id", "partition"),
-    CUTOFF: ("topic", "partition"),
-    HISTORY_TABLE: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
-}
-"""The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition."""
-
-COMPLETE = "delivery_complete_count"
-"""Column of changed rows of `share_partition_history`, from which the driver computes the lag."""
 
 PACKED = pa.schema(
     [
@@ -67,12 +43,7 @@ PACKED = pa.schema(
 """Records of one log partition that one task has read; `rows` is an Arrow stream of key, value, offset,
 timestamp."""
 
-EMPTY_ROWS = pa.schema(
-    [("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())]
-).empty_table()
-
 _ROWS_A_PART = 1 << 16
-_LOG = b"log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,101 +68,12 @@ class MicroBatch:
         yield from rows_in_chunks(rows_of_batches(batches), chunk)
 
 
-@dataclass(frozen=True, slots=True)
-class LogFacts:
-    """Facts about a log partition that a source knows, besides its records; None if unknown.
-
-    Attributes:
-        log_start_offset: offset of its first record.
-        topic_id: the id of its topic.
-        state_partitions: number of partitions of the topic.
-    """
-
-    log_start_offset: int | None = None
-    topic_id: str | None = None
-    state_partitions: int | None = None
-
-
 def packed_batch(partition: int, facts: LogFacts, rows: pa.Table | None) -> pa.RecordBatch:
     """One row of PACKED: records of a log partition, or only what is known of it."""
     packed = None if rows is None else to_ipc(rows)
     given = (partition, facts.log_start_offset, facts.topic_id, facts.state_partitions, None, packed)
     columns = [pa.array([value], one.type) for value, one in zip(given, PACKED, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=PACKED)
-
-
-@dataclass(slots=True)
-class LogChanges:
-    """The changes of a micro-batch to one log partition.
-
-    Attributes:
-        log: its name.
-        tables: table -> rows to insert or to replace by KEYS, and with DELETED those to delete; for findings,
-            all that are new, and those that a later micro-batch replaces.
-        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew, and
-            complete, as in RunResult.complete_times; empty if there are only `problems`.
-        problems: what cannot be read at all in the input.
-    """
-
-    log: str
-    tables: dict[str, pa.Table] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    def to_bytes(self) -> bytes:
-        """The changes as one value."""
-        parts = {name: to_ipc(table) for name, table in self.tables.items()}
-        sizes = {name: len(part) for name, part in parts.items()}
-        head = {"log": self.log, "summary": self.summary, "problems": self.problems, "sizes": sizes}
-        return b"\n".join((json.dumps(head).encode(), b"".join(parts.values())))
-
-    @classmethod
-    def of(cls, data: bytes) -> "LogChanges":
-        """Read what `to_bytes` wrote."""
-        head, _, rest = data.partition(b"\n")
-        given = json.loads(head)
-        view = memoryview(rest)
-        tables = {}
-        for name, size in given["sizes"].items():
-            tables[name], view = from_ipc(view[:size]), view[size:]
-        return cls(given["log"], tables, given["summary"], given["problems"])
-
-
-def to_ipc(table: pa.Table, compression: str = "lz4") -> bytes:
-    """A table as an Arrow stream; Spark copies it several times, so it is compressed."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(
-        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
-    ) as stream:
-        stream.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def from_ipc(data: bytes | memoryview) -> pa.Table:
-    """Read what `to_ipc` wrote."""
-    with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
-        return stream.read_all()
-
-
-def state_bytes(name: str, checkpoint: FoldCheckpoint) -> bytes:
-    """The state of a fold as one value."""
-    cells = checkpoint.extent.cells
-    if len(cells) > 1:
-        # A consumer returns no batches, so there are no bytes to count by cell.
-        whole = cells[-1:].copy()
-        whole["first"] = max(int(cells["first"][0]), checkpoint.mark.log_start_offset)
-        whole["bytes"] = cells["bytes"].sum()
-        checkpoint.extent.cells = whole
-    rows = pa.concat_tables(checkpoint_share_partitions(name, checkpoint))
-    # Spark pickles it byte by byte.
-    return to_ipc(rows.replace_schema_metadata({_LOG: checkpoint_row(name, checkpoint)["carried"]}), "zstd")
-
-
-def checkpoint_of(state: bytes) -> FoldCheckpoint | None:
-    """Read what `state_bytes` wrote; None if another release wrote it in another format."""
-    rows = from_ipc(state)
-    log = (rows.schema.metadata or {})[_LOG].decode()
-    return None if resume_point_of(log) is None else restore_checkpoint(log, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,20 +121,48 @@ class StreamFold:
         now: int | None = None,
         is_by_clock: bool = False,
     ) -> tuple[bytes | None, LogChanges | None]:
-        """Fold the records of a micro-batch.
+        """Fold the records of a micro-batch, from a state as one value to the next.
 
         Args:
             state: the state after the previous micro-batch, or `initial`.
+            partition, rows, facts, now, is_by_clock: as for `fold`.
+        Returns:
+            The state after it, and what it changed; None for both if it holds nothing new.
+        """
+        before = None if state is None else checkpoint_of(state)
+        folded = self.fold(before, partition, rows, facts, now=now, is_by_clock=is_by_clock)
+        if folded is None:
+            return None, None
+        changes = UnwrittenChanges(before)
+        if is_by_clock:
+            changes.judged = folded
+        else:
+            changes.add(folded)
+        after = folded.log.checkpoint
+        return None if after is None else state_bytes(folded.log.log.name, after), changes.rows()
+
+    def fold(
+        self,
+        before: FoldCheckpoint | None,
+        partition: int,
+        rows: pa.Table,
+        facts: LogFacts,
+        *,
+        now: int | None = None,
+        is_by_clock: bool = False,
+    ) -> FoldedRecords | None:
+        """Fold the records of a micro-batch.
+
+        Args:
+            before: the state after the previous micro-batch, which stays as it is; None for none.
             partition: number of the log partition.
             rows: key, value, offset and timestamp (ms), in any order.
             facts: what the source knows of the log.
             now: ms, up to which durations are measured; by default the time of the last record.
             is_by_clock: judge every share-partition, even if there is no new record.
         Returns:
-            The state after it, and what it changed; None for both if it holds nothing new.
+            The folded log; None if the micro-batch holds nothing new.
         """
-        restore = None if state is None else partial(checkpoint_of, state)
-        before = restore and restore()
         mark = before.mark if before else None
         start = facts.log_start_offset
         status = None if before is None else ResumeStatus.GROWN
@@ -270,24 +180,43 @@ class StreamFold:
         rows = rows.filter(pc.field("offset") >= start).combine_chunks()
         has_moved = mark is None or mark.log_start_offset != start
         if not (len(rows) or has_moved or is_by_clock):
-            return None, None
+            return None
         is_recorded = facts.log_start_offset is not None
         log = LogPartition(
             STATE_TOPIC, partition, (), start, is_recorded, facts.topic_id, source=MicroBatch(rows)
         )
+        return self.fold_log(before, log, status, PartitionCount(facts.state_partitions), now=now)
+
+    def fold_log(
+        self,
+        before: FoldCheckpoint | None,
+        log: LogPartition,
+        status: ResumeStatus | None,
+        count: PartitionCount,
+        *,
+        now: int | None = None,
+    ) -> FoldedRecords:
+        """Fold what is new in a log partition.
+
+        Args:
+            before, now: as for `fold`.
+            log: the log partition; its records before the state are skipped.
+            status: how it has changed; None without a state.
+            count: how many partitions the topic has, if the call did not say it.
+        Raises:
+            InputError: if a segment cannot be read.
+        """
         options = FoldOptions(
             limits=self.limits,
-            partition_count=PartitionCount(self.state_partitions or facts.state_partitions),
-            restore=None if before is None else cast("Callable[[], FoldCheckpoint]", restore),
+            partition_count=count.stated(self.state_partitions) if self.state_partitions else count,
+            restore=None if before is None else partial(copy_of, before),
             resume_status=status,
             judge=RecordRules(self.severities),
             judged_at=now,
             archiving_groups=EVERY_GROUP if self.has_dead_letters else None,
         )
-        folded = fold_log(log, options=options)
-        changes = LogChanges(log.name, _changed_rows(folded, before, status, is_by_clock=is_by_clock))
-        changes.tables[CUTOFF] = folded.cutoff
-        changes.tables[FINDINGS] = judge(
+        folded = _fold(log, options)
+        findings = judge(
             folded,
             self.severities,
             Topics(),
@@ -296,93 +225,19 @@ class StreamFold:
             # Without a clock, durations end at the newest record of all logs, which StreamTables knows.
             clock=now,
         )
-        if folded.archiving_ranges is not None and len(folded.archiving_ranges):
-            changes.tables[RANGES] = folded.archiving_ranges
-        changes.summary = {
-            "partition": partition,
-            "records": folded.record_count,
-            "next_offset": folded.next_offset,
-            "share_partitions": len(folded.numbers),
-            "newest_time": folded.newest_time,
-            "archiving": folded.archiving if folded.archiving[1] >= 0 else None,
-            "complete": (folded.complete_since, folded.newest_time),
-            "is_read_anew": status != ResumeStatus.GROWN,
-        }
-        return None if folded.checkpoint is None else state_bytes(log.name, folded.checkpoint), changes
+        return FoldedRecords(folded, status, findings)
 
     def judge_at(self, state: bytes, partition: int, now: int | None = None) -> LogChanges:
         """The findings and verdicts of a state at a time (`step`): long waits are found without a new record."""
         _, changes = self.step(state, partition, EMPTY_ROWS, LogFacts(), now=now, is_by_clock=True)
         assert changes is not None
-        changes.tables = {name: changes.tables[name] for name in (FINDINGS, HISTORY_TABLE)}
-        changes.summary |= {"newest_time": -1, "complete": None}
         return changes
 
 
-def _changed_rows(
-    folded: FoldedLog, before: FoldCheckpoint | None, status: ResumeStatus | None, *, is_by_clock: bool
-) -> dict[str, pa.Table]:
-    """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before.
+def _fold(log: LogPartition, options: FoldOptions) -> FoldedLog:
+    """Fold the records of a micro-batch, or segments as an audit does after an earlier one."""
 
-    Keys that belong to another log partition, where the coordinator looks for them, are left out.
-    """
-    keys, chains = folded.keys, folded.all_chains
-    old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())
-    place = pc.index_in(old_keys.binary(), keys.binary()).fill_null(-1).to_numpy(zero_copy_only=False)
-    known = np.zeros(len(keys), bool)
-    known[place[place >= 0]] = True
-    last = np.full(len(keys), NO_OFFSET)
-    rows_before = np.zeros(len(keys), old.chains.dtype)
-    rows_before[place[place >= 0]] = old.chains[place >= 0]
-    for name in ("last_offset", "suspect_offset"):
-        last = np.maximum(
-            last, np.where(chains.chains[name] != rows_before[name], chains.chains[name], NO_OFFSET)
-        )
-    changed = ~known | (last != NO_OFFSET)
-    if before is None or status != ResumeStatus.GROWN or before.last_lost_offset != folded.last_lost_offset:
-        changed[:] = True
-    is_here = np.ones(len(keys), bool)
-    is_here[folded.observations.misplaced[0]] = False
-    exists = chains.chains["exists"] & is_here
-    live = np.flatnonzero(changed & exists)
-    selected, key = _taken(chains, live), key_columns(keys, live, Topics())
-    suspect = folded.suspect[np.searchsorted(folded.numbers, live)]
-    ends = pa.nulls(len(live), pa.int64())
-    states = state_table(selected, key, folded.log.partition, suspect, ends)
-    ranges = in_flight_table(dictionary_encoded(key), *window_tiles(selected))
-    existed = old.chains["exists"] & np.append(is_here, True)[place]
-    gone = key_columns(old_keys, np.flatnonzero(existed & ~np.append(exists, False)[place]), Topics())
-    # The rows of these share-partitions are replaced, maybe by none.
-    replaced = np.flatnonzero(existed & np.append(changed, True)[place])
-    gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone["group_id"]))
-    return {
-        STATE: _with_gone(states, gone),
-        IN_FLIGHT: _with_gone(ranges, key_columns(old_keys, replaced, Topics())),
-        HISTORY_TABLE: _history_rows(folded, np.flatnonzero(exists) if is_by_clock else live, gone),
-    }
+    def fold(part: LogPartition, how: FoldOptions) -> FoldedLog:
+        return fold_log(part, options=how)
 
-
-def _history_rows(folded: FoldedLog, live: np.ndarray, gone: dict[str, pa.Array]) -> pa.Table:
-    """Rows of `history_pieces` of some numbers, with COMPLETE and DELETED."""
-    # A stream does not know when its reader looked last.
-    rows = pa.concat_tables(history_pieces(replace(folded, outcomes=None)))
-    declared = table_schema(HISTORY_TABLE)
-    rows = rows.cast(pa.schema([*declared, *(one for one in rows.schema if one.name not in declared.names)]))
-    rows = rows.append_column(COMPLETE, pa.array(folded.chains.chains["delivery_complete_count"].copy()))
-    if len(live) < len(rows):
-        rows = rows.take(pa.array(np.searchsorted(folded.numbers, live)))
-    return _with_gone(rows, gone)
-
-
-def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
-    """Some share-partitions, by their numbers."""
-    sizes = np.diff(chains.ends)[numbers]
-    ends = np.concatenate(([0], np.cumsum(sizes)))
-    return Chains(chains.chains[numbers], ends, chains.batches[range_rows(chains.ends[numbers], sizes)])
-
-
-def _with_gone(rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:
-    """Changed rows of a table with those to delete after them, of which only keys are known."""
-    count, kept = len(removed["group_id"]), without_deleted(rows)
-    columns = {one.name: removed.get(one.name, pa.nulls(count)).cast(one.type) for one in kept.schema}
-    return pa.concat_tables([kept, pa.table(columns | {DELETED: pa.repeat(True, count)}, schema=kept.schema)])
+    return fold_after(fold, log, options) if log.source is None else fold(log, options)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from operator import itemgetter
 from threading import Lock
 from typing import Any
 
@@ -25,12 +24,22 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
+from share_state.fold.checkpoint import CHECKPOINT_TABLE
 from share_state.fold.dead_letters.archiving import RANGES
-from share_state.fold.history import HISTORY_TABLE, LOG_TIME, add_verdicts
-from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
+from share_state.fold.history import HISTORY_TABLE, LOG_TIME, OUTCOME_COLUMNS
+from share_state.fold.states import compute_lags, key_texts
 from share_state.pipeline.dead_letter_checks import StreamLetters
-from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
-from share_state.pipeline.stream_fold import COMPLETE, KEYS, LogChanges, StreamFold
+from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, run_row
+from share_state.pipeline.stream_changes import COMPLETE, KEYS, LogChanges
+from share_state.pipeline.stream_findings import (
+    IS_OF_LETTERS,
+    judged_history,
+    merge_findings,
+    named_rows,
+    of_run,
+    shown_times,
+)
+from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import (
     BATCH_OPTION,
     COMMAND,
@@ -38,24 +47,18 @@ from share_state.pipeline.stream_run import (
     QUERY_OPTION,
     StreamRun,
 )
+from share_state.pipeline.stream_state import CARRIED_LOGS
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
-from share_state.rules.breaches import OFF
 from share_state.rules.findings import cap_findings
-from share_state.rules.registry import Scope, registered
 from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
 
 _LOG = logging.getLogger("share_state")
 
-_UNREADABLE = "LOG_UNREADABLE"
-
-_IS_OF_LETTERS = pc.field("rule").isin(
-    [code for code, one in registered().items() if Scope.DEAD_LETTERS in one.checks]
-)
-"""A filter for the rows of `findings` about dead letters."""
 _COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "message"]
 
-_TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, HISTORY_TABLE)
+_TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF)
+_STATE_TABLES = (CHECKPOINT_TABLE, CARRIED_LOGS)
 _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
 
@@ -80,6 +83,8 @@ class StreamTables:
         options: Mapping[str, str] | None = None,
         topics: Callable[[], Topics] = Topics,
         letters: StreamLetters | None = None,
+        keeps_state: bool = False,
+        empty_groups: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """Begin or resume a stream.
 
@@ -90,8 +95,12 @@ class StreamTables:
             options: for the `runs` row.
             topics: the names and end offsets of topics that are known now.
             letters: the dead letters; None for none.
+            keeps_state: whether the changes hold the state, which no checkpoint of Spark has.
+            empty_groups: the groups that have no members now, as far as that is known.
         """
+        self._empty_groups = empty_groups
         self.run = run
+        self._tables = (*_TABLES, *_STATE_TABLES) if keeps_state else _TABLES
         self._fold = fold
         self._options = dict(options or {})
         self._topics = topics
@@ -108,20 +117,20 @@ class StreamTables:
         if self.run.batch >= 0:
             self._note_standing()
         if self.run.batch < 0 and self.run.begun_from is None:
-            for table in _TABLES[:-1]:
+            for table in self._tables:
                 self._begin_table(table)
             self._begin_history()
             self._begin_letters(None)
             return self
         committed = CommittedTables(self._root)
-        for table in _TABLES if self.run.batch >= 0 else _TABLES[:-1]:
+        for table in (*self._tables, HISTORY_TABLE) if self.run.batch >= 0 else self._tables:
             # A killed run may have written them: this stream, whose micro-batch is repeated, or another.
             self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
         self.findings = found = committed.read(FINDINGS)
         if self.run.batch < 0:
             self._begin_history()
             # A stream does not judge groups, so findings about them would never change.
-            self.findings = found.filter(pc.field("state_partition").is_valid() | _IS_OF_LETTERS)
+            self.findings = found.filter(pc.field("state_partition").is_valid() | IS_OF_LETTERS)
         self._begin_letters(committed)
         if len(self.findings) < len(found):
             self._replace(FINDINGS, self.findings)
@@ -134,7 +143,7 @@ class StreamTables:
     def _begin_letters(self, committed: CommittedTables | None) -> None:
         """Continue with the committed tables of dead letters, or create them."""
         if self._letters is None:
-            self.findings = self.findings.filter(~_IS_OF_LETTERS)
+            self.findings = self.findings.filter(~IS_OF_LETTERS)
             self.run = replace(self.run, complete={})
             return
         for table in DEAD_LETTER_TABLES:
@@ -181,23 +190,27 @@ class StreamTables:
         of_letters = self._match_letters(changes, topics, complete)
         if not changes and not len(stale) and of_letters is None:
             return
-        found = [
-            (change.log, *change.summary["archiving"])
-            for change in changes
-            if change.summary.get("archiving")
-        ]
-        seen = found if before.archiving is None else [before.archiving, *found]
-        archiving = min(seen, key=itemgetter(2, 0), default=None)
-        times = [summary["newest_time"] for summary in summaries.values()]
-        newest = max([-1 if before.log_time is None else before.log_time, *times])
-        self._merge_findings(batch, changes, archiving, topics, of_letters, newest)
+        archiving, newest = shown_times(changes, before.archiving, before.log_time)
+        every = merge_findings(
+            self.findings,
+            changes,
+            archiving=archiving,
+            newest=newest,
+            topics=topics,
+            run_id=before.query,
+            severities=self._fold.severities,
+            of_letters=of_letters,
+        )
+        if every is not None:
+            self._warehouse.merge(FINDINGS, without_deleted(every), (), before.query, batch)
+            self.findings = every
         merged = {
-            table: [_named(change.tables[table], topics) for change in changes if table in change.tables]
-            for table in (IN_FLIGHT, STATE, CUTOFF, HISTORY_TABLE)
+            table: [named_rows(change.tables[table], topics) for change in changes if table in change.tables]
+            for table in (*self._tables[1:], HISTORY_TABLE)
         }
         merged[STATE].append(stale)
         merged[HISTORY_TABLE] += [
-            _named(rows, topics) for rows in self._initial_history(merged[HISTORY_TABLE])
+            named_rows(rows, topics) for rows in self._initial_history(merged[HISTORY_TABLE])
         ]
         merged[HISTORY_TABLE] = self._judged(merged[HISTORY_TABLE], stale)
         with ThreadPoolExecutor(len(merged)) as threads:
@@ -255,7 +268,7 @@ class StreamTables:
         """
         if self._letters is None:
             return None
-        noted = [_named(one.tables[RANGES], topics) for one in changes if RANGES in one.tables]
+        noted = [named_rows(one.tables[RANGES], topics) for one in changes if RANGES in one.tables]
         if noted and self._letters.note(noted):
             self._replace(RANGES, self._letters.noted)
         if not self._letters.is_due:
@@ -284,19 +297,13 @@ class StreamTables:
         changed = [name for name, rows in letters.tables.items() if not rows.equals(before[name])]
         for name in changed:
             self._replace(name, letters.tables[name])
-        known = self.findings.filter(_IS_OF_LETTERS).select(_COMPARED)
+        known = self.findings.filter(IS_OF_LETTERS).select(_COMPARED)
         return found if changed or not known.equals(found.select(_COMPARED)) else None
 
     def _with_letters(self, found: pa.Table) -> pa.Table:
         """The findings, with `found` in place of those about dead letters."""
-        others = self.findings.filter(~_IS_OF_LETTERS)
-        return cap_findings(pa.concat_tables([others, self._of_run(found)]).combine_chunks())
-
-    def _of_run(self, found: pa.Table) -> pa.Table:
-        """Findings with the id of this stream."""
-        rows = found.cast(table_schema(FINDINGS))
-        run_id = rows.schema.get_field_index("run_id")
-        return rows.set_column(run_id, "run_id", pa.repeat(self.run.query, len(rows)))
+        others = self.findings.filter(~IS_OF_LETTERS)
+        return cap_findings(pa.concat_tables([others, of_run(found, self.run.query)]).combine_chunks())
 
     def _replace(self, table: str, rows: pa.Table) -> None:
         self._warehouse.replace(table, [rows])
@@ -308,7 +315,7 @@ class StreamTables:
         if before is None or (topics.ends.equals(before.ends) and topics.names.equals(before.names)):
             return none
         rows = CommittedTables(self._root).read(STATE) if self.run.batch >= 0 else none.drop_columns(DELETED)
-        now, old = _named(rows.combine_chunks(), topics), rows
+        now, old = named_rows(rows.combine_chunks(), topics), rows
         columns = ("topic", "topic_end_offset")
         is_same = [pc.equal(pc.fill_null(now[one].cast(pa.string()), ""), pc.fill_null(old[one].cast(pa.string()), ""))
                    for one in columns]  # fmt: skip
@@ -351,13 +358,19 @@ class StreamTables:
         """Changed rows of `share_partition_history`: of the fold, and of topics with a new end."""
         own, clock = list[pa.Table](), int(time.time() * 1000)
         for rows in changed:
-            lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
-            given = rows.drop_columns([COMPLETE, DELETED]).set_column(
-                rows.schema.get_field_index("lag"), "lag", lag
-            )
             until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
-            judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._fold.limits)
-            own.append(judged.cast(table_schema(HISTORY_TABLE)).append_column(DELETED, rows[DELETED]))
+            judged = judged_history(
+                rows.drop_columns(DELETED),
+                time_ms=until,
+                run_id=self.run.query,
+                limits=self._fold.limits,
+                empty_groups=self._empty_groups(),
+            )
+            for name in OUTCOME_COLUMNS:
+                # They are counts since the stream began, not since its reader looked last.
+                place = judged.schema.get_field_index(name)
+                judged = judged.set_column(place, name, pa.nulls(len(judged), pa.int64()))
+            own.append(judged.append_column(DELETED, rows[DELETED]))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
             rows = CommittedTables(self._root).read(HISTORY_TABLE, pc.field("run_id") == self.run.query)
@@ -380,38 +393,11 @@ class StreamTables:
         rows = pa.concat_tables(parts)
         if DELETED not in rows.column_names:
             rows = without_deleted(rows)
-        self._warehouse.merge(table, rows, KEYS[table], self.run.query, batch)
-
-    def _merge_findings(
-        self,
-        batch: int,
-        changes: Sequence[LogChanges],
-        archiving: tuple[str, int, int] | None,
-        topics: Topics,
-        of_letters: pa.Table | None,
-        newest: int,
-    ) -> None:
-        """Keep the settled findings, and replace those about dead letters and of the log partitions that were read."""
-        new = [
-            keep_proven(one.tables[FINDINGS], archiving, newest) for one in changes if FINDINGS in one.tables
-        ]
-        new += [_unreadable(one.problems, self._fold.severities) for one in changes if one.problems]
-        if not new and of_letters is None:
-            return
-        rows = self._of_run(_named(pa.concat_tables([self.findings.slice(0, 0), *new]), topics))
-        read = pa.array([one.summary["partition"] for one in changes if one.summary], pa.int32())
-        # As after an audit: a log that is read from its start again is judged again.
-        anew = [one.summary["partition"] for one in changes if one.summary and one.summary["is_read_anew"]]
-        number = self.findings["state_partition"]
-        settled = pc.and_(self.findings["settled"], pc.invert(pc.is_in(number, pa.array(anew, pa.int32()))))
-        stays = pc.or_(settled, pc.invert(pc.is_in(number, read)))
-        kept = self.findings.filter(stays)
-        if of_letters is not None:
-            kept = pa.concat_tables([kept.filter(~_IS_OF_LETTERS), self._of_run(of_letters)])
-        every = cap_findings(pa.concat_tables([kept, rows]).combine_chunks())
-        if not every.equals(self.findings):
-            self._warehouse.merge(FINDINGS, without_deleted(every), (), self.run.query, batch)
-            self.findings = every
+        key = KEYS[table]
+        if table in _STATE_TABLES and {*self.run.progress} <= {*rows["log"].unique().to_pylist()}:
+            # There are no other rows to keep.
+            key = ()
+        self._warehouse.merge(table, rows, key, self.run.query, batch)
 
     def result(self) -> RunResult:
         """The result of what is committed."""
@@ -440,20 +426,6 @@ class StreamTables:
         standing[self._warehouse.root] = f"{self._root} holds the stream up to micro-batch {self.run.batch}"
 
 
-def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Table:
-    """Findings about what cannot be read at all in the input."""
-    severity = severities.get(_UNREADABLE, registered()[_UNREADABLE].severity)
-    about = {
-        "rule": _UNREADABLE,
-        "severity": severity,
-        "dialect": SHARE_GROUP_STATE,
-        "settled": True,
-        "evidence": [],
-    }
-    rows = [about | {"message": problem} for problem in problems if severity != OFF]
-    return pa.Table.from_pylist(rows, table_schema(FINDINGS))
-
-
 def _complete_times(
     before: Mapping[str, tuple[int | None, int]], summaries: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, tuple[int | None, int]]:
@@ -463,7 +435,7 @@ def _complete_times(
         if one["complete"] is None:
             continue
         since, newest = one["complete"]
-        known = None if one["is_read_anew"] else before.get(log, (None, 0))[0]
+        known = None if one["forgets_times"] else before.get(log, (None, 0))[0]
         times[log] = (since if since is None or known is None else known, newest)
     return times
 
@@ -491,19 +463,4 @@ def _not_in(others: Sequence[pa.Table], rows: pa.Table) -> pa.Table:
     for other in others:
         seen = key_texts(other, "state_partition").combine_chunks()
         rows = rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), seen)))
-    return rows
-
-
-def _named(rows: pa.Table, topics: Topics) -> pa.Table:
-    """Rows with the names and the end offsets of their topics."""
-    if "topic_id" not in rows.column_names:
-        return rows
-    ids, partitions = rows["topic_id"].cast(pa.string()).combine_chunks(), rows["partition"].combine_chunks()
-    for name, values in (
-        ("topic", topics.name_of(ids)),
-        ("topic_end_offset", topics.end_of(ids, partitions)),
-    ):
-        if name in rows.column_names:
-            place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, name, values)
     return rows

@@ -304,7 +304,30 @@ def read_report(
     Raises:
         WarehouseError: if no audit was committed there, or a table is gone.
     """
-    tables = CommittedTables(warehouse)
+    return report_of(
+        CommittedTables(warehouse),
+        cluster,
+        limits,
+        most,
+        fail_on,
+        fail_on_verdict,
+        acknowledged,
+        warehouse=warehouse,
+    )
+
+
+def report_of(
+    tables: CommittedTables,
+    cluster: str = "",
+    limits: Limits | None = None,
+    most: int = 50,
+    fail_on: str = ERROR,
+    fail_on_verdict: str = "none",
+    acknowledged: Sequence[Acknowledged] = (),
+    *,
+    warehouse: str = "",
+) -> AuditReport:
+    """The report of tables that are open; arguments and errors as for `read_report`."""
     limits, _ = shown_limits(tables, None, limits or Limits())
     summary = summarize_findings(tables, acknowledged)
     worst, counts = _survey(tables, summary, most, acknowledged)

@@ -5,28 +5,22 @@ follow kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is
 `share_state_group_topic_partition_lag` here).
 """
 
-import socket
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from threading import Lock
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from share_state.errors import WarehouseError, printable
 from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, OK, OUTCOME_COLUMNS
-from share_state.fold.limits import Limits
 from share_state.fold.states import KEY
-from share_state.report.audit_data import AuditReport, read_report
+from share_state.report.audit_data import AuditReport
 from share_state.report.audit_text import OUTCOMES
-from share_state.report.console import ReportError, write_report
+from share_state.report.console import write_report
 from share_state.report.share_partitions import (
     DELIVERY_STATES,
     acknowledged_verdicts,
@@ -42,10 +36,6 @@ from share_state.report.share_partitions import (
     verdict_rank,
     with_unreported_verdicts,
 )
-
-if TYPE_CHECKING:
-    from share_state.pipeline.stream_run import StreamProgress
-    from share_state.pipeline.stream_tables import StreamTables
 
 Labels = dict[str, str]
 
@@ -343,104 +333,3 @@ def _topic_names(rows: pa.Table) -> pa.ChunkedArray:
     twice = numbered.join(counts.filter(pc.field("count_all") > 1), key, join_type="inner")
     is_ambiguous = pc.is_in(numbered["place"], twice["place"].combine_chunks())
     return pc.if_else(is_ambiguous, rows["topic_key"], named["name"])
-
-
-class StreamMetrics(Collector):
-    """Reads the tables when Prometheus scrapes, once per micro-batch."""
-
-    def __init__(
-        self,
-        tables: "StreamTables",
-        progress: "Callable[[], StreamProgress | None]",
-        *,
-        warehouse: str,
-        limits: Limits,
-        most: int,
-    ) -> None:
-        """Metrics of a stream.
-
-        Args:
-            tables: its tables.
-            progress: its latest micro-batch; None before the first.
-            warehouse: folder of the tables.
-            limits: the limits of the cluster.
-            most: share-partitions that have series, the worst first.
-        """
-        self._tables = tables
-        self._progress = progress
-        self._warehouse = warehouse
-        self._limits, self._most = limits, most
-        self._lock = Lock()
-        self._batch = -1
-        self._of_tables = list[Metric]()
-
-    def describe(self) -> list[Metric]:
-        """Nothing: the tables are read only when Prometheus scrapes."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """All metrics; those of the tables stay as they were if a table cannot be read meanwhile."""
-        run = self._tables.run
-        with self._lock:
-            if run.batch > self._batch:
-                try:
-                    report = read_report(self._warehouse, limits=self._limits)
-                    self._of_tables, self._batch = list(Metrics(report, self._most).collect()), run.batch
-                except (WarehouseError, OSError):
-                    pass
-            yield from self._of_tables
-        yield CounterMetricFamily(
-            "share_state_stream_records", "Records that the stream has folded.", run.records
-        )
-        yield _stream_gauge("micro_batch", "Number of the latest micro-batch with changes.", run.batch)
-        yield _stream_gauge(
-            "last_commit_timestamp_seconds", "When it was committed; absent before.", self._tables.committed
-        )
-        if (latest := self._progress()) is not None:
-            yield _stream_gauge(
-                "micro_batch_seconds", "How long the latest micro-batch took.", latest.seconds
-            )
-            yield _stream_gauge(
-                "behind_records", "Records of the source that are not read yet.", latest.behind
-            )
-        newest = None if run.log_time is None else time.time() - run.log_time / 1000
-        yield _stream_gauge("newest_record_age_seconds", "Age of the newest record that was read.", newest)
-
-
-def serve_metrics(address: str, port: int, metrics: StreamMetrics) -> Callable[[], None]:
-    """Serve metrics on a port of one network address, at /metrics; whoever reaches it can read them.
-
-    Args:
-        address: IPv4, IPv6 or the name of a host; 0.0.0.0 or :: for every network interface.
-        port: its number.
-        metrics: what is served.
-    Returns:
-        A function that stops the server.
-    Raises:
-        ReportError: if the address is not of this host, or the port is taken.
-    """
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    try:
-        server, thread = start_http_server(port, address, registry)
-    except socket.gaierror as error:
-        raise ReportError(
-            f"--prometheus-address {printable(address)}: unknown ({error.strerror}); give an address of this host"
-        ) from None
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "not an address"
-        raise ReportError(
-            f"--prometheus-address {printable(address)} --prometheus-port {port}: cannot be opened ({reason}); "
-            "give an address of this host and a free port"
-        ) from None
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return stop
-
-
-def _stream_gauge(name: str, text: str, value: float | None) -> Metric:
-    return GaugeMetricFamily(f"share_state_stream_{name}", text, value)

@@ -46,6 +46,27 @@ NOT_SET = "Kafka's default"
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterLimits:
+    """The limits of a cluster.
+
+    Attributes:
+        of_brokers: name in fold.limits.Limits -> value that the brokers use.
+        of_groups: share group -> name in fold.limits.GROUP_LIMITS -> value that it sets for itself.
+        group_configs: share group -> config -> value that it sets for itself.
+        broker_configs: broker config -> value, for the configs that are the defaults of groups.
+        conflicts: limits on which brokers disagree, in words.
+        notes: what could not be asked, one line each.
+    """
+
+    of_brokers: dict[str, int] = field(default_factory=dict)
+    of_groups: dict[str, dict[str, int]] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    broker_configs: dict[str, str] = field(default_factory=dict)
+    conflicts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EffectiveConfig:
     """A config of a group as brokers use it.
 

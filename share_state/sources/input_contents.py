@@ -35,7 +35,7 @@ from share_state.sources.topics_file import read_adjacent_topics
 
 if TYPE_CHECKING:
     from share_state.sources.dead_letter_topics import DeadLetterSource
-    from share_state.sources.kafka_admin import ClusterLimits
+    from share_state.sources.group_configs import ClusterLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ the properties file itself, so no secret is sent over the connection to the JVM.
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from share_state.errors import InputError, missing_module
 from share_state.sources import dead_letter_settings, jars
 from share_state.sources.cluster_facts import BROKER_LIMITS, GROUP_LIMIT_CONFIGS
 from share_state.sources.dead_letter_settings import DeadLetterSettings
-from share_state.sources.group_configs import GROUP_CONFIGS
+from share_state.sources.group_configs import GROUP_CONFIGS, ClusterLimits
 from share_state.sources.kafka_client import ClientProperties, bootstrap_servers, read_client_properties
 from share_state.sources.kafka_cluster import Cluster, ClusterOffsets
 
@@ -99,27 +99,6 @@ def list_share_group_offsets(
     """
     with _connected(address, properties) as (jvm, admin):
         return list(_offsets(jvm, admin, groups))
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterLimits:
-    """The limits of a cluster.
-
-    Attributes:
-        of_brokers: name in fold.limits.Limits -> value that the brokers use.
-        of_groups: share group -> name in fold.limits.GROUP_LIMITS -> value that it sets for itself.
-        group_configs: share group -> config -> value that it sets for itself.
-        broker_configs: broker config -> value, for the configs that are the defaults of groups.
-        conflicts: limits on which brokers disagree, in words.
-        notes: what could not be asked, one line each.
-    """
-
-    of_brokers: dict[str, int] = field(default_factory=dict)
-    of_groups: dict[str, dict[str, int]] = field(default_factory=dict)
-    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
-    broker_configs: dict[str, str] = field(default_factory=dict)
-    conflicts: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def fetch_limits(address: str, properties: str | None) -> ClusterLimits:

@@ -7,13 +7,16 @@ Needs the extra `share-state[kafka]`; import this module only when an address is
 import re
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from share_state.errors import InputError, missing_module
 from share_state.kafka.codec import uuid_text
+from share_state.sources.cluster_facts import BROKER_LIMITS, GROUP_LIMIT_CONFIGS
+from share_state.sources.group_configs import ClusterLimits
 from share_state.sources.kafka_client import (
     ClientProperties,
     bootstrap_servers,
@@ -123,6 +126,9 @@ _SKIPPED_ERRORS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
 """Errors of topics that were deleted meanwhile, have no leader or may not be read; they are skipped."""
+
+_OF_GROUP = 8
+"""DYNAMIC_GROUP_CONFIG: a config that a group sets for itself. Source: Kafka DescribeConfigsResponse.ConfigSource."""
 
 TIMEOUT = 15.0
 """Seconds to wait for a response."""
@@ -273,6 +279,41 @@ class Cluster:
             is_deleted = "delete" in configs["cleanup.policy"].value.split(",")
             retention[name] = int(configs["retention.ms"].value) if is_deleted else -1
         return retention
+
+    def fetch_limits(self, groups: Collection[str]) -> ClusterLimits:
+        """The limits of the brokers, and those that some share groups set for themselves; without Java.
+
+        Without those that the cluster denies.
+
+        Source: Kafka ShareGroupConfig, GroupConfig; ConfigEntry.ConfigSource.
+        """
+        try:
+            brokers = self._admin.list_topics(STATE_TOPIC, timeout=TIMEOUT).brokers
+        except KafkaException as error:
+            raise client_error(self.address, error, self._errors) from None
+        of_brokers, of_groups = dict[str, int](), dict[str, dict[str, int]]()
+        for configs in self._configs(_admin.ConfigResource.Type.BROKER, map(str, sorted(brokers))).values():
+            for limit, key in BROKER_LIMITS.items():
+                if key in configs and configs[key].value is not None:
+                    of_brokers.setdefault(limit, int(configs[key].value))
+        for group, configs in self._configs(_admin.ConfigResource.Type.GROUP, sorted(groups)).items():
+            own = {
+                limit: int(configs[key].value)
+                for limit, key in GROUP_LIMIT_CONFIGS.items()
+                if key in configs and configs[key].source == _OF_GROUP and configs[key].value is not None
+            }
+            of_groups |= {group: own} if own else {}
+        return ClusterLimits(of_brokers, of_groups)
+
+    def _configs(self, kind: Any, names: Iterable[str]) -> dict[str, Any]:
+        """The configs of brokers or groups, by name; without those that are denied or gone."""
+        resources = [_admin.ConfigResource(kind, name) for name in names]
+        futures = self._admin.describe_configs(resources, request_timeout=TIMEOUT) if resources else {}
+        answers = dict[str, Any]()
+        for resource, future in futures.items():
+            with suppress(KafkaException):
+                answers[resource.name] = future.result(timeout=2 * TIMEOUT)
+        return answers
 
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
         futures = self._admin.describe_topics(

@@ -141,10 +141,10 @@ class KafkaSource:
             messages.append(message)
             read += len(message)
             if read >= size:
-                yield _batch(messages)
+                yield consumed_batch(messages)
                 messages, read = [], 0
         if messages:
-            yield _batch(messages)
+            yield consumed_batch(messages)
 
     def messages(self, log: LogPartition) -> Iterator[Any]:
         """The records of a partition as messages of confluent-kafka, in offset order.
@@ -200,7 +200,8 @@ class KafkaSource:
         return Cluster(self.address, self.properties).topics()
 
 
-def _batch(messages: list[Any]) -> pa.RecordBatch:
+def consumed_batch(messages: list[Any]) -> pa.RecordBatch:
+    """Messages of confluent-kafka as columns of CONSUMED."""
     columns = {
         "key": [message.key() for message in messages],
         "value": [message.value() for message in messages],

@@ -75,7 +75,7 @@ def open_executor(
         ShareStateError: if Spark does not know the master.
         SetupError: if Spark is needed and Java or the jars are missing.
     """
-    if not choice.requests_spark and not _is_spark_active() and (not writes_tables or _fits_in_process(plan)):
+    if not is_on_spark(choice) and (not writes_tables or _fits_in_process(plan)):
         yield LocalExecutor()
         return
     from share_state.spark.session import session  # noqa: PLC0415
@@ -100,7 +100,7 @@ def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[Executo
     Raises:
         WarehouseError: if Spark does not know the schema.
     """
-    if not names_schema(warehouse) or not (choice.requests_spark or _is_spark_active()):
+    if not names_schema(warehouse) or not is_on_spark(choice):
         check_warehouse_path(warehouse)
         yield choice, warehouse
         return
@@ -109,6 +109,11 @@ def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[Executo
 
     with session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, delta=True) as spark:
         yield replace(choice, schema=warehouse), schema_location(spark, warehouse)
+
+
+def is_on_spark(choice: ExecutorChoice) -> bool:
+    """Whether Spark runs a command of any size: the caller requested it, or a session is active."""
+    return choice.requests_spark or _is_spark_active()
 
 
 def names_schema(warehouse: str) -> bool:

@@ -27,11 +27,12 @@ from pyspark.sql.types import StructType
 
 from share_state.errors import InputError, PrunedError
 from share_state.fold.timeline import decoded_tables
-from share_state.pipeline.stream_fold import PACKED, LogFacts, MicroBatch, packed_batch
+from share_state.pipeline.stream_fold import PACKED, MicroBatch, packed_batch
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.kafka_client import ClientProperties, read_client_properties
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition
+from share_state.sources.new_records import LogFacts
 from share_state.stores.paths import normalize_address
 
 KAFKA_RECORDS = pa.schema(

@@ -10,13 +10,9 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -29,27 +25,18 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from share_state.errors import InputError, SetupError, ShareStateError, pluralize
-from share_state.kafka.primitives import LARGEST_INT64
-from share_state.pipeline.stream_fold import (
-    EMPTY_ROWS,
-    PACKED,
-    LogChanges,
-    LogFacts,
-    StreamFold,
-    from_ipc,
-    packed_batch,
-)
+from share_state.errors import SetupError, ShareStateError
+from share_state.pipeline.stream_changes import LogChanges
+from share_state.pipeline.stream_files import READ_ERRORS, read_file, rows_by_log, unreadable
+from share_state.pipeline.stream_fold import PACKED, StreamFold, packed_batch
 from share_state.pipeline.stream_run import StreamProgress
+from share_state.pipeline.stream_state import from_ipc
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.kafka_client import SCHEME
-from share_state.sources.log_partition import STATE_TOPIC
-from share_state.sources.record_tables import timestamp_ms
-from share_state.sources.table_plan import list_table_files
+from share_state.sources.new_records import EMPTY_ROWS, LogFacts
 from share_state.spark.connections import described, local_address
 from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
 from share_state.spark.session import reason
-from share_state.stores.paths import parquet_source, to_path
 
 _CHANGES = "state_partition int, changes binary"
 _FILES = "path string, modificationTime timestamp, length long, content binary"
@@ -57,9 +44,6 @@ _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStore
 _CHECKPOINT_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
-_LARGEST_PARTITION = 2**31 - 1
-_ROWS_A_PART = 1 << 18
 _JUDGED_EVERY_MS = 60_000
 """How often a log partition is judged by the clock."""
 _PATIENCE = 1
@@ -67,33 +51,11 @@ _PATIENCE = 1
 
 
 def pack_rows(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition.
-
-    Args:
-        table: key, value, partition, offset, and optionally topic and timestamp.
-    """
-    if "topic" in table.column_names:
-        table = table.filter(pc.field("topic").cast(pa.string()) == STATE_TOPIC)
-    partition, offset = (table[name].cast(pa.int64()) for name in ("partition", "offset"))
-    is_placed = pc.and_(_is_within(partition, _LARGEST_PARTITION), _is_within(offset, LARGEST_INT64 - 1))
-    if unplaced := len(table) - (pc.sum(is_placed).as_py() or 0):
-        yield _problem(f"{unplaced} rows without a partition or an offset that a log can have are left out")
-    if "timestamp" in table.column_names:
-        times = np.concatenate(
-            [timestamp_ms(chunk) for chunk in table["timestamp"].chunks] or [np.zeros(0, np.int64)]
-        )
-    else:
-        times = np.full(len(table), -1)
-    rows = pa.table({"key": table["key"], "value": table["value"], "offset": offset, "timestamp": times})
-    rows, numbers = rows.filter(is_placed), partition.filter(is_placed).to_numpy()
-    for number in np.unique(numbers).tolist():
-        yield packed_batch(number, LogFacts(), rows.filter(pa.array(numbers == number)))
-
-
-def _is_within(numbers: pa.ChunkedArray, largest: int) -> pa.ChunkedArray:
-    """bool, whether numbers are from 0 to the largest one."""
-    is_within = pc.and_(pc.greater_equal(numbers, 0), pc.less_equal(numbers, largest))
-    return pc.fill_null(is_within, False)
+    """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition."""
+    by_log, problems = rows_by_log(table)
+    yield from map(_problem, problems)
+    for number, rows in by_log.items():
+        yield packed_batch(number, LogFacts(), rows)
 
 
 def _problem(text: str) -> pa.RecordBatch:
@@ -110,54 +72,10 @@ def _read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
             path = address.removeprefix("file://") if address.startswith("file:///") else address
             path = "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
             try:
-                yield from _read_file(path, root)
-            except _READ_ERRORS as error:
-                yield _problem(f"{path}: cannot be read ({_first_line(error)}); its records are left out")
-
-
-_READ_ERRORS = (pa.ArrowException, OSError, KeyError, ValueError, TypeError)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def check_readable(folder: str, root: str) -> None:
-    """Refuse a local folder in which no Parquet file can be read; one without files may grow.
-
-    Args:
-        folder: the folder as the user wrote it.
-        root: its path from the root of the file system.
-    Raises:
-        InputError: naming the first file.
-    """
-    problem, count = "", 0
-    for path in sorted(map(str, Path(root).rglob("*.parquet"))):
-        try:
-            next(_read_file(path, root), None)
-        except _READ_ERRORS as error:
-            problem, count = problem or f"{path}: {_first_line(error)}", count + 1
-        else:
-            return
-    if problem:
-        raise InputError(
-            f"{folder}: none of its {pluralize(count, 'Parquet file')} can be read ({problem}); "
-            "give a folder of Parquet files with Spark's Kafka columns"
-        )
-
-
-def _read_file(path: str, root: str) -> Iterator[pa.RecordBatch]:
-    (found,) = list_table_files([to_path(path)], to_path(root))
-    with pq.ParquetFile(parquet_source(path)) as file:
-        names = [name for name in _COLUMNS if name in file.schema_arrow.names]
-        for batch in file.iter_batches(_ROWS_A_PART, columns=names):
-            table = pa.Table.from_batches([batch])
-            for name in ("topic", "partition"):
-                if name not in names and name in found.constants:
-                    constant = pa.scalar(found.constants[name])
-                    constant = constant.cast(pa.int64()) if name == "partition" else constant
-                    table = table.append_column(name, pa.repeat(constant, len(table)))
-            yield from pack_rows(table)
+                for table in read_file(path, root):
+                    yield from pack_rows(table)
+            except READ_ERRORS as error:
+                yield _problem(unreadable(path, error))
 
 
 class LogProcessor(StatefulProcessor):

@@ -295,9 +295,10 @@ def read_errors(path: object, fix: str = "check its permissions") -> Iterator[No
 
 
 class FileStat(NamedTuple):
-    """Size of a file in bytes, under the name that `os.stat_result` has."""
+    """Size of a file in bytes, and its modification time, under the names that `os.stat_result` has."""
 
     st_size: int
+    st_mtime: float
 
 
 class StorePath:
@@ -368,8 +369,9 @@ class StorePath:
         return self
 
     def stat(self) -> FileStat:
-        """The size of a file."""
-        return FileStat(int(self._known_info().size or 0))
+        """The size and the modification time of a file; 0 where the store does not tell."""
+        info = self._known_info()
+        return FileStat(int(info.size or 0), (info.mtime_ns or 0) / 1e9)
 
     def exists(self) -> bool:
         """Whether it is a file or folder."""

@@ -14,7 +14,7 @@ CLUSTER = "kafka://127.0.0.1:1"
 CALLS: dict[str, tuple[str, ...]] = {
     "reconstruct": (EXPORT, *TOPICS, "--out", "reconstructed"),
     "audit": (EXPORT, *TOPICS, "--out", "audited"),
-    "stream": ("growing", "--out", "streamed", "--checkpoint", "checkpoint", "--once"),
+    "stream": ("growing", "--out", "streamed", "--once"),
     "cutoff": (EXPORT, *TOPICS, "--verify"),
     "why": ("g3", EXPORT, *TOPICS),
     "repair": (EXPORT, *TOPICS),

@@ -17,8 +17,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from share_state.cli.main import COMMANDS
-from share_state.pipeline.stream_fold import LogChanges, LogFacts, from_ipc
+from share_state.pipeline.stream_changes import LogChanges
+from share_state.pipeline.stream_state import from_ipc
 from share_state.simulator.simulation import simulate
+from share_state.sources.new_records import LogFacts
 from share_state.spark.streaming import pack_rows
 from tests.cli.commands import CommandResult, run_cli
 from tests.cli.test_odd_files import NewBytes, NewNumbers, changed, is_read_or_refused, numbers, patches

@@ -9,23 +9,29 @@ from share_state.errors import InputError
 from share_state.pipeline.stream_run import StreamRun
 from share_state.pipeline.stream_tables import StreamTables
 
+ON_SPARK = ["--master", "local[1]"]
+
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["in", "--trigger", "soon"], "--trigger soon: give a time as in 500ms, 10s or 1m"),
         (["nowhere"], "nowhere: no such folder; give a folder of Parquet files with Spark's Kafka columns"),
-        (["segments"], "segments: segments of a log, which `share-state audit` reads; give a folder of Parquet files"),
+        (["segments", *ON_SPARK], "segments: segments, which a stream on Spark does not read; leave --master and"),
         (["in", "--checkpoint", "in"], "--checkpoint in: is in INPUT in; give a folder outside of it"),
         (["in", "--checkpoint", "lake/../lake/cp"], "--checkpoint lake/../lake/cp: is in --out lake; give a folder"),
         (["in", "--out", "in/lake"], "--out in/lake: is in INPUT in; give a folder outside of it"),
-        (["in", "--out", "cp/lake"], "--out cp/lake: is in --checkpoint cp; give a folder outside of it"),
+        (
+            ["in", "--out", "cp/lake", "--checkpoint", "cp"],
+            "--out cp/lake: is in --checkpoint cp; give a folder outside of it",
+        ),
         (["lake/in"], "INPUT lake/in: is in --out lake; give a folder outside of it"),
-        (["in", "--checkpoint", "taken"], "taken: holds something else (x.parquet); give an empty folder"),
-        (["in", "--checkpoint", "/dev/null"], "give a folder that can be written"),
-        (["in", "--checkpoint", "taken/x.parquet"], "give a folder that can be written"),
-        (["in", "--checkpoint", "taken/x.parquet/y"], "give a folder that can be written"),
-        (["other"], "belongs to a stream of"),
+        (["in", "--checkpoint", "taken", *ON_SPARK], "taken: holds something else (x.parquet); give an empty folder"),
+        (["in", "--checkpoint", "/dev/null", *ON_SPARK], "give a folder that can be written"),
+        (["in", "--checkpoint", "taken/x.parquet", *ON_SPARK], "give a folder that can be written"),
+        (["in", "--checkpoint", "taken/x.parquet/y", *ON_SPARK], "give a folder that can be written"),
+        (["other", *ON_SPARK], "belongs to a stream of"),
+        (["in"], "lake: a stream on Spark keeps its tables here, and its state in its checkpoint; go on with --master"),
         (
             ["in", "--out", "catalog.schema"],
             "catalog.schema: a stream writes to a folder or an address, not to a schema",
@@ -46,7 +52,8 @@ def test_an_unusable_call_is_one_line(
         tables.write(0, [])
         tables._commit_run()
     before = sorted(tmp_path.rglob("[!.]*"))
-    given = options if "--checkpoint" in options else [*options, "--checkpoint", "cp"]
+    has_state = "--checkpoint" in options or "--master" not in options
+    given = options if has_state else [*options, "--checkpoint", "cp"]
     assert run(["stream", *given, *(() if "--out" in given else ("--out", "lake")), "--once"]) == 2
     err = capfd.readouterr().err
     assert message in err
@@ -69,3 +76,18 @@ def test_a_cluster_without_the_topic_has_nothing_to_read_once(
     assert run(["stream", "kafka://127.0.0.1:1", *places, "--once"]) == 2
     assert capfd.readouterr().err == "share-state: __share_group_state: no such topic\n"
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--out", "lake", *ON_SPARK],
+            "--checkpoint: is missing; a stream on Spark keeps its state in a folder",
+        ),
+        ([], "--out: is missing; give the folder of the tables"),
+    ],
+)
+def test_a_stream_has_a_place_for_what_it_keeps(options: list[str], message: str, capfd: pytest.CaptureFixture[str]):
+    assert run(["stream", "in", *options]) == 2
+    assert message in capfd.readouterr().err

@@ -44,10 +44,13 @@ CALLED = {name: (name, *arguments) for name, arguments in CALLS.items()} | {
     "decode on Spark": ("decode", EXPORT, "--out", "decoded", "--master", "local[1]"),
     "audit with its page": ("audit", EXPORT, "--out", "with-page", "--html", "page.html"),
     "reconstruct of a cluster": ("reconstruct", "kafka://127.0.0.1:1", "--out", "cluster"),
+    "stream on Spark": ("stream", "growing", "--out", "on-spark", "--checkpoint", "cp", "--master", "local[1]"),
+    "stream of a cluster": ("stream", "kafka://127.0.0.1:1", "--out", "cluster", "--once"),
 }
 
 NEEDS = {
-    "stream": "pyspark",
+    "stream on Spark": "pyspark",
+    "stream of a cluster": "confluent_kafka",
     "compare": "confluent_kafka",
     "plot": "matplotlib",
     "reconstruct on Spark": "pyspark",
@@ -100,7 +103,7 @@ def test_a_command_that_needs_an_extra_names_it_in_one_line(ran: Ran, name: str)
 
 def test_a_command_that_lacks_an_extra_writes_nothing(ran: Ran):
     assert {"reconstructed", "audited"} <= {path.name for path in ran.folder.iterdir()}
-    for name in ("on-spark", "with-page", "decoded", "cluster", "streamed", "window.svg"):
+    for name in ("on-spark", "with-page", "decoded", "cluster", "cp", "window.svg"):
         assert not (ran.folder / name).exists(), name
 
 

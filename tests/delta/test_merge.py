@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from share_state.delta.merge import DELETED
 from share_state.delta.reader import open_table
 from share_state.delta.warehouse import Warehouse
-from share_state.pipeline.stream_fold import KEYS
+from share_state.pipeline.stream_changes import KEYS
 from share_state.schema.declarations import table_schema
 
 _KEYS = st.tuples(st.sampled_from(["g", "h", "g\nh"]), st.sampled_from([None, "t", "u"]), st.integers(0, 2))

@@ -24,12 +24,14 @@ from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.pipeline.resume import INITIAL, open_stream
-from share_state.pipeline.stream_fold import LogChanges, LogFacts, StreamFold
+from share_state.pipeline.stream_changes import LogChanges
+from share_state.pipeline.stream_fold import StreamFold
+from share_state.pipeline.stream_resume import INITIAL, open_stream
 from share_state.pipeline.stream_run import StreamRun, last_stream_run
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.input_detection import find_dead_letters
 from share_state.sources.log_partition import STATE_TOPIC
+from share_state.sources.new_records import LogFacts
 from share_state.sources.topics import read_topics
 from share_state.spark.streaming import pack_rows
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of

@@ -16,7 +16,7 @@ from share_state.fold.limits import Limits
 from share_state.pipeline.stream_run import StreamProgress, StreamRun
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.report.console import ReportError
-from share_state.report.prometheus import StreamMetrics, serve_metrics
+from share_state.report.stream_metrics import CommittedStream, StreamMetrics, serve_metrics
 from tests.pipeline.test_stream_tables import Stream, pieces
 from tests.report.test_prometheus_rules import PROMTOOL
 from tests.sources.formats.tables import found, table_of
@@ -46,7 +46,7 @@ def test_a_scrape_shows_the_latest_micro_batch(tmp_path: Path):
     batches = [stream.fold_rows(part) for part in pieces(records, 300)]
     with StreamTables(stream.lake, StreamRun("a-stream")) as tables:
         progress = StreamProgress(1.5, 7)
-        metrics = StreamMetrics(tables, lambda: progress, warehouse=stream.lake, limits=Limits(), most=2)
+        metrics = StreamMetrics(CommittedStream(tables, lambda: progress, Limits(), stream.lake), 2)
         stop = serve_metrics("127.0.0.1", port, metrics)
         try:
             assert scraped(port)["stream_micro_batch"] == {"": -1}
@@ -70,7 +70,7 @@ def test_a_scrape_shows_the_latest_micro_batch(tmp_path: Path):
 def metrics(tmp_path: Path) -> StreamMetrics:
     lake = str(tmp_path / "lake")
     tables = StreamTables(lake, StreamRun("a-stream"))
-    return StreamMetrics(tables, lambda: None, warehouse=lake, limits=Limits(), most=2)
+    return StreamMetrics(CommittedStream(tables, lambda: None, Limits(), lake), 2)
 
 
 def is_open(address: str, port: int) -> bool:

@@ -12,8 +12,9 @@ from pyspark.sql.classic.dataframe import DataFrame
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
-from tests.profiles import nightly
+from tests.profiles import IN_SPARK, NIGHTLY, PROFILE, nightly
 from tests.sources.formats.tables import found, table_of, write
+from tests.streams import on_each_engine, places
 from tests.truth import DATA
 
 
@@ -22,14 +23,14 @@ def test_a_stream_that_commits_nothing_says_why(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "in").mkdir()
-    places = ["--out", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "cp"), "--once"]
+    given = ["--out", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "cp"), "--once"]
     for _ in range(2):
-        assert run(["stream", str(tmp_path / "in"), *places]) == 0
+        assert run(["stream", str(tmp_path / "in"), *given]) == 0
         said = capfd.readouterr()
         assert said.out == f"{tmp_path / 'in'}: no records of __share_group_state to read yet; nothing was committed\n"
         assert "gone" not in said.err
     # A checkpoint that no stream will use does not stay.
-    assert run(["stream", "s3://bucket/in", *places]) == 2
+    assert run(["stream", "s3://bucket/in", *given]) == 2
     err = capfd.readouterr().err
     assert 'INPUT or --checkpoint (No FileSystem for scheme "s3"); for S3, write s3a:// and give --spark-conf ' in err
     assert "spark.jars.packages=org.apache.hadoop:hadoop-aws:3." in err
@@ -37,48 +38,54 @@ def test_a_stream_that_commits_nothing_says_why(
     # Spark's own error in place of that of the driver's function, which begins with "Traceback".
     write(table_of(found(DATA / "4.3.1/happy")), tmp_path / "in/a.parquet")
     monkeypatch.setattr(DataFrame, "toArrow", Mock(side_effect=PySparkException("Cannot write the state store")))
-    assert run(["stream", str(tmp_path / "in"), *places]) == 2
+    assert run(["stream", str(tmp_path / "in"), *given]) == 2
     assert "the stream stopped (Cannot write the state store); the checkpoint is" in capfd.readouterr().err
 
 
 @nightly("two more streams")
-@pytest.mark.usefixtures("spark")
-def test_a_folder_named_by_its_parent_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@on_each_engine
+def test_a_folder_named_by_its_parent_is_read(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cp = engine == IN_SPARK
     records = table_of(found(DATA / "4.3.1/happy"))
     write(records, tmp_path / "elsewhere/in/a.parquet")
     (tmp_path / "elsewhere/below").mkdir()
     # The parent of a link is that of its target, for the operating system.
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere/below")
     monkeypatch.chdir(tmp_path / "link")
-    stream = ["stream", "../in", "--out", str(tmp_path / "lake"), "--checkpoint", "../cp", "--once", "--quiet"]
+    state = ["--checkpoint", "../cp"] if cp else []
+    stream = ["stream", "../in", "--out", str(tmp_path / "lake"), *state, "--once", "--quiet"]
     assert run(stream) == 0
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
     monkeypatch.chdir(tmp_path)
-    same = ["stream", "link/../in", "--out", "link/../../lake", "--checkpoint", "elsewhere/cp", "--once", "--quiet"]
+    state = ["--checkpoint", "elsewhere/cp"] if cp else []
+    same = ["stream", "link/../in", "--out", "link/../../lake", *state, "--once", "--quiet"]
     assert run(same) == 0
 
 
-@nightly("two more streams")
-@pytest.mark.usefixtures("spark")
-def test_a_folder_in_which_no_file_can_be_read_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+@on_each_engine
+def test_a_folder_in_which_no_file_can_be_read_is_refused(
+    engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    if engine == IN_SPARK and PROFILE != NIGHTLY:
+        pytest.skip("two more streams")
     folder = tmp_path / "in"
     write(pa.table({"a": [1, 2]}), folder / "a.parquet")
     (folder / "b.parquet").write_bytes(b"no Parquet")
-    places = ["--out", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "cp"), "--once", "--quiet"]
-    assert run(["stream", str(folder), *places]) == 2
+    stream = ["stream", str(folder), *places(engine, tmp_path), "--once", "--quiet"]
+    assert run(stream) == 2
     said = capfd.readouterr().err
     assert said.startswith(f"share-state: {folder}: none of its 2 Parquet files can be read ({folder}/a.parquet: ")
     assert said.count("\n") == 1
     assert not (tmp_path / "lake").exists()
     # Once there is a file that can be read, the others are findings.
     write(table_of(found(DATA / "4.3.1/happy")), folder / "c.parquet")
-    assert run(["stream", str(folder), *places]) == 1
+    assert run(stream) == 1
     rules = CommittedTables(str(tmp_path / "lake")).read("findings")["rule"].to_pylist()
     assert rules == ["LOG_UNREADABLE"] * 2
 
 
-@pytest.mark.usefixtures("spark")
-def test_a_growing_folder_is_taken_in_where_the_last_run_stopped(tmp_path: Path):
+@on_each_engine
+def test_a_growing_folder_is_taken_in_where_the_last_run_stopped(engine: str, tmp_path: Path):
     records = table_of(found(DATA / "4.4.0/dlq"))
     # One record cannot be decoded: the stream reads on, and that is a finding.
     undecodable = records["offset"][len(records) - 30].as_py()
@@ -88,7 +95,7 @@ def test_a_growing_folder_is_taken_in_where_the_last_run_stopped(tmp_path: Path)
     parts = list(pieces(records, 40))
     begin, rest = pa.concat_tables(parts[:2]), pa.concat_tables(parts[2:])
     write(begin, tmp_path / "in/a.parquet")
-    stream = ["stream", str(tmp_path / "in"), "--out", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "cp")]
+    stream = ["stream", str(tmp_path / "in"), *places(engine, tmp_path)]
     assert run([*stream, "--once", "--quiet"]) in (0, 1)
     assert tables_in(tmp_path / "lake") == reconstructed(begin, tmp_path / "begin")
     # Rows that were read before are skipped, a file that is no Parquet is a finding.

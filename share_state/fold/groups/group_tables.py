@@ -310,14 +310,14 @@ def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
 
 
 def _replay(log: LogPartition, window: Window, counts: dict[int, int]) -> GroupReplay:
-    run = read_into(partial(_GroupLogFold, log, window), log)
+    run = read_into(partial(GroupLogFold, log, window), log)
     run.replay.finish(has_offsets=log.has_offsets)
     for record_type, count in run.counts.items():
         counts[record_type] = counts.get(record_type, 0) + count
     return run.replay
 
 
-class _GroupLogFold:
+class GroupLogFold:
     """The fold of a partition of `__consumer_offsets`, chunk by chunk."""
 
     def __init__(self, log: LogPartition, window: Window) -> None:
@@ -326,10 +326,12 @@ class _GroupLogFold:
         self.counts: dict[int, int] = {}
 
     def prepare(self, part: Chunk) -> RecordIndex:
+        """Index the records of a chunk."""
         # The broker loads the whole batch that contains the log start offset, and no batch before it.
         return index_records(part, self.log.log_start_offset, self.window)
 
     def take(self, part: RecordIndex) -> None:
+        """Replay a chunk; a later one may follow at any time."""
         records, chunk = part.records, part.part
         _note_batches(self.replay, self.log, chunk)
         if chunk.faults:

@@ -30,7 +30,8 @@ from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.pipeline.stream_fold import StreamFold, checkpoint_of
+from share_state.pipeline.stream_fold import StreamFold
+from share_state.pipeline.stream_state import checkpoint_of
 from share_state.pipeline.task import STATE
 from share_state.report.compare import SAME, compare
 from share_state.report.explain import explain_offset

@@ -35,6 +35,7 @@ from tests.sources.kafka_cluster.workload import (
     read_from_the_earliest,
     share_consumers_at_work,
 )
+from tests.streams import on_each_engine, own_process, places
 
 pytestmark = pytest.mark.broker
 _PATIENCE = 120.0
@@ -75,9 +76,9 @@ def _await_pruning(lake: Path) -> None:
 
 
 @contextmanager
-def _streaming(address: str, folder: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+def _streaming(engine: str, address: str, folder: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "share_state", "stream", f"kafka://{address}", "--trigger", "1s", *more]
-    command += ["--out", str(folder / "lake"), "--checkpoint", str(folder / "checkpoint")]
+    command += [*places(engine, folder), *own_process(engine)]
     with (
         (folder / "stderr").open("ab") as errors,
         subprocess.Popen(
@@ -103,11 +104,10 @@ def _write_undecodable(address: str) -> None:
     assert producer.flush(_PATIENCE) == 0
 
 
-@pytest.mark.usefixtures("spark")
-def test_a_stream_of_a_cluster_leaves_the_tables_of_a_reconstruct(worked: Workload, tmp_path: Path):
+@on_each_engine
+def test_a_stream_of_a_cluster_leaves_the_tables_of_a_reconstruct(engine: str, worked: Workload, tmp_path: Path):
     address, lake = f"kafka://{worked.broker.address}", tmp_path / "lake"
-    stream = ["stream", address, "--out", str(lake), "--checkpoint", str(tmp_path / "checkpoint"), "--once", "--quiet"]
-    assert run(stream) in (0, 1)
+    assert run(["stream", address, *places(engine, tmp_path), "--once", "--quiet"]) in (0, 1)
     plan = build_plan(input_spec(OPTIONS, sources=[{"path": address}], judge="all"), OPTIONS)
     run_reconstruct(LocalExecutor(), plan, str(tmp_path / "truth"))
     assert _tables(lake) == _tables(tmp_path / "truth")
@@ -115,7 +115,8 @@ def test_a_stream_of_a_cluster_leaves_the_tables_of_a_reconstruct(worked: Worklo
 
 @nightly("a broker and a stream of its own, and minutes of waiting")
 @pytest.mark.usefixtures("can_run_broker")
-def test_a_stream_follows_share_groups_through_pruning_restart_and_recreation(tmp_path: Path):
+@on_each_engine
+def test_a_stream_follows_share_groups_through_pruning_restart_and_recreation(engine: str, tmp_path: Path):
     place = tmp_path / "broker"
     place.mkdir()
     with ExitStack() as first, ExitStack() as at_work:
@@ -123,7 +124,7 @@ def test_a_stream_follows_share_groups_through_pruning_restart_and_recreation(tm
         (port,) = free_ports(1)
         with (
             share_consumers_at_work(broker),
-            _streaming(broker.address, tmp_path, "--prometheus-port", str(port)) as stream,
+            _streaming(engine, broker.address, tmp_path, "--prometheus-port", str(port)) as stream,
         ):
             kafka = {"bootstrap.servers": broker.address, "log_level": 0}
             _await_equal(broker.address, tmp_path, "a workload")

@@ -1,0 +1,334 @@
+"""The stream in the command's own process: reads what is new, folds it in memory, writes tables at a pace of their own.
+
+The state of each log partition stays in memory. Tables are written in a thread, together with the state, which
+is what the next process goes on from: `runs` is the only commit point. Metrics follow each read.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from share_state.delta.merge import DELETED
+from share_state.errors import InputError
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint
+from share_state.fold.history import add_group_outcomes
+from share_state.pipeline.live_log import LiveLog
+from share_state.pipeline.live_tables import Shown
+from share_state.pipeline.result import RunResult, run_row
+from share_state.pipeline.state_file import SavedStream, StateFile
+from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
+from share_state.pipeline.stream_findings import merge_findings, shown_times
+from share_state.pipeline.stream_fold import StreamFold
+from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun
+from share_state.pipeline.stream_state import CARRIED_LOGS, state_rows
+from share_state.pipeline.stream_tables import StreamTables
+from share_state.pipeline.task import CUTOFF
+from share_state.schema.declarations import table_schema
+from share_state.sources.log_partition import STATE_TOPIC
+from share_state.sources.new_records import EMPTY_ROWS, GrownLog, LogFacts, NewRecords, Read, StreamSource
+from share_state.sources.partition_count import PartitionCount
+from share_state.sources.topics import Topics
+
+_LOG = logging.getLogger("share_state")
+
+_JUDGED_EVERY = 60.0
+"""Seconds between two times that all share-partitions are judged by the clock."""
+_LONGEST_PAUSE, _SHORTEST_PAUSE = 2.5, 0.1
+"""Seconds between two reads."""
+_READS_A_TRIGGER = 4
+
+
+class LocalStream:
+    """Reads, folds and writes.
+
+    Size: one method per step of the loop; all share the logs in memory.
+
+    Attributes:
+        logs: the log partitions, by number.
+        progress: the latest read; None before the first.
+        run_so_far: what this stream has read, also what is not committed yet.
+        answered: `time.monotonic` when the source answered last.
+        shown: what metrics show; None before the first read.
+    """
+
+    def __init__(
+        self,
+        source: StreamSource,
+        fold: StreamFold,
+        begun: SavedStream,
+        run: StreamRun,
+        target: StreamTables | StateFile | None,
+        *,
+        trigger: float,
+        once: bool = False,
+        is_shown: bool = False,
+    ) -> None:
+        """Begin, with what an earlier process has left.
+
+        Args:
+            source: what is read.
+            fold: how records are folded.
+            begun: what the stream goes on from.
+            run: what it has committed.
+            target: where changes go: to tables, or the state alone to a file; None to keep them in memory.
+            trigger: seconds between the starts of two writes, at least.
+            once: end when what is there now is read.
+            is_shown: whether metrics are served.
+        """
+        tables = target if isinstance(target, StreamTables) else None
+        self._file = target if isinstance(target, StateFile) else None
+        self._source = source
+        self._fold = fold
+        self._tables = tables
+        self._trigger = trigger
+        self._once = once
+        self._is_shown = is_shown
+        self.logs = {
+            number: LiveLog(state, UnwrittenChanges(state)) for number, state in sorted(begun.states.items())
+        }
+        self.progress: StreamProgress | None = None
+        self.answered = time.monotonic()
+        self.shown: Shown | None = None
+        self.run_so_far, self._started = run, datetime.now(UTC)
+        self._findings = begun.findings if tables is None else tables.findings
+        self._outcomes = begun.outcomes
+        self._is_saved = True
+        self._problems = list[str]()
+        self._writer = ThreadPoolExecutor(1, "share-state-tables")
+        self._writing: Future[float] | None = None
+        self._write_at = 0.0
+        self._judge_at = 0.0
+        self._touch_at = 0.0
+
+    def group_ids(self) -> frozenset[str]:
+        """The share groups that have state."""
+        shown = [log.latest for log in list(self.logs.values()) if log.latest is not None]
+        names = (one.log.key_columns(one.log.numbers, Topics())["group_id"] for one in shown)
+        return frozenset(name for column in names for name in column.unique().to_pylist() if name is not None)
+
+    def run(self) -> None:
+        """Run until what is there is read (`once`), or until it is interrupted.
+
+        Raises:
+            ShareStateError: if the stream must stop.
+        """
+        self._judge_at = self._touch_at = time.monotonic() + _JUDGED_EVERY
+        try:
+            if self._is_shown:
+                self._judge(None if self._once else int(time.time() * 1000), keep=False)
+                self._show([])
+            pause = min(self._trigger / _READS_A_TRIGGER, _LONGEST_PAUSE)
+            while True:
+                started = time.monotonic()
+                read = self._read()
+                self.progress = StreamProgress(time.monotonic() - started, read.behind)
+                is_judged = not self._once and started >= self._judge_at
+                if is_judged:
+                    self._judge_at = started + _JUDGED_EVERY
+                    self._judge(int(time.time() * 1000))
+                self._write_if_due()
+                if self._once and not read.has_more:
+                    break
+                if not read.has_more:
+                    time.sleep(max(_SHORTEST_PAUSE, started + pause - time.monotonic()))
+            self._finish_write()
+            self._write()
+            self._finish_write()
+        finally:
+            self._writer.shutdown()
+            self._source.close()
+
+    def _read(self) -> Read:
+        """Read and fold what is new."""
+        marks = {number: log.state.mark for number, log in self.logs.items() if log.state is not None}
+        read = self._source.read(marks)
+        if not read.is_away:
+            self.answered = time.monotonic()
+        self._problems += read.problems
+        seen = [LogChanges("", problems=read.problems)] if read.problems else []
+        for part in read.parts:
+            log = self.logs.setdefault(part.partition, LiveLog(None, UnwrittenChanges(None)))
+            if (folded := self._folded(log, part)) is None:
+                continue
+            log.take(folded)
+            seen.append(folded.shown_changes())
+            if self._is_shown:
+                for rows in log.new_outcomes():
+                    self._outcomes = add_group_outcomes(self._outcomes, rows)
+        if seen:
+            self._is_saved = False
+            self._note(seen)
+        if seen and self._is_shown:
+            self._show(seen)
+        return read
+
+    def _note(self, seen: Sequence[LogChanges]) -> None:
+        """Note what a read shows, for metrics and for a stream without tables."""
+        summaries = [one.summary for one in seen if one.summary]
+        archiving, newest = shown_times(seen, self.run_so_far.archiving, self.run_so_far.log_time)
+        progress = {one.log: one.summary["next_offset"] for one in seen if one.summary}
+        self.run_so_far = replace(
+            self.run_so_far,
+            records=self.run_so_far.records + sum(one["records"] for one in summaries),
+            progress=dict(sorted({**self.run_so_far.progress, **progress}.items())),
+            archiving=archiving,
+            log_time=None if newest < 0 else newest,
+        )
+
+    def _show(self, seen: Sequence[LogChanges]) -> None:
+        """Let metrics show the present state."""
+        run = self.run_so_far
+        found = merge_findings(
+            self._findings,
+            seen,
+            archiving=run.archiving,
+            newest=-1 if run.log_time is None else run.log_time,
+            topics=Topics(),
+            run_id=run.query,
+            severities=self._fold.severities,
+        )
+        self._findings = self._findings if found is None else found
+        logs = tuple(one for log in self.logs.values() if (one := log.shown()) is not None)
+        result = RunResult(
+            run_id=run.query,
+            records=run.records,
+            share_partitions=sum(len(one.folded.numbers) for one in logs),
+            cutoff=table_schema(CUTOFF).empty_table(),
+            findings=Counter(),
+            progress=run.progress,
+            log_time=run.log_time,
+            notes=run.notes,
+        ).with_driver_rows([self._findings])
+        row = run_row(result, COMMAND, run.inputs, {}, self._started)
+        self.shown = Shown(
+            logs, row, self._findings, self._outcomes, -1 if run.log_time is None else run.log_time
+        )
+
+    def _folded(self, log: LiveLog, part: NewRecords | GrownLog) -> FoldedRecords | None:
+        if isinstance(part, NewRecords):
+            log.count = PartitionCount(part.facts.state_partitions)
+            return self._fold.fold(log.state, part.partition, part.rows, part.facts)
+        log.count = part.count
+        try:
+            return self._fold.fold_log(log.state, part.log, part.status, part.count)
+        except InputError as error:
+            # Such as a segment that the broker has deleted since it was listed: the next read lists again.
+            _LOG.warning("%s; the log is read again", error)
+            return None
+
+    def _judge(self, now: int | None, *, keep: bool = True) -> None:
+        """Judge every share-partition up to a time (ms), so that long waits are found without a new record.
+
+        Args:
+            now: the time; None for that of the last record.
+            keep: whether the tables get the findings and verdicts, too.
+        """
+        seen = list[LogChanges]()
+        for number, log in self.logs.items():
+            if log.state is None:
+                continue
+            mark = log.state.mark
+            start = mark.log_start_offset if mark.start_is_recorded else None
+            facts = LogFacts(start, mark.topic_id, log.count.number)
+            judged = self._fold.fold(log.state, number, EMPTY_ROWS, facts, now=now, is_by_clock=True)
+            assert judged is not None
+            log.show_judged(judged)
+            seen.append(judged.shown_changes())
+            if keep:
+                log.unwritten.judged = judged
+        if self._is_shown:
+            self._show(seen)
+
+    def _write_if_due(self) -> None:
+        """Begin to write the tables: not more often than the trigger, and at most half of the time."""
+        if self._writing is not None and self._writing.done():
+            self._finish_write()
+        now = time.monotonic()
+        if self._writing is None and now >= self._write_at:
+            self._write_at = now + self._trigger
+            self._write()
+
+    def _finish_write(self) -> None:
+        """Wait for the tables that are being written, and raise what failed."""
+        if self._writing is not None:
+            took = self._writing.result()
+            self._write_at = max(self._write_at, time.monotonic() + took)
+            self._writing = None
+
+    def _write(self) -> None:
+        """Hand what changed to the thread that writes tables, if something changed or topics may have grown."""
+        tables, now = self._tables, time.monotonic()
+        if tables is None:
+            self._write_state()
+            return
+        has_changed = bool(self._problems) or any(not log.unwritten.is_empty for log in self.logs.values())
+        if not has_changed and (self._once or now < self._touch_at):
+            return
+        self._touch_at = now + _JUDGED_EVERY
+        if tables.run.batch < 0:
+            # The tables of an earlier run have rows of logs that have not grown since.
+            unread = {number: log for number, log in self.logs.items() if log.unwritten.is_empty}
+            self._judge_unread(unread)
+        changes = [LogChanges("", problems=[problem]) for problem in self._problems]
+        self._problems = []
+        for number, log in self.logs.items():
+            if log.unwritten.is_empty:
+                continue
+            rows = log.unwritten.rows()
+            if log.unwritten.latest is not None:
+                rows.tables |= _state_changes(number, log.state)
+            changes.append(rows)
+            log.unwritten = UnwrittenChanges(log.state)
+        batch = tables.run.batch + 1
+
+        def write() -> float:
+            started = time.monotonic()
+            tables.write(batch, changes)
+            return time.monotonic() - started
+
+        self._writing = self._writer.submit(write)
+
+    def _judge_unread(self, logs: Mapping[int, LiveLog]) -> None:
+        for number, log in logs.items():
+            if log.state is not None:
+                judged = self._fold.fold(log.state, number, EMPTY_ROWS, LogFacts(), is_by_clock=True)
+                log.unwritten.judged = judged
+
+    def _write_state(self) -> None:
+        """Hand the state to the thread that writes it, if there is a file for it and something changed."""
+        for log in self.logs.values():
+            log.unwritten = UnwrittenChanges(log.state)
+        self._problems = []
+        file, run = self._file, self.run_so_far
+        if file is None or self._is_saved:
+            return
+        self._is_saved = True
+        states = {number: log.state for number, log in self.logs.items() if log.state is not None}
+        saved = SavedStream(run.inputs, run.records, states, self._findings, self._outcomes)
+
+        def write() -> float:
+            started = time.monotonic()
+            file.write(saved)
+            return time.monotonic() - started
+
+        self._writing = self._writer.submit(write)
+
+
+def _state_changes(number: int, state: FoldCheckpoint | None) -> dict[str, pa.Table]:
+    """The rows of the state of a log partition that replace those before it."""
+    name = f"{STATE_TOPIC}-{number}"
+    if state is not None:
+        return state_rows(name, state)
+    gone = {}
+    for table in (CHECKPOINT_TABLE, CARRIED_LOGS):
+        schema = table_schema(table)
+        columns = [pa.array([name if one.name == "log" else None], one.type) for one in schema]
+        rows = pa.Table.from_arrays(columns, [one.name for one in schema])
+        gone[table] = rows.append_column(DELETED, pa.array([True]))
+    return gone

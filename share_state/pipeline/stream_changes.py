@@ -1,0 +1,309 @@
+"""What folds of a stream change: `UnwrittenChanges` collects it for one log partition, `LogChanges` are the rows."""
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.delta.merge import DELETED, without_deleted
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint
+from share_state.fold.dead_letters.archiving import RANGES
+from share_state.fold.history import HISTORY_TABLE, history_pieces
+from share_state.fold.log_stats import NO_PREVIOUS_START, Pieces, dictionary_encoded
+from share_state.fold.state_chains import NO_OFFSET, Chains
+from share_state.fold.state_log import FoldedLog
+from share_state.fold.states import in_flight_table, key_columns, sizes_before, state_table, window_tiles
+from share_state.kafka.buffers import range_rows
+from share_state.kafka.share_partition_keys import KeyTable
+from share_state.pipeline.stream_state import CARRIED_LOGS, from_ipc, to_ipc
+from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
+from share_state.schema.declarations import table_schema
+from share_state.sources.resume_point import ResumeStatus
+from share_state.sources.topics import Topics
+
+KEYS = {
+    STATE: ("group_id", "topic_id", "partition", "state_partition"),
+    IN_FLIGHT: ("group_id", "topic_id", "partition"),
+    CUTOFF: ("topic", "partition"),
+    HISTORY_TABLE: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
+    CHECKPOINT_TABLE: ("log",),
+    CARRIED_LOGS: ("log",),
+}
+"""The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition."""
+
+COMPLETE = "delivery_complete_count"
+"""Column of changed rows of `share_partition_history`, from which the driver computes the lag."""
+
+
+@dataclass(slots=True)
+class LogChanges:
+    """The changes of a micro-batch to one log partition.
+
+    Attributes:
+        log: its name.
+        tables: table -> rows to insert or to replace by KEYS, and with DELETED those to delete; for findings,
+            all that are new, and those that a later micro-batch replaces.
+        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew, and
+            complete, as in RunResult.complete_times; empty if there are only `problems`.
+        problems: what cannot be read at all in the input.
+    """
+
+    log: str
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def to_bytes(self) -> bytes:
+        """The changes as one value."""
+        parts = {name: to_ipc(table) for name, table in self.tables.items()}
+        sizes = {name: len(part) for name, part in parts.items()}
+        head = {"log": self.log, "summary": self.summary, "problems": self.problems, "sizes": sizes}
+        return b"\n".join((json.dumps(head).encode(), b"".join(parts.values())))
+
+    @classmethod
+    def of(cls, data: bytes) -> "LogChanges":
+        """Read what `to_bytes` wrote."""
+        head, _, rest = data.partition(b"\n")
+        given = json.loads(head)
+        view = memoryview(rest)
+        tables = {}
+        for name, size in given["sizes"].items():
+            tables[name], view = from_ipc(view[:size]), view[size:]
+        return cls(given["log"], tables, given["summary"], given["problems"])
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedRecords:
+    """A log partition after some new records.
+
+    Attributes:
+        log: the folded log.
+        status: how the log had changed; None if there was no state of it.
+        findings: the findings of these records, and those of the state after them.
+    """
+
+    log: FoldedLog
+    status: ResumeStatus | None
+    findings: pa.Table
+
+    @property
+    def is_read_anew(self) -> bool:
+        """Whether the log was read from its start."""
+        return self.status != ResumeStatus.GROWN
+
+    def shown_changes(self) -> LogChanges:
+        """The findings alone, and what `merge_findings` needs of the summary."""
+        folded = self.log
+        archiving = folded.archiving if folded.archiving[1] >= 0 else None
+        summary = {
+            "partition": folded.log.partition,
+            "records": folded.record_count,
+            "next_offset": folded.next_offset,
+            "newest_time": folded.newest_time,
+            "archiving": archiving,
+            "is_read_anew": self.is_read_anew,
+        }
+        return LogChanges(folded.log.name, {FINDINGS: self.findings}, summary)
+
+
+class UnwrittenChanges:
+    """What folds of one log partition have changed since its rows were written to the tables.
+
+    Attributes:
+        before: the state when they were written; None if they never were.
+        latest: the latest fold of new records since then; None for none.
+        judged: the latest fold that only judged every share-partition, by the clock; None for none.
+    """
+
+    def __init__(self, before: FoldCheckpoint | None) -> None:
+        self.before = before
+        self.latest: FoldedRecords | None = None
+        self.judged: FoldedRecords | None = None
+        self._settled, self._ranges = list[pa.Table](), list[pa.Table]()
+        self._records = 0
+        self._archiving: tuple[int, int] | None = None
+        self._is_read_anew = False
+        self._forgets_times = False
+        self._is_by_clock = False
+        self._complete_since: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no fold."""
+        return self.latest is None and self.judged is None
+
+    def add(self, one: FoldedRecords) -> None:
+        """Add a fold of new records."""
+        folded, since = one.log, one.log.complete_since
+        if one.is_read_anew:
+            self._settled = []
+            self._ranges = []
+            self._is_read_anew = True
+        elif self.latest is not None:
+            self._settled.append(self.latest.findings.filter(pc.field("settled")))
+            # As when each fold is written by itself (`_complete_times` of stream_tables.py).
+            self._forgets_times |= self._complete_since is None
+            since = since if since is None or self._complete_since is None else self._complete_since
+        self._is_by_clock |= self.judged is not None
+        self.latest = one
+        self.judged = None
+        self._complete_since = since
+        self._records += folded.record_count
+        if folded.archiving[1] >= 0 and self._archiving is None:
+            self._archiving = folded.archiving
+        if folded.archiving_ranges is not None and len(folded.archiving_ranges):
+            self._ranges.append(folded.archiving_ranges)
+
+    def rows(self) -> LogChanges:
+        """The changed rows of the tables; there was a fold."""
+        shown = self.judged or self.latest
+        assert shown is not None
+        is_by_clock = self._is_by_clock or self.judged is not None
+        changed = _changed_rows(shown.log, self.before, is_all=self._is_read_anew, is_by_clock=is_by_clock)
+        changes, folded = LogChanges(shown.log.log.name, changed), shown.log
+        if self.latest is None:
+            changes.tables = {HISTORY_TABLE: changed[HISTORY_TABLE], FINDINGS: shown.findings}
+        else:
+            folded = self.latest.log
+            found = [*self._settled, shown.findings]
+            if shown is not self.latest:
+                found.append(self.latest.findings.filter(pc.field("settled")))
+            changes.tables[FINDINGS] = pa.concat_tables(found, promote_options="permissive")
+            changes.tables[CUTOFF] = folded.cutoff
+        if self._ranges:
+            changes.tables[RANGES] = pa.concat_tables(self._ranges)
+        changes.summary = {
+            "partition": folded.log.partition,
+            "records": self._records,
+            "next_offset": folded.next_offset,
+            "share_partitions": len(folded.numbers),
+            "newest_time": folded.newest_time,
+            "archiving": self._archiving,
+            "complete": None if self.latest is None else (self._complete_since, folded.newest_time),
+            "forgets_times": self._is_read_anew or self._forgets_times,
+            "is_read_anew": self._is_read_anew,
+        }
+        return changes
+
+
+def _changed_rows(
+    folded: FoldedLog, before: FoldCheckpoint | None, *, is_all: bool, is_by_clock: bool
+) -> dict[str, pa.Table]:
+    """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before.
+
+    Keys that belong to another log partition, where the coordinator looks for them, are left out.
+    """
+    keys, chains = folded.keys, folded.all_chains
+    old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())
+    place = pc.index_in(old_keys.binary(), keys.binary()).fill_null(-1).to_numpy(zero_copy_only=False)
+    known = np.zeros(len(keys), bool)
+    known[place[place >= 0]] = True
+    last = np.full(len(keys), NO_OFFSET)
+    rows_before = np.zeros(len(keys), old.chains.dtype)
+    rows_before[place[place >= 0]] = old.chains[place >= 0]
+    for name in ("last_offset", "suspect_offset"):
+        last = np.maximum(
+            last, np.where(chains.chains[name] != rows_before[name], chains.chains[name], NO_OFFSET)
+        )
+    changed = ~known | (last != NO_OFFSET)
+    if before is None or is_all or before.last_lost_offset != folded.last_lost_offset:
+        changed[:] = True
+    is_here = np.ones(len(keys), bool)
+    is_here[folded.observations.misplaced[0]] = False
+    exists = chains.chains["exists"] & is_here
+    live = np.flatnonzero(changed & exists)
+    states, ranges = state_rows_of(folded, live), in_flight_rows(folded, live)
+    existed = old.chains["exists"] & np.append(is_here, True)[place]
+    gone = key_columns(old_keys, np.flatnonzero(existed & ~np.append(exists, False)[place]), Topics())
+    # The rows of these share-partitions are replaced, maybe by none.
+    replaced = np.flatnonzero(existed & np.append(changed, True)[place])
+    gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone["group_id"]))
+    starts = np.where(rows_before["exists"], rows_before["start_offset"], NO_PREVIOUS_START)
+    judged = np.flatnonzero(exists) if is_by_clock else live
+    return {
+        STATE: _with_gone(states, gone),
+        IN_FLIGHT: _with_gone(ranges, key_columns(old_keys, replaced, Topics())),
+        HISTORY_TABLE: _with_gone(history_rows(folded, judged, starts[judged]), gone),
+    }
+
+
+def present_numbers(folded: FoldedLog) -> np.ndarray:
+    """int64, the share-partitions that have a state, and belong to this log partition."""
+    is_here = np.ones(len(folded.keys), bool)
+    is_here[folded.observations.misplaced[0]] = False
+    return np.flatnonzero(folded.all_chains.chains["exists"] & is_here)
+
+
+def earlier_starts(folded: FoldedLog, before: FoldCheckpoint | None) -> np.ndarray:
+    """int64, one per share-partition of a folded log: start offset in an earlier state, or NO_PREVIOUS_START."""
+    starts = np.full(len(folded.keys), NO_PREVIOUS_START)
+    if before is not None:
+        place = pc.index_in(before.keys.binary(), folded.keys.binary()).fill_null(-1)
+        at, chains = place.to_numpy(zero_copy_only=False), before.chains.chains
+        is_known = (at >= 0) & chains["exists"]
+        starts[at[is_known]] = chains["start_offset"][is_known]
+    return starts
+
+
+def in_flight_rows(folded: FoldedLog, numbers: np.ndarray) -> pa.Table:
+    """Rows of `in_flight` of some share-partitions."""
+    key = dictionary_encoded(key_columns(folded.keys, numbers, Topics()))
+    return in_flight_table(key, *window_tiles(_taken(folded.all_chains, numbers)))
+
+
+def history_rows(
+    folded: FoldedLog,
+    numbers: np.ndarray,
+    previous_starts: np.ndarray,
+    outcomes: np.ndarray | None = None,
+) -> pa.Table:
+    """Rows of `history_pieces` of some share-partitions, with COMPLETE.
+
+    Args:
+        folded: the folded log.
+        numbers: int64, their numbers, ascending.
+        previous_starts: as in Folded, of these.
+        outcomes: OUTCOMES rows of these; None if it is not known when their reader looked last.
+    """
+    chains, states = _taken(folded.all_chains, numbers), state_rows_of(folded, numbers)
+    part = replace(
+        folded,
+        chains=chains,
+        numbers=numbers,
+        previous_starts=previous_starts,
+        state_pieces=Pieces(STATE, sizes_before(chains), lambda begin, end: states.slice(begin, end - begin)),
+        outcomes=outcomes,
+    )
+    rows = pa.concat_tables(history_pieces(part))
+    declared = table_schema(HISTORY_TABLE)
+    rows = rows.cast(pa.schema([*declared, *(one for one in rows.schema if one.name not in declared.names)]))
+    return rows.append_column(COMPLETE, pa.array(chains.chains["delivery_complete_count"].copy()))
+
+
+def state_rows_of(folded: FoldedLog, numbers: np.ndarray) -> pa.Table:
+    """Rows of `share_partition_state`, by their numbers."""
+    key, suspect = key_columns(folded.keys, numbers, Topics()), folded.suspect
+    return state_table(
+        _taken(folded.all_chains, numbers),
+        key,
+        folded.log.partition,
+        suspect[np.searchsorted(folded.numbers, numbers)],
+        pa.nulls(len(numbers), pa.int64()),
+    )
+
+
+def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
+    """Some share-partitions, by their numbers."""
+    sizes = np.diff(chains.ends)[numbers]
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    return Chains(chains.chains[numbers], ends, chains.batches[range_rows(chains.ends[numbers], sizes)])
+
+
+def _with_gone(rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:
+    """Changed rows of a table with those to delete after them, of which only keys are known."""
+    count, kept = len(removed["group_id"]), without_deleted(rows)
+    columns = {one.name: removed.get(one.name, pa.nulls(count)).cast(one.type) for one in kept.schema}
+    return pa.concat_tables([kept, pa.table(columns | {DELETED: pa.repeat(True, count)}, schema=kept.schema)])

@@ -1,0 +1,136 @@
+"""The findings of a stream after a micro-batch: settled ones stay, those of the logs that were read are replaced."""
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.fold.history import HISTORY_TABLE, add_verdicts
+from share_state.fold.limits import Limits
+from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
+from share_state.pipeline.result import keep_proven
+from share_state.pipeline.stream_changes import COMPLETE, LogChanges
+from share_state.pipeline.task import FINDINGS
+from share_state.rules.breaches import OFF
+from share_state.rules.findings import cap_findings
+from share_state.rules.registry import Scope, registered
+from share_state.schema.declarations import table_schema
+from share_state.sources.topics import Topics
+
+_UNREADABLE = "LOG_UNREADABLE"
+
+IS_OF_LETTERS = pc.field("rule").isin(
+    [code for code, one in registered().items() if Scope.DEAD_LETTERS in one.checks]
+)
+"""A filter for the rows of `findings` about dead letters."""
+
+
+def shown_times(
+    changes: Sequence[LogChanges], archiving: tuple[str, int, int] | None, log_time: int | None
+) -> tuple[tuple[str, int, int] | None, int]:
+    """`RunResult.archiving` and the time of the newest record (ms, -1 if unknown) after a micro-batch.
+
+    Args:
+        changes: of the micro-batch.
+        archiving, log_time: before it.
+    """
+    found = [(one.log, *one.summary["archiving"]) for one in changes if one.summary.get("archiving")]
+    seen = found if archiving is None else [archiving, *found]
+    times = [one.summary["newest_time"] for one in changes if one.summary]
+    return min(seen, key=itemgetter(2, 0), default=None), max([-1 if log_time is None else log_time, *times])
+
+
+def merge_findings(
+    before: pa.Table,
+    changes: Sequence[LogChanges],
+    *,
+    archiving: tuple[str, int, int] | None,
+    newest: int,
+    topics: Topics,
+    run_id: str,
+    severities: Mapping[str, str],
+    of_letters: pa.Table | None = None,
+) -> pa.Table | None:
+    """The table `findings` after a micro-batch; None if it stays as it was.
+
+    Args:
+        before: the table before it.
+        changes: of the micro-batch.
+        archiving, newest: from `shown_times`.
+        topics: the names of topics.
+        run_id: for the column `run_id`.
+        severities: as in FoldPlan.
+        of_letters: all findings about dead letters; None if those stay as they were.
+    """
+    new = [keep_proven(one.tables[FINDINGS], archiving, newest) for one in changes if FINDINGS in one.tables]
+    known = {*before["message"].to_pylist()} if any(one.problems for one in changes) else ()
+    for one in changes:
+        # A stream that was killed reads a file again.
+        problems = [problem for problem in one.problems if problem not in known]
+        new += [_unreadable(problems, severities)] if problems else []
+    if not new and of_letters is None:
+        return None
+    rows = of_run(named_rows(pa.concat_tables([before.slice(0, 0), *new]), topics), run_id)
+    read = pa.array([one.summary["partition"] for one in changes if one.summary], pa.int32())
+    # As after an audit: a log that is read from its start again is judged again.
+    anew = [one.summary["partition"] for one in changes if one.summary and one.summary["is_read_anew"]]
+    number = before["state_partition"]
+    settled = pc.and_(before["settled"], pc.invert(pc.is_in(number, pa.array(anew, pa.int32()))))
+    stays = pc.or_(settled, pc.invert(pc.is_in(number, read)))
+    kept = before.filter(stays)
+    if of_letters is not None:
+        kept = pa.concat_tables([kept.filter(~IS_OF_LETTERS), of_run(of_letters, run_id)])
+    every = cap_findings(pa.concat_tables([kept, rows]).combine_chunks())
+    return None if every.equals(before) else every
+
+
+def of_run(found: pa.Table, run_id: str) -> pa.Table:
+    """Findings with the id of a run."""
+    rows = found.cast(table_schema(FINDINGS))
+    place = rows.schema.get_field_index("run_id")
+    return rows.set_column(place, "run_id", pa.repeat(run_id, len(rows)))
+
+
+def named_rows(rows: pa.Table, topics: Topics) -> pa.Table:
+    """Rows with the names and the end offsets of their topics."""
+    if "topic_id" not in rows.column_names:
+        return rows
+    ids, partitions = rows["topic_id"].cast(pa.string()).combine_chunks(), rows["partition"].combine_chunks()
+    for name, values in (
+        ("topic", topics.name_of(ids)),
+        ("topic_end_offset", topics.end_of(ids, partitions)),
+    ):
+        if name in rows.column_names:
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, name, values)
+    return rows
+
+
+def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Table:
+    """Findings about what cannot be read at all in the input."""
+    severity = severities.get(_UNREADABLE, registered()[_UNREADABLE].severity)
+    about = {
+        "rule": _UNREADABLE,
+        "severity": severity,
+        "dialect": SHARE_GROUP_STATE,
+        "settled": True,
+        "evidence": [],
+    }
+    rows = [about | {"message": problem} for problem in problems if severity != OFF]
+    return pa.Table.from_pylist(rows, table_schema(FINDINGS))
+
+
+def judged_history(
+    rows: pa.Table, *, time_ms: int, run_id: str, limits: Limits, empty_groups: Sequence[str]
+) -> pa.Table:
+    """Rows of `share_partition_history` with lag and verdict.
+
+    Args:
+        rows: from `history_rows`, with the names and ends of topics.
+        time_ms, run_id, limits, empty_groups: as for `add_verdicts`.
+    """
+    lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
+    given = rows.drop_columns(COMPLETE).set_column(rows.schema.get_field_index("lag"), "lag", lag)
+    judged = add_verdicts(given, time=time_ms, run_id=run_id, limits=limits, empty_groups=empty_groups)
+    return judged.cast(table_schema(HISTORY_TABLE))

@@ -1,0 +1,104 @@
+"""The stream in the command's own process: its tables are those of a reconstruct, and its metrics need no tables."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from share_state.cli.main import run
+from share_state.delta.reader import CommittedTables
+from share_state.fold.history import OUTCOME_COLUMNS
+from share_state.pipeline.live_log import LiveLog
+from share_state.pipeline.stream_changes import UnwrittenChanges
+from share_state.pipeline.stream_fold import StreamFold
+from share_state.sources.new_records import LogFacts
+from tests.pipeline.test_stream_tables import SCENARIOS, _given, pieces, reconstructed, tables_in
+from tests.present import present
+from tests.profiles import by_profile
+from tests.sources.formats.tables import found, table_of, write
+from tests.truth import DATA
+
+ALONE = ("share_partition_state", "in_flight", "cutoff", "findings")
+
+
+def _stream(folder: Path, *more: str) -> int:
+    return run(["stream", str(folder / "in"), "--out", str(folder / "lake"), "--once", "--quiet", *more])
+
+
+def _write(parts: Iterator[pa.Table] | list[pa.Table], folder: Path, first: int = 0) -> None:
+    for number, part in enumerate(parts, first):
+        os.utime(write(part, folder / f"in/{number:04}.parquet"), (number + 1, number + 1))
+
+
+@pytest.mark.parametrize("scenario", by_profile(["4.3.1/prune"], SCENARIOS))
+def test_a_stream_that_is_begun_again_goes_on_from_its_tables(scenario: str, tmp_path: Path):
+    records = table_of(found(DATA / scenario))
+    parts = list(pieces(records, max(20, len(records) // 10)))
+    for begin in (0, len(parts) // 2):
+        _write(parts[begin : begin + len(parts) // 2 if begin == 0 else None], tmp_path, begin)
+        assert _stream(tmp_path, "--max-files", "1") in (0, 1)
+    assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
+    tables = CommittedTables(str(tmp_path / "lake"))
+    assert (len(tables.runs), tables.run["records"]) == (1, len(records))
+
+
+def test_a_stream_goes_on_from_an_audit(tmp_path: Path):
+    records = table_of(found(DATA / "4.4.0/dlq"))
+    parts = list(pieces(records, 40))
+    begin = str(write(pa.concat_tables(parts[:3]), tmp_path / "begin.parquet"))
+    assert run(["audit", begin, "--out", str(tmp_path / "lake"), "--quiet"]) in (0, 1)
+    _write(parts[3:], tmp_path)
+    assert _stream(tmp_path) in (0, 1)
+    assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
+    tables = CommittedTables(str(tmp_path / "lake"))
+    assert tables.run["records"] == sum(map(len, parts[3:]))
+
+
+def _of_states(lake: Path) -> dict[str, list[str]]:
+    """What only the state topic says."""
+    tables = CommittedTables(str(lake))
+    rows = {name: tables.read(name).to_pylist() for name in ALONE}
+    rows["findings"] = [row for row in rows["findings"] if row["state_partition"] is not None]
+    left_out = {"run_id", "topic", "topic_end_offset", "limited_by_topic"}
+    return {name: sorted(str({key: row[key] for key in row if key not in left_out}) for row in of_table)
+            for name, of_table in rows.items()}  # fmt: skip
+
+
+def _grow(source: Path, target: Path, share: float) -> None:
+    """Copy a data folder in which only a part of each segment is written yet."""
+    # A stream compares the states neither with groups nor with the logs of other topics.
+    shutil.copytree(
+        source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("topics.json", "__consumer_offsets*")
+    )
+    for segment in target.rglob("*.log"):
+        os.truncate(segment, int(segment.stat().st_size * share))
+
+
+@pytest.mark.parametrize("scenario", by_profile(["4.4.0/chaos"], SCENARIOS))
+def test_segments_that_grow_are_read_where_they_ended(scenario: str, tmp_path: Path):
+    for share in (0.3, 0.31, 0.8, 1.0):
+        _grow(DATA / scenario, tmp_path / "in", share)
+        assert _stream(tmp_path) in (0, 1)
+        truth = ["reconstruct", str(tmp_path / "in"), "--out", str(tmp_path / "truth"), "--quiet"]
+        assert run(truth) in (0, 1)
+        assert _of_states(tmp_path / "lake") == _of_states(tmp_path / "truth")
+
+
+def test_what_became_of_deliveries_is_the_same_in_any_parts():
+    records, fold = table_of(found(DATA / "4.4.0/chaos")), StreamFold()
+    number = records["partition"][0].as_py()
+    own = records.filter(pa.array(records["partition"].to_numpy() == number))
+    whole = present(fold.fold(None, number, _given(own), LogFacts(0))).log
+    log = LiveLog(None, UnwrittenChanges(None))
+    for begin in range(0, len(own), 37):
+        log.take(present(fold.fold(log.state, number, _given(own.slice(begin, 37)), LogFacts(0))))
+    latest = present(log.latest).log
+    for name in (*OUTCOME_COLUMNS.values(), "failing_since", "failing_until"):
+        seen = dict(zip(latest.keys.binary().to_pylist(), log.outcomes[name].tolist(), strict=True))
+        keys = whole.keys.binary().take(pa.array(whole.numbers)).to_pylist()
+        assert [seen[key] for key in keys] == present(whole.outcomes)[name].tolist(), name
+    assert np.array(present(whole.outcomes)["acknowledged"]).any()
