@@ -8,7 +8,8 @@ from share_state.cli.command import DONE, FOUND, Quiet, command
 from share_state.cli.completion import complete_group
 from share_state.cli.input_options import InputOptions, open_plan
 from share_state.cli.options import Json
-from share_state.cli.warehouse_or_input import POINTS, logs_of, open_input
+from share_state.cli.warehouse_or_input import logs_of, open_input
+from share_state.config.run_options import POINTS
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.driver_side import name_topics
 from share_state.repairs.offset_backup import SUFFIXES, back_up_offsets, print_backup, write_backup

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
+from share_state.errors import pluralize
 from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS, OK, OUTCOME_COLUMNS, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY
@@ -191,7 +192,7 @@ def read_deliveries(tables: CommittedTables) -> tuple[GroupDeliveries, ...]:
     return tuple(sorted(groups, key=lambda one: (-one.given_up - one.rejected, -one.released, one.group_id)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AuditReport:
     """The latest audit of a warehouse.
 
@@ -241,6 +242,12 @@ class AuditReport:
     poison: PoisonRecords
     fail_on: str
     fail_on_verdict: str
+
+    def __repr__(self) -> str:
+        statuses = ", ".join(f"{count:,} {status}" for status, count in self.statuses.items() if count)
+        found = ", ".join(f"{count:,} {severity}" for severity, count in self.by_severity.items() if count)
+        live = pluralize(self.live, "share-partition")
+        return f"AuditReport({self.warehouse}: {live}: {statuses or 'none'}; findings: {found or 'none'})"
 
     @property
     def log_time(self) -> datetime | None:
