@@ -45,9 +45,13 @@ def nightly_audit(
     Raises:
         ShareStateError: if the settings, an input or the warehouse cannot be used.
     """
-    check_report_paths(settings.report.html, settings.report.prometheus)
-    if settings.report.html is not None:
+    check_report_paths(settings.report.html, settings.report.index, settings.report.prometheus)
+    if settings.report.html is not None or settings.report.index is not None:
         require("matplotlib")
+    if settings.report.index is not None:
+        from share_state.report.cluster_index import read_index  # noqa: PLC0415  imports matplotlib
+
+        read_index(settings.report.index)
     choice = ExecutorChoice(settings.spark.master, settings.spark.conf, verbose)
     with open_place(choice, settings.warehouse) as (choice, place), open_sorter(choice) as sorter:
         settings = settings.model_copy(update={"warehouse": place})
@@ -99,6 +103,11 @@ def _write_reports(settings: AuditSettings, limits: Limits) -> AuditReport:
 
         write_page(targets.html, report)
         _LOG.info("wrote %s", targets.html)
+    if targets.index is not None:
+        from share_state.report.cluster_index import write_index  # noqa: PLC0415  imports matplotlib
+
+        write_index(targets.index, report, targets.html)
+        _LOG.info("wrote %s", targets.index)
     if targets.prometheus is not None:
         write_metrics(targets.prometheus, report, targets.prometheus_share_partitions)
         _LOG.info("wrote %s", targets.prometheus)

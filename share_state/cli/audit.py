@@ -27,7 +27,7 @@ def _written(targets: ReportSettings, live: int) -> list[str]:
         cut = f" (series of the worst {most:,} of {live:,} share-partitions; groups are complete)"
     return [
         path
-        for path in (targets.html, targets.prometheus and f"{targets.prometheus}{cut}")
+        for path in (targets.html, targets.index, targets.prometheus and f"{targets.prometheus}{cut}")
         if path is not None
     ]
 

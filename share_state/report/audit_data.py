@@ -33,8 +33,14 @@ from share_state.report.flagged import (
     SUSPECT,
     FlaggedGroup,
     FlaggedSharePartition,
+    list_flagged_groups,
     read_flagged,
-    read_flagged_groups,
+)
+from share_state.report.group_summaries import (
+    GroupSummary,
+    SinceLastAudit,
+    read_group_summaries,
+    read_since_last_audit,
 )
 from share_state.report.share_partitions import (
     JUST_WORSE_THAN_OK,
@@ -196,6 +202,8 @@ def read_deliveries(tables: CommittedTables) -> tuple[GroupDeliveries, ...]:
 class AuditReport:
     """The latest audit of a warehouse.
 
+    Size: all that page, metrics and console show, so that they say the same.
+
     Attributes:
         cluster: its name; empty if it has none.
         warehouse: the folder that was read.
@@ -211,6 +219,8 @@ class AuditReport:
         flagged: the share-partitions that need attention, the worst first, up to a limit.
         flagged_left_out: how many more there are.
         groups: the groups of the flagged share-partitions.
+        summaries: all groups, the worst first.
+        since_last: what has changed since the last reported audit; None if this is the first.
         deliveries: what became of deliveries since the last audit by group, those that gave up most first;
             groups of which the log does not show it are left out.
         acknowledged: findings and verdicts that a person has acknowledged.
@@ -235,6 +245,8 @@ class AuditReport:
     flagged: tuple[FlaggedSharePartition, ...]
     flagged_left_out: int
     groups: tuple[FlaggedGroup, ...]
+    summaries: tuple[GroupSummary, ...]
+    since_last: SinceLastAudit | None
     deliveries: tuple[GroupDeliveries, ...]
     acknowledged: tuple[Acknowledged, ...]
     findings: tuple[BrokenRule, ...]
@@ -318,6 +330,7 @@ def read_report(
     cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()
     cutoffs.sort(key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"]))
     flagged = read_flagged(tables, worst, summary, limits)
+    summaries = read_group_summaries(tables)
     return AuditReport(
         cluster=cluster,
         warehouse=warehouse,
@@ -327,7 +340,9 @@ def read_report(
         tables=tables,
         flagged=flagged,
         **counts,
-        groups=read_flagged_groups(tables, flagged),
+        groups=list_flagged_groups(flagged, {one.group_id: one.history for one in summaries}),
+        summaries=summaries,
+        since_last=read_since_last_audit(tables),
         deliveries=read_deliveries(tables),
         acknowledged=tuple(acknowledged),
         findings=list_broken_rules(summary),

@@ -159,7 +159,7 @@ def test_a_record_that_drops_a_delivery_is_told(told):
 
 def test_deliveries_that_failed_are_told_with_the_time_between_them(told):
     failed = [update(KEY, [(12, 14, 0, count)], start_offset=-1) for count in (1, 2, 3)]
-    assert told(BEGUN, *failed, options=_FIVE).endswith("; 3 deliveries failed, 1 s apart.")
+    assert told(BEGUN, *failed, options=_FIVE).endswith("; 3 deliveries failed, 1.0 s apart.")
 
 
 def test_a_gap_at_spso_is_called_so(cli: Command):

@@ -24,7 +24,8 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, pluralize
+from share_state.report import console
 from share_state.report.console import check_suffix, write_report
 from share_state.schema.declarations import table_schema
 
@@ -90,6 +91,13 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+TEMPLATES.filters |= {
+    "number": console.format_number,
+    "moment": console.format_time,
+    "size": console.format_size,
+    "name": console.format_name,
+    "counted": pluralize,
+}
 
 _HEADING_CHARACTERS = 11
 """Of a heading, per inch of width."""
