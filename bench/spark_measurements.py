@@ -36,7 +36,7 @@ def spark_shapes(settings: Settings) -> Iterator[Item]:
             ),
             "format('share_group_state')": lambda: source.load(folder),
             "applyInArrow(fold_group)": lambda: (
-                share_state.read(spark, folder)
+                share_state.read(folder, spark)
                 .groupBy("group_id", "topic_id", "partition")
                 .applyInArrow(share_state.fold_group, share_state.FOLD_GROUP_SCHEMA)
             ),

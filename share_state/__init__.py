@@ -9,13 +9,20 @@ from share_state.version import __version__
 
 __all__ = [
     "FOLD_GROUP_SCHEMA",
+    "Differences",
     "Explained",
+    "OpenedWarehouse",
     "Tables",
     "Topics",
+    "Why",
     "__version__",
+    "audit",
     "cutoff",
+    "decode",
+    "diff",
     "explain",
     "fold_group",
+    "open",
     "plots",
     "read",
     "reconstruct",
@@ -23,10 +30,13 @@ __all__ = [
     "repair",
     "session",
     "timeline",
+    "why",
 ]
 
 if TYPE_CHECKING:
-    from share_state.api.calls import Explained, cutoff, explain, read, reconstruct, repair, timeline
+    from share_state.api.answers import Differences, Explained, Why, audit, diff, explain, repair, why
+    from share_state.api.calls import cutoff, decode, read, reconstruct, timeline
+    from share_state.api.opened import OpenedWarehouse, open
     from share_state.api.tables import Tables
     from share_state.fold.fold_group import FOLD_GROUP_SCHEMA, fold_group
     from share_state.report import plots
@@ -35,8 +45,10 @@ if TYPE_CHECKING:
     from share_state.spark.session import start as session
 
 _MODULES = {
-    "api.calls": ("Explained", "cutoff", "explain", "read", "reconstruct", "repair", "timeline"),
+    "api.answers": ("Differences", "Explained", "Why", "audit", "diff", "explain", "repair", "why"),
+    "api.calls": ("cutoff", "decode", "read", "reconstruct", "timeline"),
     "api.tables": ("Tables",),
+    "api.opened": ("OpenedWarehouse", "open"),
     "fold.fold_group": ("FOLD_GROUP_SCHEMA", "fold_group"),
     "sources.topics": ("Topics",),
     "spark.data_source": ("register",),

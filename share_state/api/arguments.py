@@ -5,10 +5,13 @@ from datetime import datetime
 from functools import wraps
 from inspect import signature
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeGuard, TypeVar, cast
+
+import pyarrow as pa
 
 from share_state.config.declaration import OptionSpec, python
 from share_state.config.input_spec import ARGUMENTS, input_options, spec_of_options, texts_of_options
+from share_state.config.run_options import logs_of_warehouse
 from share_state.errors import InputError, ShareStateError
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.planning import build_plan
@@ -20,6 +23,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+class ArrowFrame(Protocol):
+    """Rows in memory that Arrow can read: an Arrow table, a DataFrame of pandas or polars."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+Records = Paths | ArrowFrame
+"""The records of a log: where they are, or the rows themselves."""
 
 TopicsGiven = Topics | Mapping[str, str] | str | PathLike[str] | None
 """Names and end offsets of topics: a JSON file as `--topics` takes it, topic id -> name, or `Topics`."""
@@ -35,7 +48,7 @@ class ReadOptions(TypedDict, total=False):
     as_of: AsOf | None
     topics: TopicsGiven
     state_partitions: int | None
-    groups: "Paths | DataFrame | None"
+    groups: "Records | DataFrame | None"
     group_partitions: int | None
     dead_letters: Paths | None
     dead_letters_copied_last: bool
@@ -78,39 +91,41 @@ def takes_options(call: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def plan_of(
-    paths: "Paths | DataFrame",
+    input: "Records | DataFrame",
     options: Mapping[str, Any],
     *,
     spark: "SparkSession | None" = None,
     reads_groups: bool = True,
     names_only: bool = False,
     judge: str | None = None,
+    takes_warehouse: bool = False,
 ) -> FoldPlan:
     """The plan of a call; its notes go to the logger.
 
     Args:
-        paths: the input.
+        input: paths or rows.
         options: those of ReadOptions.
-        spark: a session, to sort rows.
+        spark: a session, to sort rows; rows in memory become rows of it.
         reads_groups: whether groups are read if no argument names some.
         names_only: whether they are read only for the names of topics.
         judge: which rules apply.
+        takes_warehouse: whether a warehouse stands for the logs of its last run.
     Raises:
         ShareStateError: if an argument cannot be used.
     """
     for option in input_options():
         _check_option(option, options.get(option.argument))
-    if is_frame(paths) and any(options.get(name) not in (None, "auto") for name in _OF_FILES):
+    rows, groups = rows_of(input, spark), options.get("groups")
+    if rows is not None and any(options.get(name) not in (None, "auto") for name in _OF_FILES):
         raise ShareStateError("a DataFrame has no format, dialect or kafka_properties; leave them out")
-    given_options = _given(options)
+    given_options = given_values(options)
     more: dict[str, Any] = {"names_only": names_only, "judge": judge or options.get("judge")}
     if isinstance(topics := options.get("topics"), Topics | Mapping):
         more["known_topics"] = topics if isinstance(topics, Topics) else _named_topics(topics)
-    groups = options.get("groups")
-    if is_frame(paths):
-        more |= {"frame": paths, "columns": options.get("columns")}
-    if is_frame(groups):
-        more["group_frame"] = groups
+    if rows is not None:
+        more |= {"frame": rows, "columns": options.get("columns")}
+    if (group_rows := rows_of(groups, spark, "groups")) is not None:
+        more["group_frame"] = group_rows
     elif groups is not None:
         given_options["groups"] = listed_paths(cast("Paths", groups), "groups")
         if not given_options["groups"]:
@@ -120,10 +135,17 @@ def plan_of(
                 if name not in ("groups", "group_partitions")
             }
             reads_groups = False
-    named = [] if is_frame(paths) else listed_paths(cast("Paths", paths))
+    named = [] if rows is not None else listed_paths(cast("Paths", input))
+    if takes_warehouse and named:
+        from share_state.repairs.status import open_warehouse  # noqa: PLC0415  only some calls take a warehouse
+
+        if (tables := open_warehouse(named)) is not None:
+            # Topics and groups of the call are options, too.
+            asked = given_options | {one: more[one] for one in ("known_topics", "group_frame") if one in more}
+            named, given_options = logs_of_warehouse(named[0], tables.run, asked)
     spec = spec_of_options(ARGUMENTS, named, given_options, reads_groups=reads_groups, **more)
     sorter = None
-    if (session := session_of(groups, session_of(paths, spark))) is not None:
+    if (session := session_of(groups, session_of(input, spark))) is not None:
         from share_state.spark.sorted_tables import SparkSorter  # noqa: PLC0415  imports Spark
 
         sorter = SparkSorter(session)
@@ -134,7 +156,7 @@ _OF_FILES = ("format", "dialect", "kafka_properties")
 _OTHERWISE_READ = ("as_of", "topics", "groups", "judge")
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+def given_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Name of an option -> its value, for options whose value is plain."""
     given = {}
     for option in input_options():
@@ -189,10 +211,8 @@ def listed_paths(paths: Paths, name: str = "input") -> list[str]:
     Raises:
         ShareStateError: if it is something else.
     """
-    if hasattr(paths, "columns"):
-        raise ShareStateError(
-            f"{name} is a {type(paths).__name__}: pass spark.createDataFrame({name}), or a path"
-        )
+    if hasattr(type(paths), "columns") or isinstance(paths, Mapping):
+        raise ShareStateError(f"{name} is a {type(paths).__name__}: give {_ROWS}, or a path")
     one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
     named = list(one_or_more)
     is_usable = all(isinstance(path, str | PathLike) and path != "" for path in named)
@@ -201,14 +221,16 @@ def listed_paths(paths: Paths, name: str = "input") -> list[str]:
     return [normalize_address(fspath(path)) for path in named]
 
 
+_ROWS = "an Arrow table, a DataFrame of pandas, polars or Spark"
 _PATH = ((str, PathLike), "a path")
 _NUMBER = (int, "a whole number")
 _TEXT = (str, "text")
 _TYPES: dict[str, tuple[Any, str]] = {
     "warehouse": _PATH,
+    "config": _PATH,
     "group": _TEXT,
     "topic": _TEXT,
-    **dict.fromkeys(("partition", "offset", "delivery_limit"), _NUMBER),
+    **dict.fromkeys(("partition", "offset", "delivery_limit", "most"), _NUMBER),
 }
 """Argument of a call that is no option -> its types, and what to give, in words."""
 
@@ -254,10 +276,10 @@ def _check_type(name: str, value: Any, types: Any, fix: str) -> None:
 
 def texts_of(options: Mapping[str, Any]) -> dict[str, str]:
     """The arguments of a call as text, for the table `runs`."""
-    given = _given(options)
+    given = given_values(options)
     groups = options.get("groups")
-    if is_frame(groups):
-        given["groups"] = ["DataFrame"]
+    if has_rows(groups):
+        given["groups"] = [ROWS]
     elif groups is not None:
         given["groups"] = listed_paths(cast("Paths", groups), "groups")
     if isinstance(moment := given.get("as_of_time"), datetime):
@@ -268,3 +290,45 @@ def texts_of(options: Mapping[str, Any]) -> dict[str, str]:
 def is_frame(given: object) -> "TypeGuard[DataFrame]":
     """Whether it is a Spark DataFrame."""
     return hasattr(given, "sparkSession")
+
+
+ROWS = "DataFrame"
+"""How the table `runs` names an input that is no path."""
+
+
+def has_rows(argument: object) -> "TypeGuard[DataFrame | ArrowFrame]":
+    """Whether it holds records itself, in memory or in Spark."""
+    return (
+        is_frame(argument)
+        or hasattr(argument, "__arrow_c_stream__")
+        or hasattr(argument, "__arrow_c_array__")
+    )
+
+
+def named_inputs(argument: "Records | DataFrame") -> list[str]:
+    """The input of a call for the table `runs`."""
+    return [ROWS] if has_rows(argument) else listed_paths(cast("Paths", argument))
+
+
+def rows_of(
+    argument: object, spark: "SparkSession | None" = None, name: str = "input"
+) -> "pa.Table | DataFrame | None":
+    """The records that a caller holds, as an Arrow table or, with a session, a DataFrame of Spark.
+
+    Args:
+        argument: as the caller gave it.
+        spark: a session.
+        name: of the argument.
+    Returns:
+        None if the argument names paths.
+    Raises:
+        ShareStateError: if Arrow cannot read its rows.
+    """
+    if is_frame(argument) or not has_rows(argument):
+        return argument if is_frame(argument) else None
+    try:
+        table = pa.table(cast("Any", argument))
+        return table if spark is None else spark.createDataFrame(table)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        kind, reason = type(argument).__name__, (str(error).splitlines() or [type(error).__name__])[0]
+        raise ShareStateError(f"{name}: Arrow cannot read this {kind} ({reason}); give {_ROWS}") from None

@@ -1,21 +1,19 @@
-"""The Python API: `reconstruct`, `cutoff`, `timeline`, `explain`, `repair` and `read`."""
+"""The calls that return tables of logs: `reconstruct`, `cutoff`, `timeline`, `decode` and `read`."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 import pyarrow as pa
 
 from share_state.api.arguments import (
     JudgedOptions,
-    Paths,
     ReadOptions,
+    Records,
     check_types,
-    is_frame,
-    listed_paths,
+    named_inputs,
     plan_of,
     session_of,
     takes_options,
@@ -29,18 +27,16 @@ from share_state.pipeline.across_logs import settle_timeline
 from share_state.pipeline.driver_side import name_topics, read_groups
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.task import decoded_batches, timeline_batches
-from share_state.schema.declarations import arrow_type, table_schema
+from share_state.schema.declarations import table_schema
 from share_state.stores.paths import normalize_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from share_state.repairs.repair_plan import RepairPlan
-
 
 @takes_options
 def reconstruct(
-    input: "Paths | DataFrame",
+    input: "Records | DataFrame",
     spark: "SparkSession | None" = None,
     warehouse: str | PathLike[str] | None = None,
     **options: Unpack[JudgedOptions],
@@ -48,9 +44,10 @@ def reconstruct(
     """The state that the share coordinator would hold after loading the logs, and what is wrong in them.
 
     Args:
-        input: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns of
-            Spark's Kafka source (key, value, partition, offset, optionally topic and timestamp).
-        spark: a session; without one, or a DataFrame, the logs are folded in this process.
+        input: segments, tables, texts, or `kafka://host:port`; or the records themselves: an Arrow table or a
+            DataFrame of pandas, polars or Spark, with the columns of Spark's Kafka source (key, value,
+            partition, offset, optionally topic and timestamp).
+        spark: a session; without one, or a DataFrame of Spark, the logs are folded in this process.
         warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them, or
             `catalog.schema` of a session; the session must then have Delta, as one from
             `share_state.session()` has.
@@ -75,8 +72,7 @@ def reconstruct(
         place, schema = check_writable(spark, normalize_address(fspath(warehouse)))
     plan = plan_of(input, options, spark=spark, judge=options.get("judge") or JUDGE_ALL)
     if warehouse is not None:
-        inputs = ["DataFrame"] if is_frame(input) else listed_paths(cast("Paths", input))
-        return write_tables(spark, plan, place, inputs, texts_of(options), schema)
+        return write_tables(spark, plan, place, named_inputs(input), texts_of(options), schema)
     if plan.dead_letters is not None:
         if spark is not None:
             raise ShareStateError(
@@ -91,12 +87,12 @@ def reconstruct(
 
 @takes_options
 def cutoff(
-    input: "Paths | DataFrame", spark: "SparkSession | None" = None, **options: Unpack[ReadOptions]
+    input: "Records | DataFrame", spark: "SparkSession | None" = None, **options: Unpack[ReadOptions]
 ) -> "pa.Table | DataFrame":
     """The offset of each log below which every record is redundant, and whether it is safe.
 
     Args:
-        input, spark: as for `reconstruct`.
+        input, spark: as for `reconstruct`; or a warehouse: the logs of its last run.
         options: as for `reconstruct`, but neither names of topics nor groups:
     Returns:
         One row per log partition, columns of schemas/tables/cutoff.yaml: offsets of the log, counts in
@@ -108,7 +104,7 @@ def cutoff(
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset; KIP-932 draft, ESO.
     """
     spark = session_of(input, spark)
-    plan = plan_of(input, options, spark=spark, reads_groups=False)
+    plan = plan_of(input, options, spark=spark, reads_groups=False, takes_warehouse=True)
     plan.check_time()
     executor = executor_of(spark)
     limits = executor.cutoffs(plan)
@@ -117,37 +113,9 @@ def cutoff(
     )
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Explained:
-    """What happened to one offset.
-
-    Attributes:
-        sentence: its state now, in plain words.
-        records: one row per record that touched it, in log order: its `offset` in the log and `timestamp`
-            (UTC), its content (`said`), the state of the offset after it (`standing`), `deliveries` so far,
-            SPSO and SPEO.
-        facts: all of that and the state of the offset, as plain data.
-    """
-
-    sentence: str
-    records: pa.Table
-    facts: Mapping[str, Any]
-
-    def __repr__(self) -> str:
-        return self.sentence
-
-
-_EXPLAINED = arrow_type(
-    "struct<offset bigint, timestamp timestamp, kind string, said string, standing string, changed boolean, "
-    "deliveries bigint, start_offset bigint, end_offset bigint, snapshot_epoch int, state_epoch int, leader_epoch int, "
-    "members array<string>>"
-)
-"""A row of `Explained.records`."""
-
-
 @takes_options
 def timeline(
-    input: "Paths | DataFrame",
+    input: "Records | DataFrame",
     group: str | None = None,
     topic: str | None = None,
     partition: int | None = None,
@@ -157,7 +125,7 @@ def timeline(
     """The state of share-partitions after each of their records.
 
     Args:
-        input: as for `reconstruct`.
+        input: as for `reconstruct`; or a warehouse: the logs of its last run.
         group: only this share group.
         topic: only this topic, by name (if `topics` or the groups hold it) or id.
         partition: only this partition of the topic.
@@ -175,7 +143,9 @@ def timeline(
     """
     check_types(group=group, topic=topic, partition=partition)
     spark = session_of(input, spark)
-    plan = name_topics(plan_of(input, options, spark=spark, judge=JUDGE_NONE, names_only=True))
+    plan = name_topics(
+        plan_of(input, options, spark=spark, judge=JUDGE_NONE, names_only=True, takes_warehouse=True)
+    )
     plan.check_time()
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
     if spark is not None:
@@ -189,120 +159,69 @@ def timeline(
 
 
 @takes_options
-def explain(
-    input: "Paths | DataFrame",
-    group: str,
-    topic: str,
-    partition: int,
-    offset: int | None = None,
+def decode(
+    input: "Records | DataFrame",
+    group: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
     *,
+    most: int | None = None,
     spark: "SparkSession | None" = None,
-    delivery_limit: int | None = None,
     **options: Unpack[ReadOptions],
-) -> Explained:
-    """What happened to one offset: every record that touched it, and its state now in a sentence.
+) -> pa.Table:
+    """The records of the logs as `share-state decode` prints them, for a person; `read` is for a fold.
 
     Args:
-        group: the share group.
-        topic: by name, if `topics` or the groups hold it, or by id.
-        partition: the partition of the topic.
-        offset: the offset in this partition; by default the first unfinished one, which SPSO waits for.
-        spark: a session, to sort tables that need it.
-        delivery_limit: the older form of `limits={"groups": {group: {"delivery_count": ...}}}`.
+        input: as for `reconstruct`; or a warehouse: the logs of its last run.
+        group, topic, partition: as for `timeline`.
+        most: maximum number of records.
+        spark: a session, to sort tables that need it; the result is an Arrow table, too.
         options: as for `reconstruct`:
     Returns:
-        The sentence, and an Arrow table with one row per record.
+        One row per record, columns of schemas/tables/decoded_records.yaml, with the name of each delivery state
+        and, for segments, `batch`: the segment, position, size, codec and leader epoch of its record batch.
     Raises:
-        InputError: if there is no record of the share-partition.
+        InputError: if a path is missing or holds no log, or no share-partition matches.
         ShareStateError: if an argument cannot be used.
-    Source: Kafka ShareCoordinatorShard.replay; KIP-932, In-flight records; its draft, recovery.
+    Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    from share_state.report.explain import explain_offset  # noqa: PLC0415  only this call explains
+    from share_state.report.decoded import described_records  # noqa: PLC0415  only this call describes records
 
-    check_types(group=group, topic=topic, partition=partition, delivery_limit=delivery_limit)
-    if offset is not None:
-        check_types(offset=offset)
-    if delivery_limit is not None:
-        limits = options.get("limits") or {}
-        of_group = {"delivery_count": delivery_limit, **limits.get("groups", {}).get(group, {})}
-        options["limits"] = {**limits, "groups": {**limits.get("groups", {}), group: of_group}}
-    plan = plan_of(input, options, spark=spark)
-    found = explain_offset(plan, [], group, topic, partition, offset)
-    return Explained(
-        found["sentence"], pa.Table.from_pylist(found["records"], pa.schema(list(_EXPLAINED))), found
-    )
-
-
-@takes_options
-def repair(
-    input: Paths,
-    *,
-    group: str | Sequence[str] = (),
-    release: str | None = None,
-    most: int = 50,
-    clock: str = "log",
-    **options: Unpack[ReadOptions],
-) -> "RepairPlan":
-    """A plan for share-partitions in trouble: what is wrong, and options in order of harm.
-
-    It changes nothing.
-
-    Args:
-        input: as for `reconstruct`, but no DataFrame; or the folder of a warehouse.
-        group: only this group, or these.
-        release: the release that wrote the log, "4.0" to "4.4"; by default inferred.
-        most: maximum number of share-partitions, the most severe first.
-        clock: end of measured durations: "log", the last record of each log, or "wall", now.
-        options: as for `reconstruct`; not for a warehouse:
-    Returns:
-        The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as
-        Markdown.
-    Raises:
-        InputError: if a path is missing or holds no log, or a group is unknown.
-        WarehouseError: if a table of the warehouse is gone.
-        ShareStateError: if an argument cannot be used.
-    Source: Kafka SharePartition, ShareCoordinatorShard; KIP-932, KIP-1191.
-    """
-    from share_state.repairs.repair_plan import check_release, is_by_wall_clock, make_plan  # noqa: PLC0415  imports the simulator
-    from share_state.repairs.status import audited, open_warehouse  # noqa: PLC0415
-
-    check_release(release)
-    by_wall_clock = is_by_wall_clock(clock, is_live=False)
-    if hasattr(input, "columns"):
-        raise ShareStateError(
-            f"input is a {type(input).__name__}: repair takes paths only; give an export, or the folder of a warehouse"
-        )
-    if not isinstance(group, Iterable):
-        raise ShareStateError(f"group={group!r}: give text, or several")
-    groups, named = [group] if isinstance(group, str) else group, listed_paths(input)
-    if (tables := open_warehouse(named)) is not None:
-        if options or by_wall_clock:
-            raise ShareStateError(
-                f"{named[0]}: is a warehouse, which keeps the options of its run; leave out others"
-            )
-        return make_plan(tables, groups, release=release, most=most)
-    plan = plan_of(input, options)
+    check_types(group=group, topic=topic, partition=partition, most=most)
+    if most is not None and most < 1:
+        raise ShareStateError(f"most={most}: give a number from 1 on")
+    plan = plan_of(input, options, spark=spark, judge=JUDGE_NONE, names_only=True, takes_warehouse=True)
     plan.check_time()
-    with audited(plan, named, is_live=by_wall_clock) as tables:
-        return make_plan(tables, groups, limits=plan.options.limits, release=release, most=most)
+    selection = SharePartitionFilter(group, topic, partition)
+    rows = list(described_records(name_topics(plan), selection, most))
+    nothing = table_schema("decoded_records").empty_table()
+    return pa.concat_tables(rows, promote_options="default") if rows else nothing
 
 
 @takes_options
-def read(spark: "SparkSession", input: "Paths | DataFrame", **options: Unpack[ReadOptions]) -> "DataFrame":
+def read(
+    input: "Records | DataFrame", spark: "SparkSession | None" = None, **options: Unpack[ReadOptions]
+) -> "pa.Table | DataFrame":
     """The records of the logs, decoded and not yet folded.
 
     Args:
-        spark: a session; the input must be readable from its workers.
-        input: as for `reconstruct`.
+        input: as for `reconstruct`; or a warehouse: the logs of its last run.
+        spark: a session; the input must be readable from its workers. The older form `read(spark, input)` works,
+            too.
         options: as for `reconstruct`:
     Returns:
-        A lazy DataFrame, one row per record, columns of schemas/tables/decoded_records.yaml, times in UTC.
-        One task per log partition, with its records in log order.
+        One row per record, columns of schemas/tables/decoded_records.yaml, times in UTC, each log partition in log
+        order. An Arrow table; with a session, a lazy DataFrame with one task per log partition.
     Raises:
         InputError: if a path is missing or holds no log.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    plan = name_topics(plan_of(input, options, spark=spark, judge=JUDGE_NONE, names_only=True))
+    if hasattr(input, "sparkContext"):
+        input, spark = cast("Records", spark), cast("SparkSession", input)
+    spark = session_of(input, spark)
+    plan = name_topics(
+        plan_of(input, options, spark=spark, judge=JUDGE_NONE, names_only=True, takes_warehouse=True)
+    )
     plan.check_time()
     return executor_of(spark).map_logs(plan, partial(decoded_batches, plan), table_schema("decoded_records"))

@@ -1,9 +1,10 @@
 """`command` registers a function as a command of `share-state`; `Bundle` is a set of options that commands share."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperArgument, TyperCommand
@@ -53,6 +54,31 @@ class _PlainCommand(TyperCommand):
         for parameter in self.params:
             if isinstance(parameter, TyperArgument):
                 parameter.display_type_rich = _no_type  # type: ignore[method-assign]
+
+
+_PRINTED = re.compile(r"\d{1,3}(,\d{3})+")
+
+
+_NUMBER_OPTIONS: dict[str, set[str]] = {}
+"""Command -> its options that take a whole number."""
+
+
+def without_separators(number: str) -> str:
+    """A number without the separators of thousands that commands print; another text stays as it is."""
+    return number.replace(",", "") if _PRINTED.fullmatch(number) else number
+
+
+def plain_numbers(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command, with numbers that are typed as they are printed (`--offset 16,111`) as digits."""
+    options = _NUMBER_OPTIONS.get(arguments[0], set()) if arguments else set()
+    words = list[str]()
+    for word in arguments:
+        option, sign, value = word.partition("=")
+        if words and words[-1] in options:
+            words.append(without_separators(word))
+        else:
+            words.append(f"{option}={without_separators(value)}" if sign and option in options else word)
+    return words
 
 
 def _no_type(ctx: object) -> None:
@@ -119,6 +145,9 @@ def _without_bundles(function: _Command, has_clock: bool) -> _Command:
     common = [one for one in _Common.parameters(function.__name__) if one.name not in named]
     parameters += common
     types = {parameter.name: parameter.annotation for parameter in parameters}
+    _NUMBER_OPTIONS[function.__name__] = {
+        _label(name, hint) for name, hint in types.items() if {int, bool} & _plain_types(hint) == {int}
+    }
 
     def run(**given: Any) -> int | None:
         quiet = given["quiet"]
@@ -139,6 +168,11 @@ def _without_bundles(function: _Command, has_clock: bool) -> _Command:
     run.__annotations__ = types
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _plain_types(hint: Any) -> set[Any]:
+    """The types of a parameter, without None, lists and what typer is told."""
+    return {one for inner in get_args(hint) for one in _plain_types(inner)} or {hint}
 
 
 def _check_text(name: str, value: Any, hint: Any = None) -> Any:

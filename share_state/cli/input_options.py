@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
-from share_state.cli.command import Bundle
+from share_state.cli.command import Bundle, without_separators
 from share_state.cli.completion import complete_limit, complete_rule
 from share_state.cli.options import announce_compiling, pairs
 from share_state.config.declaration import OptionSpec, parse_limit
@@ -18,7 +18,6 @@ from share_state.config.input_spec import (
     FieldNames,
     InputSpec,
     input_options,
-    leaves,
     spec_of_options,
     texts_of_options,
 )
@@ -152,18 +151,9 @@ class InputOptions(Bundle):
         Args:
             sources: number of sources that they are about.
         """
-        from share_state.config.loading import Assignment  # noqa: PLC0415  imports every rule
+        from share_state.config.loading import assignments_of  # noqa: PLC0415  imports every rule
 
-        made = list[Assignment]()
-        columns = self.get("columns")
-        if columns and "groups" in self.given:
-            made += [Assignment("--column", ("groups", "columns"), columns)]
-        for option in input_options():
-            if option.name in self.given:
-                for path, value in leaves(option.path, self.given[option.name]):
-                    numbers = range(sources) if path[1:2] == ("N",) else range(1)
-                    made += [Assignment(option.flag, _numbered(path, number), value) for number in numbers]
-        return made
+        return assignments_of(self.given, sources, OPTIONS)
 
 
 def _value(option: OptionSpec, value: Any) -> Any:
@@ -179,7 +169,7 @@ def _value(option: OptionSpec, value: Any) -> Any:
     named = pairs(value, option.flag, option.metavar or "")
     if option.name != "as_of_offset":
         return named
-    numbers = {log: parse_digits(offset) for log, offset in named.items()}
+    numbers = {log: parse_digits(without_separators(offset)) for log, offset in named.items()}
     return {log: named[log] if number is None else number for log, number in numbers.items()}
 
 
@@ -193,12 +183,8 @@ def _limits(texts: Sequence[str]) -> dict[str, Any]:
         section = limits
         for key in above:
             section = section.setdefault(key, {})
-        section[name] = value
+        section[name] = without_separators(value)
     return limits
-
-
-def _numbered(path: tuple[str, ...], number: int) -> tuple[str | int, ...]:
-    return tuple(number if one == "N" and place == 1 else one for place, one in enumerate(path))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import TextIO, cast
 
 from typer.exceptions import Abort, Exit, TyperException
 
-from share_state.cli.command import DONE, UNEXPECTED, UNUSABLE, app
+from share_state.cli.command import DONE, UNEXPECTED, UNUSABLE, app, plain_numbers
 from share_state.cli.completion import words_to_complete
 from share_state.cli.output import (
     as_written,
@@ -92,9 +92,7 @@ def _run(arguments: list[str]) -> int:
             ] or COMMANDS:
                 import_module(f"share_state.cli.{COMMANDS[name]}")
         try:
-            code = int(
-                app(args=_name_logs_afresh(arguments), prog_name="share-state", standalone_mode=False) or DONE
-            )
+            code = _call(plain_numbers(_name_logs_afresh(arguments)))
         except Exit as left:
             code = left.exit_code
         sys.stdout.flush()
@@ -138,6 +136,11 @@ def _run(arguments: list[str]) -> int:
         return fail(
             with_standing(f"unexpected {type(error).__name__}: {first} (-v shows more)", error), UNEXPECTED
         )
+
+
+def _call(arguments: list[str]) -> int:
+    """Let typer run a command; its exit code."""
+    return int(app(args=arguments, prog_name="share-state", standalone_mode=False) or DONE)
 
 
 def _is_working_directory_gone() -> bool:

@@ -6,7 +6,7 @@ it.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -48,6 +48,14 @@ def show(
     ranges: Annotated[
         bool, typer.Option("--ranges", help="Print every in-flight range, one per line.")
     ] = False,
+    sort: Annotated[
+        Literal["name", "lag", "in-flight"],
+        typer.Option(metavar="name|lag|in-flight", help="Order: by name, or the largest first."),
+    ] = "name",
+    top: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Print at most N share-partitions, and the totals of all."),
+    ] = None,
     as_json: Json = False,
     epochs: Annotated[bool, typer.Option("--epochs", help="Also print the leader epoch.")] = False,
     cluster: Annotated[
@@ -60,16 +68,16 @@ def show(
     """Print offsets, lag and records in flight."""
     from share_state.fold.fold_options import SharePartitionFilter  # noqa: PLC0415  imports numba
     from share_state.report.cluster_use import print_cluster  # noqa: PLC0415
-    from share_state.report.show import print_state, print_state_json  # noqa: PLC0415
+    from share_state.report.show import Order, print_state, print_state_json  # noqa: PLC0415
 
-    selection = SharePartitionFilter(group, topic, partition)
+    selection, order = SharePartitionFilter(group, topic, partition), Order(sort, top)
     with _opened(warehouse) as tables:
         if cluster:
             print_cluster(tables, as_json=as_json)
         elif as_json:
-            print_state_json(tables, selection)
+            print_state_json(tables, selection, order)
         else:
-            print_state(tables, selection, epochs=epochs, ranges=ranges, named=warehouse)
+            print_state(tables, selection, order, epochs=epochs, ranges=ranges, named=warehouse)
 
 
 @command("share-state groups /lake/share_state --group orders-app")

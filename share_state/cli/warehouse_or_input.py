@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from share_state.cli.input_options import InputOptions, open_plan
-from share_state.config.declaration import OptionSpec
 from share_state.config.input_spec import input_options
 from share_state.config.loading import settings_for
 from share_state.config.model import AuditSettings, Clock
+from share_state.config.run_options import logs_of_run, logs_of_warehouse, refuse_options
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError, NothingCommittedError, ShareStateError
 from share_state.fold.limits import Limits
@@ -27,7 +27,6 @@ from share_state.repairs.status import audited, open_warehouse
 from share_state.sources.formats import AUTO
 from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.kafka_client import bootstrap_servers
-from share_state.stores.paths import to_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +84,13 @@ def open_input(
     """
     progress = Progress(quiet=quiet)
     if (tables := open_warehouse(inputs)) is not None:
-        _refuse_options(inputs[0], options, is_refused=bool(sets or clock))
+        refuse_options(inputs[0], options.given or sets or clock)
         with ExitStack() as stack:
             plan = lacks = None
             try:
                 if needs_logs:
-                    logs, of_run = logs_of_run(tables)
-                    plan = stack.enter_context(open_plan(of_run.spec(logs, names_only=True)))
+                    logs, of_run = logs_of_run(tables.run)
+                    plan = stack.enter_context(open_plan(InputOptions(of_run).spec(logs, names_only=True)))
             except ShareStateError as error:
                 lacks = f"the logs of its last run cannot be read ({error})"
             yield OpenedInput(tables, plan, lacks, None, KafkaTools(), tuple(inputs))
@@ -122,13 +121,6 @@ def _settings(options: InputOptions, inputs: Sequence[str], sets: Sequence[str])
     return settings_for(inputs, "-", sets, assignments=judging)
 
 
-def _refuse_options(warehouse: str, options: InputOptions, *, is_refused: bool = False) -> None:
-    if options.given or is_refused:
-        raise ShareStateError(
-            f"{warehouse}: is a warehouse, which keeps the options of its run; leave out others"
-        )
-
-
 def logs_of(inputs: Sequence[str], options: InputOptions) -> tuple[list[str], InputOptions]:
     """The logs that a command reads, and its options: for a warehouse those of its last run.
 
@@ -141,24 +133,8 @@ def logs_of(inputs: Sequence[str], options: InputOptions) -> tuple[list[str], In
         tables = open_warehouse(inputs)
     if tables is None:
         return list(inputs), options
-    asked = {name: value for name, value in options.given.items() if name not in (*POINTS, "limits")}
-    _refuse_options(inputs[0], InputOptions(asked))
-    logs, of_run = logs_of_run(tables)
-    for path in logs:
-        if not _may_exist(path):
-            raise ShareStateError(
-                f"{inputs[0]}: the logs of its last run are gone ({path}); give logs in place of the warehouse"
-            )
-    given = options.given
-    kept = of_run.given
-    if any(name in given for name in POINTS):
-        kept = {name: value for name, value in kept.items() if name not in POINTS}
-    return logs, InputOptions({**kept, **given})
-
-
-def _may_exist(path: str) -> bool:
-    """Whether an input may be there: addresses and patterns are not looked up."""
-    return "://" in path or any(one in path for one in "*?[") or to_path(path).exists()
+    logs, given = logs_of_warehouse(inputs[0], tables.run, options.given)
+    return logs, InputOptions(given)
 
 
 @contextmanager
@@ -208,64 +184,6 @@ def audit_export(
         with progress("read and fold"), audited(plan, [place]) as made:
             progress.close()
             yield made
-
-
-POINTS = ("as_of_offset", "as_of_time")
-"""Options of a point of the logs, which a command may give for a warehouse, too."""
-
-
-def logs_of_run(tables: CommittedTables) -> tuple[list[str], InputOptions]:
-    """The inputs of the last run of a warehouse, and its options up to the records that it read."""
-    run = tables.run
-    options = dict(run["options"] or ())
-    given = {
-        option.name: value for option in input_options() if (value := _given(option, options)) is not None
-    }
-    if progress := dict(run["progress"] or ()):
-        given = {name: value for name, value in given.items() if name not in POINTS}
-        given["as_of_offset"] = progress
-    given.pop("judge", None)
-    return list(run["inputs"]), InputOptions(given)
-
-
-def _given(option: OptionSpec, texts: Mapping[str, str]) -> Any:
-    """The value of an option in a row of `runs`; None if it is not there.
-
-    An audit writes its keys of the configuration, other commands the names of options.
-    """
-    if option.name == "limits":
-        return _limits(texts)
-    key = ".".join(option.path)
-    text = texts.get(option.name, texts.get(key))
-    if option.kind == "map":
-        items = text.split(",") if text else []
-        pairs = dict(item.split("=", 1) for item in items)
-        pairs |= {
-            name.removeprefix(f"{key}."): value for name, value in texts.items() if name.startswith(f"{key}.")
-        }
-        return pairs or None
-    if option.kind == "list":
-        items = [value for name, value in sorted(texts.items()) if name.startswith(f"{key}.")]
-        return (text.split(",") if text else items) or None
-    if text is None:
-        return None
-    if option.kind == "flag":
-        return text.lower() == "true"
-    return int(text) if option.kind == "number" else text
-
-
-def _limits(texts: Mapping[str, str]) -> dict[str, Any] | None:
-    limits: dict[str, Any] = {}
-    for name, value in texts.items():
-        section, _, rest = name.partition(".")
-        if section != "limits" or rest.startswith("of_cluster."):
-            continue
-        if rest.startswith("groups."):
-            group, _, limit = rest.removeprefix("groups.").rpartition(".")
-            limits.setdefault("groups", {}).setdefault(group, {})[limit] = value
-        else:
-            limits[rest] = value
-    return limits or None
 
 
 def words_of(options: InputOptions) -> list[str]:

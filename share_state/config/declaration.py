@@ -53,7 +53,18 @@ OTHER_COMMANDS: Mapping[str, str] = {
 }
 """Every other command, and why it takes no option of the input."""
 
-PYTHON_CALLS = ("reconstruct", "cutoff", "timeline", "explain", "repair", "read")
+PYTHON_CALLS = (
+    "reconstruct",
+    "audit",
+    "cutoff",
+    "timeline",
+    "explain",
+    "why",
+    "repair",
+    "diff",
+    "decode",
+    "read",
+)
 """Python calls that read an input."""
 
 DATA_SOURCE, CONFIGURATION = "spark.read", "configuration"

@@ -34,9 +34,11 @@ JUDGE_NONE = "none"
 Judge = Literal["all", "state", "none"]
 LogOffset = Annotated[int, Field(ge=0, le=LARGEST_INT64, strict=True)]
 
+_RESUMES = "an audit goes on where the last one stopped, up to the end of the logs"
 _NO_AS_OF = {
-    "audit": "an audit goes on where the last one stopped, up to the end of the logs",
-    CONFIGURATION: "an audit goes on where the last one stopped, up to the end of the logs",
+    "audit": _RESUMES,
+    python("audit"): _RESUMES,
+    CONFIGURATION: _RESUMES,
     "stream": "a stream goes on while records are written",
 }
 _NO_JUDGE = {

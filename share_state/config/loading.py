@@ -17,6 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from share_state.config.declaration import NEST, PREFIX
+from share_state.config.input_spec import FieldNames, input_options, leaves
 from share_state.config.model import (
     AuditSettings,
     KeyPath,
@@ -97,6 +98,31 @@ def settings_for(
         *assignments,
     ]
     return _merge({}, _NO_FILE, arguments, overrides, environment)
+
+
+def assignments_of(given: Mapping[str, Any], sources: int, names: FieldNames) -> list[Assignment]:
+    """Options of the input as values of the configuration.
+
+    Args:
+        given: name of an option -> its value, as `spec_of_options` takes it.
+        sources: number of sources that they are about.
+        names: how messages name the options.
+    """
+    made = list[Assignment]()
+    columns = given.get("columns")
+    if columns and "groups" in given:
+        made.append(Assignment(names.label("columns"), ("groups", "columns"), columns))
+    for option in input_options():
+        if option.name in given:
+            label = names.label(option.key.removeprefix("sources.N."))
+            for path, value in leaves(option.path, given[option.name]):
+                numbers = range(sources) if path[1:2] == ("N",) else range(1)
+                made += [Assignment(label, _numbered(path, number), value) for number in numbers]
+    return made
+
+
+def _numbered(path: tuple[str, ...], number: int) -> tuple[str | int, ...]:
+    return tuple(number if one == "N" and place == 1 else one for place, one in enumerate(path))
 
 
 def _merge(

@@ -52,6 +52,10 @@ class ReportSettings(Section):
     """Files that the audit writes in addition to the tables."""
 
     html: PathText | None = Field(default=None, description="HTML page; none by default")
+    index: PathText | None = Field(
+        default=None,
+        description="HTML page that the audits of several clusters keep together: one row a cluster, the worst first",
+    )
     prometheus: PathText | None = Field(
         default=None, description="metrics for the textfile collector; none by default"
     )

@@ -260,7 +260,9 @@ class GroupSettings(Section):
 
 _NO_INDEX = "it checks share snapshot files and writes them again, which only `cutoff` and an audit do"
 _ONLY_READING = (*READING_COMMANDS, *map(python, PYTHON_CALLS), DATA_SOURCE)
-_NO_WRITING = {surface: _NO_INDEX for surface in _ONLY_READING if surface not in ("cutoff", "audit")}
+_NO_WRITING = {
+    surface: _NO_INDEX for surface in _ONLY_READING if surface not in ("cutoff", "audit", python("audit"))
+}
 
 
 class ControlSettings(Section):

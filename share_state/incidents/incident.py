@@ -9,8 +9,9 @@ from share_state.config.input_spec import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError, pluralize
 from share_state.fold.fold_options import SharePartitionFilter
-from share_state.fold.history import NO_MEMBERS, OUTCOME_COLUMNS
+from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS, OUTCOME_COLUMNS
 from share_state.fold.limits import Limits
+from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
 from share_state.incidents.offset_story import OffsetStory, read_story
 from share_state.kafka.delivery_states import state_name
 from share_state.pipeline.plan import FoldPlan
@@ -19,9 +20,11 @@ from share_state.repairs.remedies import HARM, Option, Repair, repairs
 from share_state.repairs.repair_plan import empty_groups
 from share_state.repairs.status import SharePartitionStatus, Survey, survey
 from share_state.report.console import format_duration
-from share_state.report.diff import compare_states, fold_exports
+from share_state.report.diff import compare_states, fold_point, read_counted_states
+from share_state.report.share_partitions import STATE
 from share_state.report.troubles import WaitsFor, cause
 from share_state.simulator.types import find_release
+from share_state.sources.log_partition import STATE_TOPIC
 
 HOUR = timedelta(hours=1)
 _MOST = 1000
@@ -141,12 +144,7 @@ def find_incident(
         InputError: if the group is unknown.
         WarehouseError: if a table is gone.
     """
-    surveyed = survey(tables, (), limits, most=_MOST, selection=selection)
-    if not surveyed.found:
-        raise InputError(
-            f"group {selection.group_id}: no share-partition of it has state in __share_group_state; "
-            "`share-state groups` shows what its members say"
-        )
+    surveyed = _surveyed(tables, selection, limits)
     troubled = [one for one in surveyed.found if one.troubles]
     # The worst come first: if all of these are in trouble, others that are left out may be, too.
     is_cut = surveyed.left_out > 0 and len(troubled) == len(surveyed.found)
@@ -159,16 +157,22 @@ def find_incident(
         )
     offset = _offset_of_story(status)
     if plan is not None and offset is not None:
-        renews = find_release(surveyed.releases[-1]).renews
+        # Locks of the draft are not renewed.
+        renews = bool(surveyed.releases) and find_release(surveyed.releases[-1]).renews
         story = read_story(plan, status, offset, renews=renews)
     status = _with_reset(status, story)
     repair = None
-    if status.troubles:
+    if status.troubles and status.row["dialect"] == SHARE_GROUP_STATE:
         asked = replace(surveyed, found=(status,))
         (repair,) = repairs(asked, tools or KafkaTools(), empty_groups(tables))
-    trouble = repair.trouble if repair else NO_MEMBERS if status.row["verdict"] == NO_MEMBERS else None
+    trouble = NO_MEMBERS if status.row["verdict"] == NO_MEMBERS else None
+    if repair is not None:
+        trouble = repair.trouble
+    elif status.troubles:
+        trouble = next(iter(status.troubles))
+        unknown.append("what mends it: `repair` has no plan for control records of the draft")
     outcomes, since = (
-        _last_hour(plan, selection.group_id, surveyed.time) if plan is not None else (None, None)
+        _last_hour(plan, tables, selection.group_id, surveyed.time) if plan is not None else (None, None)
     )
     group = status.row["group_id"]
     return Incident(
@@ -193,6 +197,22 @@ def find_incident(
         healthy=0 if is_cut else len(surveyed.found) - max(len(troubled), 1) + surveyed.left_out,
         unknown=(*unknown, *_unknown(status, surveyed)),
         commands=_commands(status, trouble, words, offset),
+    )
+
+
+def _surveyed(tables: CommittedTables, selection: SharePartitionFilter, limits: Limits | None) -> Survey:
+    """The share-partitions of a group, of the log of the coordinator or of the draft's control records.
+
+    Raises:
+        InputError: if there is none.
+    """
+    for dialect in (SHARE_GROUP_STATE, CONTROL_RECORDS):
+        surveyed = survey(tables, (), limits, most=_MOST, selection=selection, dialect=dialect)
+        if surveyed.found:
+            return surveyed
+    raise InputError(
+        f"group {selection.group_id}: no share-partition of it has state in the input; "
+        "`share-state groups` shows what its members say"
     )
 
 
@@ -264,25 +284,48 @@ def _since(
 
 
 def _last_hour(
-    plan: FoldPlan, group: str | None, time: datetime | None
+    plan: FoldPlan, tables: CommittedTables, group: str | None, time: datetime | None
 ) -> tuple[dict[str, int] | None, datetime | None]:
-    """What became of the deliveries of a group in the last hour, from its records."""
+    """What became of the deliveries of a group in the last hour, from its records.
+
+    Only the logs that hold them are folded: up to an hour ago, and to the end unless that is what the tables are of.
+    """
     if time is None:
         return None, None
     begin = time - HOUR
     until = round(begin.timestamp() * 1000)
+    selection = SharePartitionFilter(group)
+    plan = _with_logs_of(plan, tables, selection)
     windows = {log.name: replace(plan.window_of(log), until_time_ms=until) for log in plan.logs}
-    before = replace(plan, windows={**plan.windows, **windows}, outside=None)
+    before = replace(plan, windows={**plan.windows, **windows}, outside=None, judging=JUDGE_ALL)
+    earlier = fold_point(before, selection)
     # Only the fold with rules over records counts what became of deliveries.
-    points = (replace(one, judging=JUDGE_ALL) for one in (before, plan))
-    states = fold_exports(tuple(points), SharePartitionFilter(group))
+    later = (
+        read_counted_states(tables, selection)
+        if _counts_from_the_start(tables)
+        else fold_point(replace(plan, judging=JUDGE_ALL), selection)
+    )
     totals = dict.fromkeys(OUTCOME_COLUMNS.values(), 0)
-    for row in compare_states(*states)["changed"]:
+    for row in compare_states(earlier, later)["changed"]:
         if row["deliveries"] is None:
             return None, None
         for name, count in row["deliveries"].items():
             totals[name] += count
     return totals, begin
+
+
+def _counts_from_the_start(tables: CommittedTables) -> bool:
+    """Whether the tables are of a first audit, whose counts of deliveries begin with the log."""
+    return tables.holds(HISTORY_TABLE) and tables.run["sequence"] == 0
+
+
+def _with_logs_of(plan: FoldPlan, tables: CommittedTables, selection: SharePartitionFilter) -> FoldPlan:
+    """The plan with the logs that hold records of share-partitions; all, if one does not show its number."""
+    rows = tables.read(STATE, selection.of_rows, ["state_partition"])
+    numbers = set(rows["state_partition"].to_pylist())
+    own = [log for log in plan.logs if log.topic != STATE_TOPIC or log.partition in numbers]
+    is_known = None not in numbers and all(log.partition is not None for log in plan.logs)
+    return replace(plan, logs=own) if is_known and own else plan
 
 
 def _unknown(status: SharePartitionStatus, found: Survey) -> list[str]:
@@ -311,8 +354,9 @@ def _commands(
         str(row["partition"]),
     ]
     commands = []
-    if trouble is not None:
+    if trouble is not None and row["dialect"] == SHARE_GROUP_STATE:
         commands.append(["share-state", "repair", *words, "--group", row["group_id"]])
+    if trouble is not None:
         commands.append(["share-state", "rules", trouble])
     if offset is not None:
         commands.append(["share-state", "explain", *words, *place, "--offset", str(offset)])

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
 
 from share_state.errors import pluralize
 from share_state.fold.durations import timedelta_text
@@ -14,7 +13,7 @@ from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING,
 from share_state.pipeline.plan import FoldPlan
 from share_state.repairs.status import SharePartitionStatus
 from share_state.report.console import format_number, format_time
-from share_state.report.offset_events import failed_deliveries, goes_back, is_reset
+from share_state.report.offset_events import failed_deliveries, goes_back, is_reset, spacing
 from share_state.sources.pruned_logs import read_whole
 
 DEFAULT_LOCK = timedelta(seconds=30)
@@ -177,16 +176,11 @@ def _failed_deliveries(failures: Sequence[Touch], times: Sequence[datetime]) -> 
     """What the failed deliveries of an offset have in common."""
     last = failures[-1]
     count = last.after.delivery_count or 0
-    steps = [later - earlier for earlier, later in pairwise(times)]
-    apart, is_lock = "", False
-    if steps and max(steps) <= (1 + _JITTER) * min(steps):
-        step = sum(steps, timedelta()) / len(steps)
-        apart = f" {timedelta_text(step)} apart"
-        is_lock = DEFAULT_LOCK <= step <= (1 + _JITTER) * DEFAULT_LOCK
-    elif steps:
-        apart = f" {timedelta_text(min(steps))} to {timedelta_text(max(steps))} apart"
+    apart, step = spacing(times)
+    is_lock = step is not None and DEFAULT_LOCK <= step <= (1 + _JITTER) * DEFAULT_LOCK
     cause = "locks time out" if is_lock else "released, or the lock timed out: the log does not say which"
-    return f"{pluralize(count, 'delivery', 'deliveries')} failed{apart}, the last {_at(last)}: {cause}"
+    failed = " ".join([pluralize(count, "delivery", "deliveries"), "failed", *filter(None, [apart])])
+    return f"{failed}, the last {_at(last)}: {cause}"
 
 
 def _at(touch: Touch) -> str:

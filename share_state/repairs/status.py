@@ -202,7 +202,7 @@ def limits_of_run(options: Mapping[str, str]) -> Limits:
 
 def survey(
     tables: CommittedTables, groups: Sequence[str], limits: Limits | None = None, release: str | None = None,
-    most: int = 50, selection: SharePartitionFilter | None = None,
+    most: int = 50, selection: SharePartitionFilter | None = None, dialect: str = SHARE_GROUP_STATE,
 ) -> Survey:  # fmt: skip
     """Find the share-partitions in trouble.
 
@@ -213,15 +213,18 @@ def survey(
         release: the release that wrote the log; by default inferred.
         most: maximum number of share-partitions.
         selection: only these, in place of `groups`; the healthy ones are added.
+        dialect: of the share-partitions.
     Raises:
         InputError: if a group is unknown, or nothing matches the selection.
         WarehouseError: if a table is gone.
     """
     for wanted in map(SharePartitionFilter, groups) if selection is None else (selection,):
         check_known([tables], wanted)
-    where = pc.field("dialect") == SHARE_GROUP_STATE
+    where = pc.field("dialect") == dialect
     states = tables.read(STATE, where, _STATE_COLUMNS)
     releases = _releases(tables, states) if release is None else (release,)
+    if dialect != SHARE_GROUP_STATE:
+        releases = ()
     if groups:
         is_wanted = pc.field("group_id").isin(list(groups))
         states, where = states.filter(is_wanted), where & is_wanted

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
+from share_state.errors import pluralize
 from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS, OK, OUTCOME_COLUMNS, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY
@@ -32,8 +33,14 @@ from share_state.report.flagged import (
     SUSPECT,
     FlaggedGroup,
     FlaggedSharePartition,
+    list_flagged_groups,
     read_flagged,
-    read_flagged_groups,
+)
+from share_state.report.group_summaries import (
+    GroupSummary,
+    SinceLastAudit,
+    read_group_summaries,
+    read_since_last_audit,
 )
 from share_state.report.share_partitions import (
     JUST_WORSE_THAN_OK,
@@ -191,9 +198,11 @@ def read_deliveries(tables: CommittedTables) -> tuple[GroupDeliveries, ...]:
     return tuple(sorted(groups, key=lambda one: (-one.given_up - one.rejected, -one.released, one.group_id)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AuditReport:
     """The latest audit of a warehouse.
+
+    Size: all that page, metrics and console show, so that they say the same.
 
     Attributes:
         cluster: its name; empty if it has none.
@@ -210,6 +219,8 @@ class AuditReport:
         flagged: the share-partitions that need attention, the worst first, up to a limit.
         flagged_left_out: how many more there are.
         groups: the groups of the flagged share-partitions.
+        summaries: all groups, the worst first.
+        since_last: what has changed since the last reported audit; None if this is the first.
         deliveries: what became of deliveries since the last audit by group, those that gave up most first;
             groups of which the log does not show it are left out.
         acknowledged: findings and verdicts that a person has acknowledged.
@@ -234,6 +245,8 @@ class AuditReport:
     flagged: tuple[FlaggedSharePartition, ...]
     flagged_left_out: int
     groups: tuple[FlaggedGroup, ...]
+    summaries: tuple[GroupSummary, ...]
+    since_last: SinceLastAudit | None
     deliveries: tuple[GroupDeliveries, ...]
     acknowledged: tuple[Acknowledged, ...]
     findings: tuple[BrokenRule, ...]
@@ -241,6 +254,12 @@ class AuditReport:
     poison: PoisonRecords
     fail_on: str
     fail_on_verdict: str
+
+    def __repr__(self) -> str:
+        statuses = ", ".join(f"{count:,} {status}" for status, count in self.statuses.items() if count)
+        found = ", ".join(f"{count:,} {severity}" for severity, count in self.by_severity.items() if count)
+        live = pluralize(self.live, "share-partition")
+        return f"AuditReport({self.warehouse}: {live}: {statuses or 'none'}; findings: {found or 'none'})"
 
     @property
     def log_time(self) -> datetime | None:
@@ -334,6 +353,7 @@ def report_of(
     cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()
     cutoffs.sort(key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"]))
     flagged = read_flagged(tables, worst, summary, limits)
+    summaries = read_group_summaries(tables)
     return AuditReport(
         cluster=cluster,
         warehouse=warehouse,
@@ -343,7 +363,9 @@ def report_of(
         tables=tables,
         flagged=flagged,
         **counts,
-        groups=read_flagged_groups(tables, flagged),
+        groups=list_flagged_groups(flagged, {one.group_id: one.history for one in summaries}),
+        summaries=summaries,
+        since_last=read_since_last_audit(tables),
         deliveries=read_deliveries(tables),
         acknowledged=tuple(acknowledged),
         findings=list_broken_rules(summary),

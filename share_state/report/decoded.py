@@ -31,18 +31,35 @@ def print_records(plan: FoldPlan, selection: SharePartitionFilter, limit: int | 
     Raises:
         InputError: if the selection matches nothing.
     """
-    printed = 0
+    for rows in described_records(plan, selection, limit):
+        for batch in rows.to_batches(max_chunksize=_PIECE_ROWS):
+            if sys.stdout.closed:  # its reader is gone, as after `| head`
+                return
+            sys.stdout.write(json_lines(batch))
+
+
+def described_records(
+    plan: FoldPlan, selection: SharePartitionFilter, limit: int | None = None
+) -> Iterator[pa.Table]:
+    """The records of a plan, one log partition after another: decoded, with state names and batches.
+
+    Args:
+        plan: the log partitions.
+        selection: only these share-partitions.
+        limit: maximum number of records.
+    Raises:
+        InputError: if the selection matches nothing.
+    """
+    found = 0
     for log in plan.logs:
         for table in _described(plan, log, selection):
-            rows = table if limit is None else table.slice(0, limit - printed)
-            printed += len(rows)
-            for batch in rows.to_batches(max_chunksize=_PIECE_ROWS):
-                if sys.stdout.closed:  # its reader is gone, as after `| head`
-                    return
-                sys.stdout.write(json_lines(batch))
-            if limit is not None and printed >= limit:
+            rows = table if limit is None else table.slice(0, limit - found)
+            found += len(rows)
+            if len(rows):
+                yield rows
+            if limit is not None and found >= limit:
                 return
-    if not printed:
+    if not found:
         plan.check(selection)
 
 

@@ -162,6 +162,13 @@ def read_states(opened: Sequence[CommittedTables], selection: SharePartitionFilt
     return found
 
 
+def read_counted_states(tables: CommittedTables, selection: SharePartitionFilter) -> StateTables:
+    """The state of an audit, with what became of deliveries: since the log's start if it is the first audit."""
+    where = selection.of_rows
+    counted = tables.read(HISTORY_TABLE, where)
+    return tables.read(_TABLES[0], where), tables.read(_TABLES[1], where), counted
+
+
 def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> list[StateTables]:
     """The states that an export folds to at several points, the latest last.
 
@@ -179,21 +186,24 @@ def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> 
                 raise ShareStateError(
                     f"diff: {log.name}: the later point is before the earlier one; exchange the two"
                 )
-    executor = LocalExecutor()
-    where = selection.of_rows
-    found = list[StateTables]()
-    for plan in plans:
-        names = (*_TABLES, HISTORY_TABLE)
-        output = OutputSpec(names, incomplete=(HISTORY_TABLE,))
-        rows = executor.fold(plan, output)
-        tables = {name: returned_table(rows, name, output) for name in names}
-        states, in_flight, outcomes = (
-            tables[name] if where is None else tables[name].filter(where) for name in names
-        )
-        found.append((states, in_flight, outcomes))
+    found = [fold_point(plan, selection) for plan in plans]
     if not any(len(states) for states, *_ in found):
         plans[-1].check(selection)
     return found
+
+
+def fold_point(plan: FoldPlan, selection: SharePartitionFilter) -> StateTables:
+    """The states that an export folds to at one point; none if nothing that is selected has state by then.
+
+    Raises:
+        InputError: if a segment cannot be read.
+    """
+    names = (*_TABLES, HISTORY_TABLE)
+    output = OutputSpec(names, incomplete=(HISTORY_TABLE,))
+    rows, where = LocalExecutor().fold(plan, output), selection.of_rows
+    tables = (returned_table(rows, name, output) for name in names)
+    states, in_flight, outcomes = (table if where is None else table.filter(where) for table in tables)
+    return states, in_flight, outcomes
 
 
 def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
-from share_state.fold.history import HISTORY_TABLE, VERDICTS
+from share_state.fold.history import HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.kafka.delivery_states import DeliveryState
@@ -19,7 +19,6 @@ from share_state.report.share_partitions import (
     STATE,
     ascending,
     descending,
-    group_pieces,
     null_unknown,
     number_rows,
     prefilter,
@@ -39,7 +38,6 @@ from share_state.schema.declarations import table_schema
 SUSPECT = "suspect"
 """The status of a share-partition whose state cannot be trusted, and that has no error."""
 
-_MAX_TREND = 30
 _MAX_RANGES = 2000
 _MAX_FINDINGS = 12
 _MAX_AUDITS = 200
@@ -208,8 +206,7 @@ class FlaggedGroup:
     Attributes:
         group_id: the group.
         places: indexes of its share-partitions in `AuditReport.flagged`.
-        history: its last 30 audits, the oldest first: time; behind: records behind, or waiting if the lag is
-            not known; troubled: share-partitions with a verdict other than OK.
+        history: as of `GroupSummary`.
     """
 
     group_id: str
@@ -217,26 +214,11 @@ class FlaggedGroup:
     history: tuple[dict[str, Any], ...]
 
 
-def read_flagged_groups(
-    tables: CommittedTables, flagged: Sequence[FlaggedSharePartition]
+def list_flagged_groups(
+    flagged: Sequence[FlaggedSharePartition], histories: Mapping[str, tuple[dict[str, Any], ...]]
 ) -> tuple[FlaggedGroup, ...]:
-    """The groups of flagged share-partitions, in the order of their worst one."""
+    """The groups of flagged share-partitions, in the order of their worst one; with the history of each group."""
     places: dict[str, list[int]] = {}
     for place, one in enumerate(flagged):
         places.setdefault(one.now["group_id"], []).append(place)
-    columns = ("group_id", "time", "verdict", "lag", "waiting_records", "archiving_records")
-    where = pc.field("group_id").isin(list(places))
-
-    def measured(rows: pa.Table) -> pa.Table:
-        behind = pc.coalesce(rows["lag"], pc.add(rows["waiting_records"], rows["archiving_records"]))
-        troubled = pc.cast(pc.not_equal(rows["verdict"], VERDICTS[-1]), pa.int64())
-        return rows.append_column("behind", behind).append_column("troubled", troubled)
-
-    pieces = map(measured, tables.batches(HISTORY_TABLE, columns, where)) if places else ()
-    summed = group_pieces(pieces, ["group_id", "time"], {"behind": "sum", "troubled": "sum"})
-    audits: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
-    for row in summed.sort_by("time").to_pylist() if summed is not None else ():
-        audits[row["group_id"]].append(row)
-    return tuple(
-        FlaggedGroup(name, tuple(places[name]), tuple(audits[name][-_MAX_TREND:])) for name in places
-    )
+    return tuple(FlaggedGroup(name, tuple(own), histories.get(name, ())) for name, own in places.items())

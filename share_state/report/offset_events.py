@@ -1,8 +1,10 @@
 """What ended an earlier life of an offset: resets, deletions, re-creations and regressions, as sentences."""
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 from itertools import pairwise
 
+from share_state.fold.durations import timedelta_text
 from share_state.fold.offset_history import OffsetState, Place, Touch
 from share_state.fold.states import to_datetime
 from share_state.kafka.delivery_states import state_name
@@ -88,17 +90,35 @@ def _event(touch: Touch, *, is_first: bool) -> str | None:
     return None
 
 
+_JITTER = 0.2
+
+
+def spacing(times: Sequence[datetime]) -> tuple[str, timedelta | None]:
+    """How far apart failed deliveries are recorded.
+
+    Args:
+        times: of their records, in log order.
+    Returns:
+        "31 s apart", "28 s to 2 min apart", or nothing for fewer than two, or if times go back; and the mean distance,
+        None unless the distances are nearly equal.
+    """
+    steps = [later - earlier for earlier, later in pairwise(times)]
+    if not steps or min(steps) < timedelta():
+        return "", None
+    if max(steps) <= (1 + _JITTER) * min(steps):
+        step = sum(steps, timedelta()) / len(steps)
+        return f"{timedelta_text(step)} apart", step
+    return f"{timedelta_text(min(steps))} to {timedelta_text(max(steps))} apart", None
+
+
 def repeated_deliveries(touches: Sequence[Touch]) -> str | None:
     """How far apart deliveries that failed are recorded; None for fewer than two."""
     failed = list(failed_deliveries(touches))
     if len(failed) < 2:
         return None
-    gaps = [after.timestamp - before.timestamp for before, after in pairwise(failed)]
-    if min(gaps) < 0 or failed[0].timestamp < 0:
-        return f"{len(failed)} deliveries failed"
-    low, high = round(min(gaps) / 1000), round(max(gaps) / 1000)
-    apart = f"{low} s" if low == high else f"{low} to {high} s"
-    return f"{len(failed)} deliveries failed, {apart} apart"
+    times = [to_datetime(touch.timestamp) for touch in failed]
+    apart, _ = spacing([time for time in times if time is not None])
+    return f"{len(failed)} deliveries failed{', ' * bool(apart)}{apart}"
 
 
 def failed_deliveries(touches: Sequence[Touch]) -> Iterator[Touch]:

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 
 from share_state.delta.reader import CommittedTables
-from share_state.errors import pluralize
 from share_state.fold.durations import duration_text
 from share_state.report import console
 from share_state.report.audit_data import AuditReport
@@ -58,18 +57,12 @@ _MAX_CUTOFFS = 60
 _MAX_RUNS = 30
 _MAX_POISON = 20
 _MAX_GROUPS = 30
+_MAX_SUMMARIES = 200
+_MAX_CHANGES = 12
 
 _LETTERS, _LOST = "dead_letters", "lost_dead_letters"
 _MOST_ROWS, _BINS = 20, 40
 _BAR_STYLES = {"written": STATE_STYLES["ACKNOWLEDGED"], "lost": STATE_STYLES["ARCHIVED"]}
-
-TEMPLATES.filters |= {
-    "number": console.format_number,
-    "moment": console.format_time,
-    "size": console.format_size,
-    "name": console.format_name,
-    "counted": pluralize,
-}
 
 
 def write_page(path: str, report: AuditReport) -> None:
@@ -93,6 +86,8 @@ def render_page(report: AuditReport) -> str:
         advice=advice(report),
         cards=[_card(report, one, f"p{place}") for place, one in enumerate(report.flagged, 1)],
         trends=[trend_svg(group.history) for group in report.groups],
+        summaries=[(one, trend_svg(one.history)) for one in report.summaries[:_MAX_SUMMARIES]],
+        most_changes=_MAX_CHANGES,
         severities=SEVERITIES,
         cutoffs=report.cutoffs[:_MAX_CUTOFFS],
         poison=report.poison.worst[:_MAX_POISON],
@@ -111,7 +106,7 @@ def trend_svg(audits: Rows) -> Markup | None:
     """Records behind over the audits of a group, as a line of text height; None for fewer than two audits.
 
     Args:
-        audits: as in `FlaggedGroup.history`.
+        audits: as in `GroupSummary.history`.
     """
     if len(audits) < 2:
         return None

@@ -6,6 +6,7 @@ Columns and words are those of kafka-share-groups.sh.
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -23,11 +24,14 @@ from share_state.report.share_partitions import (
     add_topic_key,
     ascending,
     check_known,
+    descending,
     group_pieces,
     lacks_beginning,
     left_join,
     null_unknown,
+    number_rows,
     plain_run,
+    select_share_partitions,
 )
 from share_state.schema.declarations import table_schema
 from share_state.sources.group_configs import NOT_SET
@@ -61,51 +65,129 @@ _GROUP_COLUMNS = {
 }
 _GROUP_KEY = ("group_id", "topic_id", "topic", "partition")
 _MAX_LISTED = 10
-_LAG = ("topic_end_offset", "start_offset", "delivery_complete_count")
+LAG_COLUMNS = ("topic_end_offset", "start_offset", "delivery_complete_count")
+SORTS = ("name", "lag", "in-flight")
+"""By what `show` sorts share-partitions: their names, or a number, the largest first and unknown ones last."""
 _BY_KEY = ascending("group_id", "topic", "topic_id", "partition")
 
 
-def print_state_json(tables: CommittedTables, selection: SharePartitionFilter) -> None:
-    """Print the run, the share-partitions with their lag, and the in-flight ranges as JSON."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """In which order share-partitions are printed, and how many.
+
+    Attributes:
+        by: one of SORTS.
+        top: maximum number of share-partitions; None for all.
+    """
+
+    by: str = SORTS[0]
+    top: int | None = None
+
+    def chosen(self, rows: pa.Table) -> pa.Table:
+        """The rows that are printed, in this order.
+
+        Args:
+            rows: by name; with `lag` or `in_flight` where they are sorted by it.
+        """
+        if self.by != SORTS[0]:
+            rows = rows.sort_by([*descending(self.by.replace("-", "_")), *_BY_KEY])
+        return rows if self.top is None else rows.slice(0, self.top)
+
+
+def print_state_json(tables: CommittedTables, selection: SharePartitionFilter, order: Order) -> None:
+    """Print the run, the share-partitions with their lag, their totals, and the in-flight ranges as JSON."""
     where = selection.of_rows
-    states, ranges = _read_states(tables, where), _read_ranges(tables, where)
+    states, ranges = read_lags(tables, where), _read_ranges(tables, where)
     if not states.num_rows:
         check_known([tables], selection)
+    numbered = number_rows(states).select([*KEY, "lag", "place"])
+    rows = _with_in_flight(tables, where, numbered)
+    totals = _totals(rows)
+    if order != Order():
+        chosen = order.chosen(rows.sort_by(_BY_KEY))
+        states = states.take(chosen["place"])
+        ranges = _ranges_of(ranges, chosen).select(ranges.column_names)
     lists = {"share_partitions": row_pieces(null_unknown(states)), "in_flight": row_pieces(ranges)}
-    print_json({"run": plain_run(tables.run)}, lists)
+    print_json({"run": plain_run(tables.run), "totals": totals}, lists)
 
 
 def print_state(
-    tables: CommittedTables, selection: SharePartitionFilter, *, epochs: bool, ranges: bool, named: str
+    tables: CommittedTables,
+    selection: SharePartitionFilter,
+    order: Order,
+    *,
+    epochs: bool,
+    ranges: bool,
+    named: str,
 ) -> None:
     """Print one line per share-partition, and its in-flight ranges if `ranges` is set or there is only one.
 
     Args:
         tables: of a run.
         selection: which share-partitions.
+        order: in which order, and how many.
         epochs: whether leader epochs are printed.
         ranges: whether ranges of several share-partitions are printed.
         named: the warehouse or the export, as the caller gave it, for commands to go on.
     """
     where = selection.of_rows
-    states = _read_states(tables, where, [*KEY, "leader_epoch", "suspect", "snapshot_offset", *_LAG])
+    states = read_lags(tables, where, [*KEY, "leader_epoch", "suspect", "snapshot_offset", *LAG_COLUMNS])
     if not states.num_rows:
         check_known([tables], selection)
         _print_without_state(named, tables, where)
         return
-    rows = left_join(
-        add_topic_key(states), _sum_in_flight(tables, where), {"in_flight": pa.int64(), "states": pa.string()}
-    )
+    rows = _with_in_flight(tables, where, states)
+    chosen = order.chosen(rows.sort_by(_BY_KEY))
     columns = [head for head in _COLUMNS if epochs or head != "LEADER-EPOCH"]
-    shown = _printed_columns(rows.sort_by(_BY_KEY)).select([_COLUMNS[head] for head in columns])
+    shown = _printed_columns(chosen).select([_COLUMNS[head] for head in columns])
     print_table(columns, zip(*(column.to_pylist() for column in shown), strict=True), numeric=_NUMERIC)
     if ranges or states.num_rows == 1:
         print_line()
         nothing = "nothing in flight is recorded"
-        if pc.any(lacks_beginning(states)).as_py():
+        if pc.any(lacks_beginning(chosen)).as_py():
             nothing = f"it is not known what is in flight: {NO_BEGINNING}"
-        _print_ranges(_read_ranges(tables, where), with_key=states.num_rows > 1, otherwise=nothing)
-    print_lag_reasons(map(lag_reason, states.select(["lag", *_LAG]).to_pylist()))
+        of_chosen = _read_ranges(tables, where)
+        if order != Order():
+            of_chosen = _ranges_of(of_chosen, chosen)
+        _print_ranges(of_chosen, with_key=states.num_rows > 1, otherwise=nothing)
+    if states.num_rows > 1:
+        print_line()
+        print_line(_totals_line(_totals(rows), len(chosen)))
+    print_lag_reasons(map(lag_reason, states.select(["lag", *LAG_COLUMNS]).to_pylist()))
+
+
+def _ranges_of(ranges: pa.Table, chosen: pa.Table) -> pa.Table:
+    """The ranges of share-partitions, in their order."""
+    places = number_rows(chosen.select(IDENTITY_COLUMNS))
+    return select_share_partitions(ranges, places).sort_by(ascending("place", "first_offset"))
+
+
+def _with_in_flight(tables: CommittedTables, where: pc.Expression | None, states: pa.Table) -> pa.Table:
+    """States with in_flight (records; null for none) and states (text) of `_sum_in_flight`."""
+    added = {"in_flight": pa.int64(), "states": pa.string()}
+    return left_join(add_topic_key(states), _sum_in_flight(tables, where), added)
+
+
+def _totals(rows: pa.Table) -> dict[str, Any]:
+    """Of share-partitions: how many, their lag as far as it is known, of how many it is not, and what is in flight."""
+    return {
+        "share_partitions": len(rows),
+        "known_lag": pc.sum(rows["lag"], min_count=0).as_py(),
+        "unknown_lags": rows["lag"].null_count,
+        "in_flight": pc.sum(rows["in_flight"], min_count=0).as_py(),
+    }
+
+
+def _totals_line(totals: Mapping[str, Any], shown: int) -> str:
+    count, unknown = totals["share_partitions"], totals["unknown_lags"]
+    least = "at least " * (0 < unknown < count)
+    lag = "unknown" if unknown == count else f"{least}{totals['known_lag']:,}"
+    of = (
+        f"{shown:,} of {pluralize(count, 'share-partition')} shown"
+        if shown < count
+        else pluralize(count, "share-partition")
+    )
+    return f"{of}; in all: lag {lag}, {totals['in_flight']:,} in flight"
 
 
 def _print_without_state(warehouse: str, tables: CommittedTables, where: pc.Expression | None) -> None:
@@ -123,12 +205,19 @@ def _print_without_state(warehouse: str, tables: CommittedTables, where: pc.Expr
         print_line(f"what the group says: `{shlex.join(command)}`")
 
 
-def _read_states(
+def read_lags(
     tables: CommittedTables, where: pc.Expression | None, columns: Sequence[str] | None = None
 ) -> pa.Table:
+    """Rows of share_partition_state with `lag`, and `spso_hint`: where a leader starts that has no SPSO.
+
+    Args:
+        tables: of a run.
+        where: a filter on rows.
+        columns: of the table, LAG_COLUMNS among them; all by default.
+    """
     states = tables.read("share_partition_state", where, columns).sort_by(_BY_KEY)
-    states = states.append_column("lag", compute_lags(*(states[name] for name in _LAG)))
-    # Where a leader starts with the default of share.auto.offset.reset, latest, if that is known.
+    states = states.append_column("lag", compute_lags(*(states[name] for name in LAG_COLUMNS)))
+    # By the default of share.auto.offset.reset, latest, if the end is known.
     hint = pc.if_else(
         pc.less(states["start_offset"], 0), states["topic_end_offset"], pa.scalar(None, pa.int64())
     )
@@ -214,7 +303,7 @@ def describe_groups(tables: CommittedTables, group: str | None = None) -> dict[s
     where = selection.of_rows
     # Groups of the draft's control records have no group side.
     is_state_record = pc.field("dialect") == SHARE_GROUP_STATE
-    states = _read_states(tables, is_state_record if where is None else is_state_record & where)
+    states = read_lags(tables, is_state_record if where is None else is_state_record & where)
     groups, members = (tables.read(name, where) for name in ("share_groups", "share_group_members"))
     listed = tables.read("share_group_partitions", where)
     if not len(groups) + len(states):
@@ -231,10 +320,11 @@ def describe_groups(tables: CommittedTables, group: str | None = None) -> dict[s
 
 
 def _add_totals(groups: pa.Table, states: pa.Table, listed: pa.Table) -> list[dict[str, Any]]:
-    totals = states.select(["group_id", "lag"]).group_by("group_id").aggregate([
+    totals = states.select(["group_id", "lag", "state_epoch"]).group_by("group_id").aggregate([
         ([], "count_all"),
         ("lag", "sum"),
         ("lag", "count"),
+        ("state_epoch", "max"),
     ])  # fmt: skip
     of_group = {row["group_id"]: row for row in totals.to_pylist()}
     without_state = Counter(group_id for group_id, *_ in _listed_without_state(states, listed))
@@ -242,9 +332,22 @@ def _add_totals(groups: pa.Table, states: pa.Table, listed: pa.Table) -> list[di
     unknown = dict.fromkeys(table_schema("share_groups").names)
     rows |= {group_id: unknown | {"group_id": group_id} for group_id in of_group.keys() - rows.keys()}
     return [
-        row | _total(of_group.get(group_id), without_state[group_id])
+        row
+        | _total(of_group.get(group_id), without_state[group_id])
+        | _initial_epochs(row, of_group.get(group_id))
         for group_id, row in sorted(rows.items())
     ]
+
+
+def _initial_epochs(row: Mapping[str, Any], totals: Mapping[str, Any] | None) -> dict[str, int]:
+    """The epochs of a group whose offsets were only altered, which no record holds.
+
+    Its share-partitions were initialized with the epoch that every group begins with: 0 up to 4.2, 1 from 4.3 on.
+    Source: Kafka ModernGroup, TargetAssignmentMetadata.INITIAL.
+    """
+    if totals is None or row["group_epoch"] is not None or row["state"] != "Empty":
+        return {}
+    return dict.fromkeys(("group_epoch", "assignment_epoch"), totals["state_epoch_max"])
 
 
 def _total(row: Mapping[str, Any] | None, without_state: int) -> dict[str, Any]:
@@ -289,7 +392,7 @@ def _share_partitions(
             known = {name: row[name] for name in (*_GROUP_KEY, "status")}
             found[row["topic_id"], row["partition"]] = known | dict.fromkeys(("start_offset", "lag"))
             found[row["topic_id"], row["partition"]]["lag_reason"] = WITHOUT_STATE
-    for row in states.select([*_GROUP_KEY, "lag", *_LAG]).to_pylist():
+    for row in states.select([*_GROUP_KEY, "lag", *LAG_COLUMNS]).to_pylist():
         place = (row["topic_id"], row["partition"])
         known = found.get(place, {"status": topic_status.get(row["topic_id"])})
         start = row["start_offset"] if row["start_offset"] >= 0 else None
@@ -310,7 +413,7 @@ def print_groups(groups_shown: Mapping[str, Any], *, group: str | None, members:
         print_line("no share groups")
         return
     rows = [
-        [*(row[name] for name in (*_GROUP_COLUMNS.values(),)[:-1]), _lag_cell(row)]
+        [*(row[name] for name in (*_GROUP_COLUMNS.values(),)[:-1]), lag_cell(row)]
         for row in groups_shown["groups"]
     ]
     print_table([*_GROUP_COLUMNS], rows, numeric=_GROUP_COLUMNS.keys() - {"GROUP", "STATE"})
@@ -336,7 +439,7 @@ def print_groups(groups_shown: Mapping[str, Any], *, group: str | None, members:
         print_line(f"the lag of {count} is not known; why, for a group: `{command}`")
 
 
-def _lag_cell(row: Mapping[str, Any]) -> str | None:
+def lag_cell(row: Mapping[str, Any]) -> str | None:
     """The lag of a group; what is known of it if one of its share-partitions is unknown."""
     if row["lag"] is not None:
         return str(row["lag"])

@@ -10,23 +10,25 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from share_state.errors import InputError, SetupError
 from share_state.kafka.compression import MAX_BODY_SIZE
 from share_state.sources.as_of import LogTime, TimeSpan
 from share_state.sources.cluster_facts import ClusterFacts, read_cluster_facts
 from share_state.sources.discovery import find_data_folders, segment_folders
-from share_state.sources.formats import AUTO, ExportPaths, RowSorter
+from share_state.sources.formats import AUTO, ExportPaths, RowSorter, split_topics
 from share_state.sources.input_detection import (
     adjacent_group_logs,
     find_cluster_address,
     find_dead_letters,
     own_dead_letters,
     read_export,
-    read_frame,
     read_group_export,
 )
-from share_state.sources.log_partition import GROUP_TOPIC, Export, LogPartition
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.sources.log_times import time_span
+from share_state.sources.memory_table import find_memory_logs
 from share_state.sources.partition_count import PartitionCount, count_partitions
 from share_state.sources.record_tables import Columns
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
@@ -46,7 +48,7 @@ class ExportRequest:
         paths: what to read; only its columns and its sorter count for a DataFrame.
         format: as for `read_export`.
         kafka_properties: as for `read_export`.
-        frame: a DataFrame of records in place of the paths.
+        frame: a DataFrame of Spark or an Arrow table of records, in place of the paths.
     """
 
     paths: ExportPaths
@@ -62,15 +64,21 @@ class ExportRequest:
     def find(self) -> Export:
         """Find the log partitions."""
         if self.frame is not None:
-            return read_frame(self.frame, self.paths.columns, _needed(self.paths.sorter))
+            return split_topics(self._frame_logs((STATE_TOPIC, GROUP_TOPIC)))
         return read_export(self.paths, self.format, self.kafka_properties)
 
     def find_groups(self) -> tuple[LogPartition, ...]:
         """Find the partitions of `__consumer_offsets` of an export that is named as the group side."""
         if self.frame is None:
             return read_group_export(self.paths, self.format)
-        sorter, columns = _needed(self.paths.sorter), Columns(**self.paths.columns)
-        return tuple(sorter.sort_frame(self.frame, columns, (GROUP_TOPIC,))[0])
+        return tuple(self._frame_logs((GROUP_TOPIC,)))
+
+    def _frame_logs(self, topics: Sequence[str]) -> list[LogPartition]:
+        """The log partitions of a frame: of one in memory here, of Spark's by Spark."""
+        columns = Columns(**self.paths.columns)
+        if isinstance(self.frame, pa.Table):
+            return find_memory_logs(self.frame, columns, topics)[0]
+        return _needed(self.paths.sorter).sort_frame(self.frame, columns, topics)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Finds the log partitions of an export: the format of its files, the logs in them, and the group side next to them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,14 +16,11 @@ from share_state.sources.formats import (
     AUTO,
     SEGMENTS,
     ExportPaths,
-    RowSorter,
     format_of,
     recognize,
-    split_topics,
 )
 from share_state.sources.kafka_client import ADDRESS_HINT, KAFKA_FORM, SCHEME, bootstrap_servers
 from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
-from share_state.sources.record_tables import Columns
 from share_state.sources.table_plan import parquet_batches
 from share_state.sources.text_shapes import name_shape
 from share_state.stores.paths import InputPath, expand_paths, normalize_address, to_path
@@ -52,15 +49,6 @@ def read_export(export_paths: ExportPaths, format: str = AUTO, kafka_properties:
     if format == AUTO and name != SEGMENTS:
         return replace(found, notes=(f"read as {format_of(name).label} (--format {name})", *found.notes))
     return found
-
-
-def read_frame(frame: Any, columns: Mapping[Any, str], sorter: RowSorter) -> Export:
-    """The log partitions of a DataFrame of records with the columns of Spark's Kafka source.
-
-    Raises:
-        InputError: if it lacks a column, or has one of another type.
-    """
-    return split_topics(sorter.sort_frame(frame, Columns(**columns), (STATE_TOPIC, GROUP_TOPIC))[0])
 
 
 def read_group_export(given: ExportPaths, format: str = AUTO) -> tuple[LogPartition, ...]:

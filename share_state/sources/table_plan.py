@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ MAX_OVERLAP = 256 << 20
 
 _MIN_REREAD = 64 << 20
 _MAX_SCANNED_ROWS = 4_000_000
-_LARGEST_PARTITION = 2**31 - 1
+LARGEST_PARTITION = 2**31 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -88,7 +89,7 @@ def plan_table(
     times = list[tuple[int, int] | None]()
     for number, file in enumerate(files):
         with parquet_errors(file.path), pq.ParquetFile(parquet_source(file.path)) as parquet:
-            _check_columns(parquet.schema_arrow, columns, file)
+            check_columns(parquet.schema_arrow, columns, file.path, file.constants)
             has_times &= columns.timestamp in parquet.schema_arrow.names
             times.append(_check_times(parquet, file.path, columns.timestamp))
             rows_before = 0
@@ -180,8 +181,25 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
-    """Refuse a table that lacks a column or has a column of a wrong type."""
+def check_columns(
+    schema: pa.Schema,
+    columns: Columns,
+    label: str,
+    constants: Mapping[str, str] = MappingProxyType({}),
+    *,
+    fix: str = "--column {ours}=NAME",
+) -> None:
+    """Refuse a table that lacks a column or has a column of a wrong type.
+
+    Args:
+        schema: of the table.
+        columns: names of its columns.
+        label: how messages name the table.
+        constants: column -> value, from the names of its folders.
+        fix: how the caller names a column, with `{ours}` for our name of it.
+    Raises:
+        InputError: naming the column.
+    """
     kinds = {
         "key": (columns.key, _is_bytes, "binary, or text in base64 or hexadecimal"),
         "value": (columns.value, _is_bytes, "binary, or text in base64 or hexadecimal"),
@@ -190,22 +208,19 @@ def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None
         "topic": (columns.topic, is_text, "text"),
         "timestamp": (columns.timestamp, _is_time, "a timestamp or milliseconds"),
     }
-    number = file.constants.get(columns.partition, "0")
-    if columns.partition not in schema.names and parse_digits(str(number), _LARGEST_PARTITION) is None:
-        raise InputError(
-            f"{file.path}: {columns.partition}={number} is no partition number; rename the folder"
-        )
+    number = constants.get(columns.partition, "0")
+    if columns.partition not in schema.names and parse_digits(str(number), LARGEST_PARTITION) is None:
+        raise InputError(f"{label}: {columns.partition}={number} is no partition number; rename the folder")
     for ours, (name, is_right, expected) in kinds.items():
         if name not in schema.names:
-            if ours in ("topic", "timestamp") or name in file.constants:
+            if ours in ("topic", "timestamp") or name in constants:
                 continue
             existing = ", ".join(schema.names)
-            raise InputError(
-                f"{file.path}: no column {name} (columns: {existing}); give --column {ours}=NAME"
-            )
-        check_distinct(file.path, name, schema.names)
+            given = fix.format(ours=ours)
+            raise InputError(f"{label}: no column {name} (columns: {existing}); give {given}")
+        check_distinct(label, name, schema.names)
         if not is_right(schema.field(name).type):
-            raise InputError(f"{file.path}: column {name} is {schema.field(name).type}, not {expected}")
+            raise InputError(f"{label}: column {name} is {schema.field(name).type}, not {expected}")
 
 
 def _check_times(parquet: pq.ParquetFile, path: str, name: str) -> tuple[int, int] | None:

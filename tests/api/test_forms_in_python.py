@@ -144,7 +144,7 @@ def test_groups_name_topics_and_members_of_every_call(spark: SparkSession, parqu
         assert set(timeline["topic"].to_pylist()) == {topic}
         assert share_state.timeline(given, **chosen, spark=spark).count() == timeline.num_rows
         assert share_state.explain(given, *PICKED, 24).facts["topic"] == topic
-        names = share_state.read(spark, given).select("topic").distinct().collect()
+        names = share_state.read(given, spark).select("topic").distinct().collect()
         assert {row.topic for row in names} >= {"t0", "t1", "t2"}
     told = share_state.explain(STATE, *PICKED, 24, groups=CHAOS).records
     assert told.equals(share_state.explain(CHAOS, *PICKED, 24).records)
@@ -209,7 +209,7 @@ def test_a_dataframe_in_gives_dataframes_out(spark: SparkSession, table: pa.Tabl
             assert timeline.sort_by(order).equals(arrow(share_state.timeline(CHAOS)).sort_by(order))
         cutoffs = share_state.cutoff(frame).toArrow().cast(table_schema("cutoff")).drop_columns(SIZES)
         assert cutoffs.sort_by("partition").equals(arrow(share_state.cutoff(CHAOS)).drop_columns(SIZES))
-        records, expected = (share_state.read(spark, one).toArrow().sort_by(order) for one in (frame, CHAOS))
+        records, expected = (arrow(share_state.read(one, spark)).sort_by(order) for one in (frame, CHAOS))
         assert records.equals(expected)
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -159,7 +159,7 @@ def test_a_record_that_drops_a_delivery_is_told(told):
 
 def test_deliveries_that_failed_are_told_with_the_time_between_them(told):
     failed = [update(KEY, [(12, 14, 0, count)], start_offset=-1) for count in (1, 2, 3)]
-    assert told(BEGUN, *failed, options=_FIVE).endswith("; 3 deliveries failed, 1 s apart.")
+    assert told(BEGUN, *failed, options=_FIVE).endswith("; 3 deliveries failed, 1.0 s apart.")
 
 
 def test_a_gap_at_spso_is_called_so(cli: Command):
@@ -255,3 +255,32 @@ def test_a_record_without_a_timestamp_is_named_alone(cli: Command):
     said = cli("explain", text, *key, f"--offset={row['state_batches'][0]['first_offset']}")
     assert said.code == 0
     assert re.search(r"(since|at) record \d+", said.lines[-1]), said.lines[-1]
+
+
+@pytest.mark.parametrize("typed", [["--offset", "1,460"], ["--offset=1,460"], ["--offset", "1460"]])
+def test_an_offset_may_be_typed_as_it_is_printed(cli: Command, typed: list[str]):
+    place = ["--group", "g3", "--topic", "t0", "--partition", "2"]
+    found = cli("explain", DATA / "4.3.1/chaos", *place, *typed, "--json")
+    assert found.json["offset"] == 1460
+
+
+@pytest.mark.parametrize("typed", ["14,60", "1,46", ",460", "1,,460", "0,460,00"])
+def test_other_commas_are_no_number(cli: Command, typed: str):
+    place = ["--group", "g3", "--topic", "t0", "--partition", "2"]
+    refused = cli("explain", DATA / "4.3.1/chaos", *place, "--offset", typed)
+    assert (refused.code, refused.out) == (2, "")
+    assert typed in refused.err
+
+
+def test_offsets_and_limits_in_pairs_may_be_typed_as_they_are_printed(cli: Command):
+    typed, plain, wrong = (
+        cli("cutoff", CHAOS, "--as-of-offset", f"0={offset}", "--limit", limit)
+        for offset, limit in (
+            ("1,000", "record_locks=2,000"),
+            ("1000", "record_locks=2000"),
+            ("1,00", "record_locks=2,000"),
+        )
+    )
+    assert typed.code == 0
+    assert typed.out == plain.out
+    assert (wrong.code, wrong.out) == (2, "")

@@ -1,5 +1,6 @@
 """`share-state groups` says what kafka-share-groups.sh said of the same groups, and names can be told by the groups."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,12 @@ def test_rules_over_groups_are_listed_and_can_be_set(cli: Command, tmp_path: Pat
     assert {"ORPHAN_SHARE_STATE", "MISPLACED_GROUP", "GROUP_OVER_CAP", "STALE_CLAIM", "DOUBLE_ASSIGNED"} <= listed
     said = cli("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--rule", "STALE_CLAIM=never")
     assert "give one of error, warning, info, off" in said.err
+
+
+@pytest.mark.parametrize("release", ["4.2.1", "4.3.1", "4.4.0"])
+def test_the_epochs_of_a_group_whose_offsets_were_only_altered_are_kafka_s(cli: Command, release: str):
+    scenario = DATA / release / "chaos"
+    described = json.loads((scenario / "describe.json").read_text())["shareGroups"]
+    (kafka,) = [one for one in described if one["group"] == "g5"]
+    (row,) = cli("groups", scenario, "--group", "g5", "--json").json["groups"]
+    assert (row["group_epoch"], row["assignment_epoch"]) == (kafka["groupEpoch"], kafka["targetAssignmentEpoch"])

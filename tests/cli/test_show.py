@@ -225,3 +225,26 @@ def test_a_gap_is_shown_as_one(cli: Command, odd: Path):
 def test_a_moved_warehouse_is_still_one(cli: Command, chaos: Path, tmp_path: Path):
     shutil.copytree(chaos, tmp_path / "elsewhere")
     assert cli("show", tmp_path / "elsewhere").out == cli("show", chaos).out
+
+
+def test_the_largest_come_first_and_totals_are_of_all(cli: Command, chaos: Path):
+    whole = cli("show", chaos, "--json").json
+    lags = sorted((row["lag"] for row in whole["share_partitions"] if row["lag"] is not None), reverse=True)
+    totals = whole["totals"]
+    assert totals == {
+        "share_partitions": len(whole["share_partitions"]),
+        "known_lag": sum(lags),
+        "unknown_lags": len(whole["share_partitions"]) - len(lags),
+        "in_flight": sum(row["record_count"] for row in whole["in_flight"]),
+    }
+    printed = cli("show", chaos, "--sort", "lag", "--top", 5)
+    assert [int(row[4]) for row in printed.table[1:]] == lags[:5]
+    said = f"5 of 55 share-partitions shown; in all: lag at least {sum(lags):,}, {totals['in_flight']:,} in flight"
+    assert said in printed.lines
+    listed = cli("show", chaos, "--sort", "in-flight", "--top", 2, "--json").json
+    keys = [(row["group_id"], row["topic"], row["partition"]) for row in listed["share_partitions"]]
+    of_ranges = [(row["group_id"], row["topic"], row["partition"]) for row in listed["in_flight"]]
+    assert list(dict.fromkeys(of_ranges)) == keys
+    assert listed["totals"] == totals
+    unknown_last = cli("show", chaos, "--sort", "lag").table
+    assert [row[4] for row in unknown_last[-totals["unknown_lags"] :]] == ["-"] * totals["unknown_lags"]

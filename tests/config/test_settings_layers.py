@@ -81,6 +81,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "acknowledged.0.state_partition": COUNTS,
     "acknowledged.0.until": DATES,
     "report.html": TEXTS,
+    "report.index": TEXTS,
     "report.prometheus": TEXTS,
     "report.prometheus_share_partitions": st.integers(0, 10_000_000),
     "retention.history_days": st.integers(1, 36_500),

@@ -100,7 +100,7 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
         "fail_on": "error",
         "fail_on_verdict": "none",
         "acknowledged": [],
-        "report": {"html": None, "prometheus": None, "prometheus_share_partitions": 2000},
+        "report": {"html": None, "index": None, "prometheus": None, "prometheus_share_partitions": 2000},
         "retention": {"history_days": 90, "replaced_files_days": 7},
         "spark": {"master": None, "conf": {}},
     }

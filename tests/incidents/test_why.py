@@ -4,8 +4,10 @@ import json
 import os
 import re
 import shutil
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ class Audited:
     lake: Path
     page: str
     metrics: str
+    printed: str
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +51,15 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Audited:
     assert run(audit) == 0
     growing.run(MINUTES)
     growing.close()
-    assert run([*audit, "--html", str(page), "--prometheus", str(metrics)]) == 0
-    return Audited(logs, lake, page.read_text(), metrics.read_text())
+    with redirect_stdout(StringIO()) as printed:
+        assert run([*audit, "--html", str(page), "--prometheus", str(metrics)]) == 0
+    if SCREENS is not None:
+        Path(SCREENS).mkdir(parents=True, exist_ok=True)
+        shutil.copy(page, Path(SCREENS) / "audit.html")
+        (Path(SCREENS) / "audit.txt").write_text(printed.getvalue())
+        picture = Path(SCREENS) / "window-stuck-dead-letters.svg"
+        assert run(["plot", "window", str(logs), "--group", "stuck-dead-letters", "--out", str(picture)]) == 0
+    return Audited(logs, lake, page.read_text(), metrics.read_text(), printed.getvalue())
 
 
 @pytest.fixture
@@ -90,6 +100,16 @@ def test_a_group_without_trouble_is_shown_with_its_numbers(cli: Command, night: 
     assert lines[0].startswith("OK: steady steady-topic-0: no trouble: lag 0,")
     assert "last hour  900 acknowledged" in lines
     assert not any(line.startswith("repair ") for line in lines)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_audit_prints_the_trouble_that_why_names(night: Audited, name: str):
+    trouble = INCIDENTS[name].trouble
+    rows = [line for line in night.printed.splitlines() if f" {name} " in line and f" {name}-topic " in line]
+    row = next((line for line in rows if not line.startswith(("next:", " "))), "")
+    if row:
+        assert row.startswith(f"{trouble} ") or f" {trouble}: " in row
+    assert re.search(rf"\b{trouble}\b", night.printed)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -251,3 +271,28 @@ def test_only_a_reset_is_called_one(cli: Command, log: str, cause: str, sentence
     assert said.startswith("REWIND: gs1 ")
     assert cause in said
     assert sentence in said
+
+
+def test_control_records_of_the_draft_are_judged_but_have_no_plan(cli: Command, tmp_path: Path):
+    made = ("simulate", "--dialect", "control_records", "--minutes", 2, "--groups", 2, "--out", tmp_path / "log")
+    assert cli(*made, "--fault", "broken-chain").code == 0
+    (fault,) = [json.loads(line) for line in (tmp_path / "log/faults.jsonl").read_text().splitlines()]
+    broken = cli("why", fault["group"], tmp_path / "log", "--json").json
+    assert broken["trouble"] == "STATE_SUSPECT"
+    assert f"from offset {fault['offset']} on" in broken["cause"]
+    assert broken["option"] is None
+    assert "what mends it: `repair` has no plan for control records of the draft" in broken["unknown"]
+    assert not any(" repair " in command for command in broken["commands"])
+    other = next(name for name in ("slow-1", "steady-0") if name != fault["group"])
+    well = cli("why", other, tmp_path / "log", "--json").json
+    assert (well["trouble"], well["verdict"]) == (None, "OK")
+    shown = cli("show", tmp_path / "log", "--group", other, "--json").json["share_partitions"]
+    assert well["start_offset"] in [row["start_offset"] for row in shown]
+
+
+def test_the_last_hour_is_the_same_from_logs_and_from_a_warehouse(cli: Command, night: Audited):
+    """The counts of a fresh audit, of the logs of the group alone, are those of two folds of all logs."""
+    for name in ("steady", "poison"):
+        of_logs = cli("why", name, night.logs, *LIMITS, "--json").json["last_hour"]
+        of_lake = cli("why", name, night.lake, "--json").json["last_hour"]
+        assert of_logs == of_lake

@@ -63,10 +63,11 @@ def test_an_unknown_number_is_a_hyphen(parsed: ParsedPage):
 
 
 def test_pictures_stand_where_there_is_something_to_see(troubled: AuditReport, parsed: ParsedPage):
-    assert parsed.tags.count("svg") == parsed.tags.count("figure") + len(troubled.groups)
+    trends = len(troubled.groups) + sum(len(one.history) > 1 for one in troubled.summaries)
+    assert parsed.tags.count("svg") == parsed.tags.count("figure") + trends
     spoken = Counter(value.split()[0] for value in parsed.values("aria-label"))
     # 12 hostile names, orders-app, inventory, and the dense window twice; a history for each of them and for billing.
-    assert spoken == {"In": 12 + 2 + 2, "Over": 12 + 4 + len(troubled.groups), "Sections": 1}
+    assert spoken == {"In": 12 + 2 + 2, "Over": 12 + 4 + trends, "Sections": 1}
 
 
 def test_the_first_table_holds_the_worst_groups_first_with_reason_and_trend(troubled: AuditReport, parsed: ParsedPage):
@@ -141,9 +142,10 @@ def test_a_healthy_warehouse_gives_a_short_page_that_says_so(tmp_path: Path):
     text = render_page(read_report(str(made.audit(rows, [], [cutoff(n) for n in range(50)]))))
     parsed = ParsedPage(text)
     assert "All 3,000 share-partitions are OK, no errors, no warnings" in parsed.texts[""]
-    assert set(parsed.texts) == {"", "cutoff", "runs"}
+    assert set(parsed.texts) == {"", "all-groups", "cutoff", "runs"}
+    assert "The worst 200 of 3,000 groups." in parsed.texts["all-groups"]
     assert "svg" not in parsed.tags
-    assert len(text) < 60_000
+    assert len(text) < 240_000
     assert 'class="ok"' in text
 
 

@@ -80,7 +80,7 @@ def run(folder: Path) -> None:
     frames, of_file = share_state.reconstruct(spark.read.parquet(str(exported))), share_state.reconstruct(exported)
     for name in tables:
         compare(f"frame {name}", getattr(frames, name), getattr(of_file, name))
-    records = share_state.read(spark, CHAOS)
+    records = share_state.read(CHAOS, spark)
     grouped = records.groupBy("group_id", "topic_id", "partition").applyInArrow(
         share_state.fold_group, share_state.FOLD_GROUP_SCHEMA
     )

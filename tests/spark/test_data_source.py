@@ -12,6 +12,7 @@ import share_state
 from share_state.schema.declarations import table_schema
 from share_state.spark.data_source import TABLES
 from tests.truth import DATA
+from tests.warehouses import arrow
 
 HAPPY, CHAOS = DATA / "4.3.1/happy", DATA / "4.4.0/chaos"
 
@@ -45,7 +46,7 @@ def ordered(table: pa.Table) -> list[str]:
 def test_a_table_has_the_rows_of_the_main_job(session: SparkSession, export: Path, table: str):
     frame = session.read.format("share_group_state").option("table", table).load(str(export), group_partitions="3")
     if table == "decoded_records":
-        expected = share_state.read(session, export).toArrow()
+        expected = arrow(share_state.read(export, session))
     else:
         expected = getattr(share_state.reconstruct(export, group_partitions=3), table)
     found = frame.toArrow()

@@ -19,7 +19,7 @@ def grouped_and_folded(
     spark: SparkSession, source: Path, *keys: str, without: Collection[str] = ()
 ) -> list[list[dict]]:
     """The states of an export by both ways."""
-    records = share_state.read(spark, source).repartition(3, "offset")
+    records = share_state.read(source, spark).repartition(3, "offset")
     grouped = records.groupBy("group_id", "topic_id", *keys, "partition")
     found = grouped.applyInArrow(share_state.fold_group, share_state.FOLD_GROUP_SCHEMA).toArrow()
     # Records alone name no topic.

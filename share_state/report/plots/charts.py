@@ -7,6 +7,7 @@ An inline SVG contains no script and refers to nothing outside it.
 import io
 import re
 import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -23,8 +24,10 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, pluralize
+from share_state.report import console
 from share_state.report.console import check_suffix, write_report
+from share_state.schema.declarations import table_schema
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
@@ -88,6 +91,13 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+TEMPLATES.filters |= {
+    "number": console.format_number,
+    "moment": console.format_time,
+    "size": console.format_size,
+    "name": console.format_name,
+    "counted": pluralize,
+}
 
 _HEADING_CHARACTERS = 11
 """Of a heading, per inch of width."""
@@ -126,20 +136,48 @@ def escape_missing_glyphs(text: str) -> str:
 
 
 def to_arrow(table: Any, columns: tuple[str, ...], name: str) -> pa.Table:
-    """Some columns of the table `name`, which is an Arrow table or a Spark DataFrame.
+    """Some columns of the table `name`: an Arrow table, a DataFrame of Spark, or one that Arrow reads.
 
+    Args:
+        table: what a call returns, or its rows in pandas or polars.
+        columns: names.
+        name: the name of its declaration.
     Raises:
         ShareStateError: if it is something else or lacks a column.
     """
-    names = getattr(table, "column_names", None) or getattr(table, "columns", None)
-    missing = sorted(set(columns) - set(names or ()))
+    names = getattr(table, "column_names", None)
+    if names is None:
+        names = getattr(table, "columns", None)
+    missing = sorted(set(columns) - set(() if names is None else names))
     if names is None or missing:
         lacks = f"it lacks {', '.join(missing)}" if names is not None else f"this is a {type(table).__name__}"
-        raise ShareStateError(f"{name}: {lacks}; give the table `{name}`, of Arrow or Spark")
-    selected = (
-        table.select(list(columns)) if isinstance(table, pa.Table) else table.select(*columns).toArrow()
-    )
-    return selected.combine_chunks()
+        fix = f"give the table `{name}`, of Arrow, pandas, polars or Spark"
+        raise ShareStateError(f"{name}: {lacks}; {fix}")
+    if isinstance(table, pa.Table):
+        return table.select(list(columns)).combine_chunks()
+    if hasattr(table, "sparkSession"):
+        return table.select(*columns).toArrow().combine_chunks()
+    schema = table_schema(name)
+    try:
+        rows = pa.table(table).select(list(columns))
+        # Other libraries know wider types only, and pandas no integers beside nulls.
+        return rows.cast(pa.schema([schema.field(one) if one in schema.names else rows.schema.field(one)
+                                    for one in columns])).combine_chunks()  # fmt: skip
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        kind = type(table).__name__
+        raise ShareStateError(f"{name}: Arrow cannot read this {kind} as the table ({reason})") from None
+
+
+def utc_time(name: str, moment: Any) -> datetime | None:
+    """The value of an argument that is a time; one without a zone is in UTC.
+
+    Raises:
+        ShareStateError: if it is no datetime.
+    """
+    if moment is not None and not isinstance(moment, datetime):
+        raise ShareStateError(f"{name}={moment!r}: give a datetime")
+    return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def share_partition_name(row: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.patches import Patch
 
-from share_state.errors import pluralize
+from share_state.errors import ShareStateError, pluralize
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE, to_datetime
 from share_state.pipeline.local_executor import LocalExecutor
@@ -56,7 +56,7 @@ def deliveries(in_flight: Any, *, limit: int | None = None) -> Chart:
     """Records in flight by delivery count, stacked by delivery state.
 
     Args:
-        in_flight: table `in_flight`, Arrow or Spark, of one share-partition, of a group, or whole.
+        in_flight: table `in_flight` of any library, of one share-partition, of a group, or whole.
         limit: the group's delivery count limit; drawn as a line.
     Returns:
         Delivery count across, records up. Counts of 20 and more share a bar.
@@ -64,6 +64,8 @@ def deliveries(in_flight: Any, *, limit: int | None = None) -> Chart:
         ShareStateError: if it is another table.
     Source: KIP-932, group.share.delivery.count.limit.
     """
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise ShareStateError(f"limit={limit!r}: give a number from 1 on")
     rows = to_arrow(in_flight, _IN_FLIGHT_COLUMNS, "in_flight")
     chart = Chart(f"{_common_name(rows)}: deliveries of what is in flight", height=3.4)
     counts = np.clip(rows["delivery_count"].to_numpy(), 0, _MAX_COUNT).astype(np.int64)
@@ -125,7 +127,7 @@ def cutoffs(cutoff: Any) -> Chart:
     """The part of each log before its cutoff, which may be cleaned, and the part that must stay.
 
     Args:
-        cutoff: table `cutoff`, Arrow or Spark; a column limited_by_topic holds names of topics.
+        cutoff: table `cutoff` of any library; a column limited_by_topic holds names of topics.
     Returns:
         Offsets of the log across, one bar per log partition, labelled with its redundant records and the
         share-partition that holds the cutoff back.
@@ -206,6 +208,7 @@ def draw_plot(
         shown = {log.name: log for log, table in states if len(table)}
         newest = _end_of(plan, shown)
         until = to_datetime(newest)
+        _check_selected(kind, timeline)
         if kind == "offsets":
             return offsets(timeline, until=until)
         begin = since.at(newest) if isinstance(since, LogTime) else since
@@ -227,6 +230,21 @@ def draw_plot(
         return chart
     of_logs = tables[CUTOFF] if where is None else tables[CUTOFF].filter(_logs_of(shown))
     return cutoffs(name_holders(of_logs, plan.options.topics))
+
+
+def _check_selected(kind: str, timeline: pa.Table) -> None:
+    """Refuse a timeline of more than a chart shows: `offsets` is of one share-partition, `window` of one group.
+
+    Raises:
+        ShareStateError: naming the options.
+    """
+    count = timeline.group_by(list(KEY_COLUMNS)).aggregate([]).num_rows
+    groups = pc.count_distinct(timeline["group_id"]).as_py()
+    said = pluralize(count, "share-partition") if count else "no share-partition has a record"
+    if kind == "offsets" and count != 1:
+        raise ShareStateError(f"plot offsets: {said}; choose one by --group, --topic and --partition")
+    if groups != 1:
+        raise ShareStateError(f"plot {kind}: {said}; choose one group by --group")
 
 
 def _end_of(plan: FoldPlan, shown: Mapping[str, LogPartition]) -> int:

@@ -42,6 +42,7 @@ from share_state.report.plots.charts import (
     share_partition_name,
     styled,
     to_arrow,
+    utc_time,
 )
 from share_state.report.share_partitions import NO_BEGINNING, lacks_beginning
 
@@ -71,6 +72,10 @@ _TAIL = 0.03
 # the axis.
 _TICK_FORMATS = ["%Y", "%Y-%m", "%m-%d", "%m-%d %H:%M", "%H:%M", "%H:%M:%S.%f"]
 _DATE_FORMATS = ["", "%Y", "%Y", "%Y", "%Y-%m-%d", "%Y-%m-%d"]
+
+
+CHOOSE_ONE = "give that of one: share_state.timeline(input, group, topic, partition)"
+CHOOSE_GROUP = "give that of one group: share_state.timeline(input, group)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,7 @@ def read_history(timeline: Any, *more: str, until: datetime | None = None) -> Hi
     histories = read_histories(timeline, *more, until=until)
     if len(histories) != 1:
         said = f"{len(histories):,} share-partitions" if histories else "it has no rows"
-        raise ShareStateError(f"timeline: {said}; choose one by --group, --topic and --partition")
+        raise ShareStateError(f"timeline: {said}; {CHOOSE_ONE}")
     return histories[0]
 
 
@@ -338,7 +343,7 @@ def window(
     """The in-flight window: offset by time, coloured by delivery state, darker and denser the more deliveries.
 
     Args:
-        timeline: table `timeline`, Arrow or Spark; each share-partition has its own facet.
+        timeline: table `timeline` of any library; each share-partition has its own facet.
         until: when the export ends (`runs.log_time`), so that a stall is as long as it is; by default its last
             record.
         since: when the chart begins; by default with the first record.
@@ -350,12 +355,16 @@ def window(
         ShareStateError: if there are no rows, or the log ends before `since`.
     Source: KIP-932, In-flight records; Kafka SharePartition.RecordState.
     """
+    until, since = utc_time("until", until), utc_time("since", since)
+    check_offset_range(offset_range)
     histories = read_histories(timeline, "state_batches", until=until)
     if not histories:
-        raise ShareStateError("timeline: it has no rows; choose others by --group, --topic and --partition")
+        raise ShareStateError(f"timeline: it has no rows; {CHOOSE_GROUP}")
     groups = {history.rows["group_id"][0].as_py() for history in histories}
     if len(groups) > 1:
-        raise ShareStateError(f"timeline: {len(histories):,} share-partitions; choose one group by --group")
+        raise ShareStateError(
+            f"timeline: {len(histories):,} share-partitions of {len(groups):,} groups; {CHOOSE_GROUP}"
+        )
     if since is not None:
         histories = [
             history.since(since) for history in histories if history.newest * _DAY > since.timestamp()
@@ -381,6 +390,19 @@ def window(
         said = [f"{one.name}: {text.rpartition('; ')[2]}" for one, text in zip(shown, said, strict=True)]
     chart.says = " ".join(said)
     return chart
+
+
+def check_offset_range(offsets: Any) -> None:
+    """Refuse a range of offsets that is none.
+
+    Raises:
+        ShareStateError: naming what to give.
+    """
+    if offsets is None:
+        return
+    is_pair = isinstance(offsets, tuple | list) and len(offsets) == 2
+    if not is_pair or not all(isinstance(one, int) for one in offsets) or offsets[0] > offsets[1]:
+        raise ShareStateError(f"offset_range={offsets!r}: give (first, last)")
 
 
 def _most_unfinished(histories: Sequence[History]) -> tuple[list[History], str]:
@@ -457,7 +479,7 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
     """SPSO and SPEO over time; the records between them are in flight.
 
     Args:
-        timeline: table `timeline`, Arrow or Spark, rows of one share-partition.
+        timeline: table `timeline` of any library, rows of one share-partition.
         until: when the log ends (`runs.log_time`), so that a stall is as long as it is; by default its last
             record.
     Returns:
@@ -467,7 +489,7 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
         ShareStateError: if there are no rows, or rows of several share-partitions.
     Source: KIP-932, Share-partition start and end offset.
     """
-    history = read_history(timeline, until=until)
+    history = read_history(timeline, until=utc_time("until", until))
     chart = Chart(f"{history.name}: start and end of the in-flight window", height=3.6)
     axes = chart.subplots()
     known = history.start >= 0

@@ -2,10 +2,12 @@
 
 import warnings
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -152,11 +154,35 @@ def test_a_table_that_is_another_or_holds_several_is_refused(stuck: pa.Table, ta
         plots.window(tables.in_flight)
     with pytest.raises(ShareStateError, match="this is a list"):
         plots.cutoffs([])
-    with pytest.raises(ShareStateError, match="it has no rows; choose one by --group, --topic and --partition"):
+    with pytest.raises(
+        ShareStateError,
+        match=r"it has no rows; give that of one: share_state.timeline\(input, group, topic, partition\)",
+    ):
         plots.offsets(stuck.slice(0, 0))
     other = pa.Table.from_pylist([row | {"partition": 2} for row in stuck.to_pylist()], schema=stuck.schema)
-    with pytest.raises(ShareStateError, match="timeline: 2 share-partitions; choose one"):
+    with pytest.raises(ShareStateError, match="timeline: 2 share-partitions; give that of one"):
         plots.offsets(pa.concat_tables([stuck, other]))
+
+
+@pytest.mark.parametrize("form", [pa.Table.to_pandas, pl.from_arrow], ids=["pandas", "polars"])
+def test_frames_of_other_libraries_draw_as_an_arrow_table_does(stuck: pa.Table, tables: Tables, form):
+    assert plots.window(form(stuck))._repr_png_() == plots.window(stuck)._repr_png_()
+    assert plots.deliveries(form(tables.in_flight)).says == plots.deliveries(tables.in_flight).says
+    assert plots.cutoffs(form(tables.cutoff)).says == plots.cutoffs(tables.cutoff).says
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"until": "late"}, "until='late': give a datetime"),
+        ({"offset_range": 5}, r"offset_range=5: give \(first, last\)"),
+        ({"offset_range": (5, 1)}, r"offset_range=\(5, 1\): give \(first, last\)"),
+        ({"since": datetime(2030, 1, 1)}, "since 2030-01-01 00:00:00 UTC: the log ends before"),
+    ],
+)
+def test_what_a_chart_cannot_show_is_said_of_the_argument(stuck: pa.Table, arguments: Any, said: str):
+    with pytest.raises(ShareStateError, match=said):
+        plots.window(stuck, **arguments)
 
 
 def test_a_spark_dataframe_draws_as_an_arrow_table_does(spark: SparkSession, tables: Tables):
