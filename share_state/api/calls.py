@@ -217,7 +217,7 @@ def read(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    if hasattr(input, "sparkContext"):
+    if hasattr(input, "createDataFrame"):
         input, spark = cast("Records", spark), cast("SparkSession", input)
     spark = session_of(input, spark)
     plan = name_topics(

@@ -219,7 +219,10 @@ def stream(
     running: Running,
     as_json: Json = False,
 ) -> int:
-    """Keep the tables current while share groups run: in this process, or on Spark where it is asked for."""
+    """Keep tables or metrics current while share groups run.
+
+    In the process of the command, or on Spark where `--master` or `--spark-conf` asks for it.
+    """
     milliseconds = _milliseconds(trigger)
     on_spark = is_on_spark(running.choice)
     _check_combination(out, checkpoint, prometheus_port, on_spark=on_spark, no_tables=no_tables)

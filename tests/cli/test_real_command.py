@@ -120,16 +120,6 @@ def test_spark_that_does_not_start_is_told_with_what_it_was_given(tmp_path: Path
     assert not (tmp_path / "w").exists()
 
 
-def test_much_is_left_to_spark(no_java: Mapping[str, str], tmp_path: Path):
-    log = tmp_path / "__share_group_state-0"
-    log.mkdir()
-    with (log / f"{0:020}.log").open("wb") as segment:
-        segment.write((DATA / "4.3.1/happy" / log.name / f"{0:020}.log").read_bytes())
-        segment.truncate((4 << 30) + 1)  # as a broker preallocates
-    made = _run(COMMAND, "reconstruct", log, "--out", tmp_path / "w", env=no_java)
-    assert "no `java` on the PATH" in made.stderr
-
-
 def _run(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, env=env)
 

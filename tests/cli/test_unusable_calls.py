@@ -307,7 +307,7 @@ def test_an_output_whose_name_is_not_utf_8_is_refused(cli: Command, tmp_path: Pa
 def test_a_warehouse_as_input_is_refused_as_such(cli: Command, chaos: Path, tmp_path: Path):
     _refused(cli("reconstruct", chaos, "--out", tmp_path / "out"), f"{chaos}: a warehouse that share-state wrote")
     with pytest.raises(InputError, match="a warehouse that share-state wrote"):
-        share_state.cutoff(str(chaos))
+        share_state.reconstruct(str(chaos))
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,9 @@ class Model:
             self.epoch, self.start = None, 0
             return
         if kind == "snapshot":
-            # Without ranges and with leader epoch 0, it initializes the share-partition.
-            if self.epoch is not None and (self.epoch != epoch or (not ranges and leader == 0)):
+            # Without ranges, with leader epoch 0 and an earlier start, it initializes the share-partition.
+            goes_back = not ranges and leader == 0 and max(start, 0) < self.start
+            if self.epoch is not None and (self.epoch != epoch or goes_back):
                 self._reset(at)
             self.epoch = epoch
         for wanted in (ARCHIVING, ARCHIVED):

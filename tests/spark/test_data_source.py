@@ -46,7 +46,7 @@ def ordered(table: pa.Table) -> list[str]:
 def test_a_table_has_the_rows_of_the_main_job(session: SparkSession, export: Path, table: str):
     frame = session.read.format("share_group_state").option("table", table).load(str(export), group_partitions="3")
     if table == "decoded_records":
-        expected = arrow(share_state.read(export, session))
+        expected = arrow(share_state.read(export))
     else:
         expected = getattr(share_state.reconstruct(export, group_partitions=3), table)
     found = frame.toArrow()

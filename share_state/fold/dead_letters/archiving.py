@@ -128,9 +128,10 @@ class ArchivingRanges:
         if not len(own):
             return
         is_first = np.diff(rows["key"][own], prepend=-1) != 0
+        starts = _starts(rows[own], is_first, chains)
         self._events += [
-            _resets(rows[own], chains),
-            _passed(rows[own], is_first, chains),
+            _resets(rows[own], chains, *starts),
+            _passed(rows[own], *starts),
             self._shown(rows, batches, shown, ends, is_own, own[is_first], chains),
         ]
         if sum(map(len, self._events)) - self._merged > max(_MOST_EVENTS, self._merged):
@@ -203,21 +204,8 @@ def _before(rows: np.ndarray, chains: Chains, field: str, given: np.ndarray) -> 
     return before
 
 
-def _resets(rows: np.ndarray, chains: Chains) -> np.ndarray:
-    """Tombstones, and snapshots of a live share-partition that initialize it; rows are sorted by key.
-
-    Source: Kafka ShareCoordinatorShard.initializeState, deleteState.
-    """
-    rows = rows[rows["kind"] != Kind.UPDATE]
-    epochs = np.where(rows["kind"] == Kind.SNAPSHOT, rows["state_epoch"].astype(np.int64), NO_OFFSET)
-    before = _before(rows, chains, "state_epoch", epochs)
-    # A reset in 4.4 may keep the state epoch; up to 4.1, a request of a later one may be part of the snapshot.
-    begins_anew = initializes.py_func(rows.view(np.recarray)) & (rows["kind"] == Kind.SNAPSHOT)
-    return _events(rows[(before != NO_OFFSET) & (begins_anew | (before != epochs))], RESET)
-
-
-def _passed(rows: np.ndarray, is_first: np.ndarray, chains: Chains) -> np.ndarray:
-    """The offsets that the start offset passes.
+def _starts(rows: np.ndarray, is_first: np.ndarray, chains: Chains) -> tuple[np.ndarray, np.ndarray]:
+    """The start offset before each row, and after it.
 
     Rows are sorted by key, `is_first` marks the first of each.
     """
@@ -228,7 +216,27 @@ def _passed(rows: np.ndarray, is_first: np.ndarray, chains: Chains) -> np.ndarra
     last = np.maximum.accumulate(np.where((given >= 0) | is_first, numbers, 0))
     before_first = np.maximum(_before(rows, chains, "start_offset", given), 0)
     starts = np.where(given[last] >= 0, given[last], before_first[last])
-    before = np.where(is_first, before_first, np.concatenate(([0], starts[:-1])))
+    return np.where(is_first, before_first, np.concatenate(([0], starts[:-1]))), starts
+
+
+def _resets(rows: np.ndarray, chains: Chains, before: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Tombstones, and snapshots of a live share-partition that initialize it; rows are sorted by key.
+
+    A reset in 4.4 may keep the state epoch. The snapshot of a window that is empty has the same content, but does
+    not take the start offset back.
+
+    Source: Kafka ShareCoordinatorShard.initializeState, deleteState.
+    """
+    goes_back = initializes.py_func(rows.view(np.recarray)) & (starts < before)
+    is_update = rows["kind"] == Kind.UPDATE
+    rows, goes_back = rows[~is_update], goes_back[~is_update]
+    epochs = np.where(rows["kind"] == Kind.SNAPSHOT, rows["state_epoch"].astype(np.int64), NO_OFFSET)
+    epochs_before = _before(rows, chains, "state_epoch", epochs)
+    return _events(rows[(epochs_before != NO_OFFSET) & (goes_back | (epochs_before != epochs))], RESET)
+
+
+def _passed(rows: np.ndarray, before: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """The offsets that the start offset passes."""
     moved = starts > before
     return _events(rows[moved], PASSED, before[moved], starts[moved])
 
