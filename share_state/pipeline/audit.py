@@ -38,6 +38,7 @@ from share_state.pipeline.reconstruct import carried_logs, finish_findings, repl
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan, without_changed
 from share_state.pipeline.sink import Sink
+from share_state.pipeline.stream_run import last_stream_run
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.breaches import OFF
 from share_state.rules.coverage import EXPORT_STALE
@@ -56,6 +57,9 @@ NOTHING_NEW = "nothing new since the last audit"
 OTHER_RULES = (
     "limits or rules have changed: findings about records that were read before stay as they were judged then; "
     "--afresh judges all records"
+)
+OF_STREAM = (
+    "the tables were those of a stream, which judges less than an audit; all logs are read from their start"
 )
 NO_GROUPS = "__consumer_offsets is no longer in the input; its tables, rules and topic names are left out"
 
@@ -109,7 +113,7 @@ def run_audit(
         plan, notes = resume_plan(plan, last, afresh)
         notes += lost
         fingerprint |= _digests(plan, last)
-        notes = [*notes, *_notes_since(plan, last, fingerprint)]
+        notes = [*notes, *_notes_since(plan, last, fingerprint, warehouse)]
     may_be_same = last is not None and not by_wall_clock and is_unchanged(plan)
     if last and may_be_same and _has_same_options(last, fingerprint, notes) and _is_as_old(plan, last, clock):
         result = _nothing_new(last, notes)
@@ -211,10 +215,12 @@ def _digests(plan: FoldPlan, last: LastRun | None) -> dict[str, str]:
     return digests
 
 
-def _notes_since(plan: FoldPlan, last: LastRun | None, fingerprint: Mapping[str, str]) -> list[str]:
-    """Notes on what has changed since the last audit besides the logs."""
+def _notes_since(
+    plan: FoldPlan, last: LastRun | None, fingerprint: Mapping[str, str], warehouse: str
+) -> list[str]:
+    """Notes on what has changed since the last audit besides the logs; of the first one, that a stream was here."""
     if last is None:
-        return []
+        return [] if last_stream_run(warehouse) is None else [OF_STREAM]
     lacks_groups = plan.groups is None and GROUP_TABLES[0] in last.tables.versions
     has_other_rules = _has_other_rules(last, fingerprint) and _resumed_partitions(plan)
     return [*[NO_GROUPS] * lacks_groups, *([OTHER_RULES] if has_other_rules else [])]

@@ -171,9 +171,12 @@ class SinceLastAudit:
 
 
 def read_since_last_audit(tables: CommittedTables) -> SinceLastAudit | None:
-    """Compare the verdicts of the latest audit with those of the last reported one; None if it is the first."""
+    """Compare the verdicts of the latest audit with those of the last reported one.
+
+    None if it is the first, or if files of that one's tables are gone, as after a stream in the same warehouse.
+    """
     _, reported = tables.unreported()
-    if reported is None or not reported.holds(HISTORY_TABLE):
+    if reported is None or not reported.holds(HISTORY_TABLE) or reported.lack_files():
         return None
     is_troubled = pc.field("verdict") != _OK
     columns = (*KEY, "run_id", "verdict")

@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.fold.history import OUTCOME_COLUMNS
+from share_state.pipeline.audit import OF_STREAM
 from share_state.pipeline.live_log import LiveLog
+from share_state.pipeline.resume import VACUUMED
 from share_state.pipeline.stream_changes import UnwrittenChanges
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.sources.new_records import LogFacts
@@ -56,6 +59,27 @@ def test_a_stream_goes_on_from_an_audit(tmp_path: Path):
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
     tables = CommittedTables(str(tmp_path / "lake"))
     assert tables.run["records"] == sum(map(len, parts[3:]))
+
+
+@pytest.mark.parametrize("begins_with_an_audit", [True, False])
+def test_an_audit_after_a_stream_has_the_tables_of_an_audit_alone(
+    begins_with_an_audit: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    logs, lake = str(tmp_path / "in"), str(tmp_path / "lake")
+    _grow(DATA / "4.4.0/chaos", tmp_path / "in", 0.5)
+    if begins_with_an_audit:
+        assert run(["audit", logs, "--out", lake, "--quiet"]) in (0, 1)
+    _grow(DATA / "4.4.0/chaos", tmp_path / "in", 1.0)
+    assert _stream(tmp_path) in (0, 1)
+    for table in ALONE:
+        # As a stream does after some minutes.
+        place = DeltaTable(f"{lake}/{table}")
+        place.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    capsys.readouterr()
+    assert run(["audit", logs, "--out", lake, "--quiet"]) in (0, 1)
+    assert (VACUUMED if begins_with_an_audit else OF_STREAM) in capsys.readouterr().out
+    assert run(["audit", logs, "--out", str(tmp_path / "alone"), "--quiet"]) in (0, 1)
+    assert _of_states(tmp_path / "lake") == _of_states(tmp_path / "alone")
 
 
 def _of_states(lake: Path) -> dict[str, list[str]]:
