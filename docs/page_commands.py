@@ -120,8 +120,8 @@ def python_calls(page: Path) -> Iterator[tuple[str, ast.Call]]:
     for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
         for text in textwrap.dedent(block).split("\n\n"):
             for node in ast.walk(ast.parse(text)) if re.search(r"\bshare_state\.\w+\(", text) else ():
-                if isinstance(node, ast.Call) and (name := ast.unparse(node.func)).startswith("share_state."):
-                    yield name.removeprefix("share_state."), node
+                if isinstance(node, ast.Call) and re.fullmatch(r"share_state\.\w+", ast.unparse(node.func)):
+                    yield ast.unparse(node.func).removeprefix("share_state."), node
 
 
 def parse(command: PageCommand) -> None:

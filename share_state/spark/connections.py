@@ -27,15 +27,17 @@ def is_remote(session: SparkSession) -> bool:
 
 def is_stopped(session: SparkSession) -> bool:
     """Whether a session is known to be stopped."""
-    return bool(session.is_stopped) if is_remote(session) else session.sparkContext._jsc is None
+    remote: Any = session
+    return bool(remote.is_stopped) if is_remote(session) else session.sparkContext._jsc is None
 
 
 def send_package(session: SparkSession) -> None:
     """Send this package to the workers of a remote session, once; to a classic one its settings or options do."""
-    if not is_remote(session) or session.session_id in _SENT:
+    remote: Any = session
+    if not is_remote(session) or remote.session_id in _SENT:
         return
-    session.addArtifacts(str(package_archive()), pyfile=True)
-    _SENT.add(session.session_id)
+    remote.addArtifacts(str(package_archive()), pyfile=True)
+    _SENT.add(remote.session_id)
 
 
 def parallelism(session: SparkSession) -> int:

@@ -121,7 +121,7 @@ def test_every_offset_has_the_history_that_its_records_tell(drawn: list[Any]):
         if chosen == "tombstone":
             written.append([tombstone(KEYS[number])])
         elif chosen == "snapshot":
-            fields = {"state_epoch": epoch, "leader_epoch": leader, "start_offset": max(start, 0)}
+            fields: dict[str, Any] = {"state_epoch": epoch, "leader_epoch": leader, "start_offset": max(start, 0)}
             written.append([snapshot(KEYS[number], batches, **fields)])
         else:
             written.append([update(KEYS[number], batches, start_offset=start)])
