@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from share_state.delta.reader import (
     list_files,
     needs_scan,
     open_dataset,
+    open_filesystem,
     open_table,
     scan,
     version_to_read,
@@ -93,16 +95,33 @@ def restore_version(place: str, version: int) -> int:
 
 
 def keep_log_for_a_day(place: str) -> None:
-    """Let Delta delete entries of a table's log after a day instead of a month: a stream adds one per micro-batch."""
+    """Let `vacuum` delete entries of a table's log after a day instead of a month: a stream adds one per micro-batch.
+
+    Commits do not: of a table that was idle for a day they would delete the version that `runs` still names.
+    """
     with merge_errors(place):
-        opened(place).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+        opened(place).alter.set_table_properties(
+            {"delta.logRetentionDuration": "interval 1 days", "delta.enableExpiredLogCleanup": "false"}
+        )
 
 
 def vacuum(place: str, kept: Sequence[int]) -> None:
-    """Delete the files of a table that neither its latest version nor one of `kept` names."""
+    """Delete the files of a table that neither its latest version nor one of `kept` names.
+
+    Expired entries of its log go as well, unless one of `kept` may be among them.
+    """
     with merge_errors(place):
         existing = opened(place)
         existing.vacuum(0, dry_run=False, enforce_retention_duration=False, keep_versions=list(kept))
+        if kept and _is_recent(place, min(kept)):
+            existing.cleanup_metadata()
+
+
+def _is_recent(place: str, version: int) -> bool:
+    """Whether the entry of a version is not half a day old: the log is kept for longer."""
+    filesystem, folder = open_filesystem(place)
+    entry = filesystem.get_file_info(f"{folder}/_delta_log/{version:020}.json")
+    return entry.is_file and entry.mtime > datetime.now(UTC) - timedelta(hours=12)
 
 
 def opened(place: str) -> "DeltaTable":
