@@ -133,6 +133,8 @@ class FoldOptions:
         restore: builds the checkpoint of an earlier fold, a new object at each call: to resume from or, if
             `resume_status` is one of READ_FROM_START, only for the previous start offsets.
         resume_status: how the log has changed since that fold.
+        counted_to: offset up to which an audit whose state is gone has counted what became of deliveries; 0 for
+            none.
         judge: rules over records, applied to each chunk.
         judged_at: ms, up to which rules measure durations; None for the timestamp of the log's last record.
         archiving_groups: groups with dead letters, or EVERY_GROUP; None to collect no `archiving_ranges`.
@@ -145,6 +147,7 @@ class FoldOptions:
     control: ControlOptions = field(default_factory=ControlOptions)
     restore: Callable[[], FoldCheckpoint] | None = None
     resume_status: ResumeStatus | None = None
+    counted_to: int = 0
     judge: RecordJudge | None = None
     judged_at: int | None = None
     archiving_groups: frozenset[str] | None = None

@@ -207,16 +207,16 @@ class _LogFold:
                 self.tracker.next_offset,
                 is_whole=chains.begins_at_zero,
             )
-        is_of_other_log = self.previous is None or self.options.resume_status == ResumeStatus.RECREATED
         archiving = (
             (checkpoint.archiving_since, checkpoint.archiving_time) if checkpoint else (NO_OFFSET, NO_OFFSET)
         )
+        counted_to = self.options.counted_to if self.previous is None else self.previous.mark.next_offset
         start = FoldStart(
             keys=checkpoint.keys if checkpoint else KeyTable(),
             chains=chains,
             archiving=archiving,
             begins_at=self.mark.folded_from if self.log.has_offsets else NO_OFFSET,
-            count_from=0 if self.previous is None or is_of_other_log else self.previous.mark.next_offset,
+            count_from=0 if self.options.resume_status == ResumeStatus.RECREATED else counted_to,
         )
         return ChainFold(self.options, start, ranges, min_fold_size)
 

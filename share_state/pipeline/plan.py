@@ -86,6 +86,7 @@ class ResumedLog:
             log with control records, which is read from its start, files of `share_partition_state`.
         found: the log partition with all its segments; None if it has none or is missing.
         is_compared: whether share-partitions of the last audit must be in it.
+        counted_to: as in FoldOptions.
     """
 
     status: ResumeStatus
@@ -93,6 +94,7 @@ class ResumedLog:
     files: tuple[str, ...] = ()
     found: LogPartition | None = None
     is_compared: bool = False
+    counted_to: int = 0
 
     def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
         """A function that returns a new copy of a log's checkpoint at each call.
@@ -252,6 +254,7 @@ class FoldPlan:
             control=control,
             restore=resumed and resumed.restore(log),
             resume_status=resumed and resumed.status,
+            counted_to=resumed.counted_to if resumed else 0,
             judge=RecordRules(self.severities) if self.judging == JUDGE_ALL else None,
         )
 

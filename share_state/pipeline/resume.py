@@ -186,6 +186,8 @@ def resume_plan(
     is_control = any(log.topic != STATE_TOPIC for log in logs)
     states = last.tables.files(STATE) if is_control and last is not None and not last.is_vacuumed else []
     resumed = dict[str, ResumedLog]()
+    # What is left of an audit whose tables lack files: how far it has read.
+    counted = dict(last.tables.run["progress"]) if last is not None and last.is_vacuumed else {}
     for log in logs:
         row = last.checkpoints.get(log.name) if last else None
         own = (
@@ -194,7 +196,14 @@ def resume_plan(
         whole = by_name.get(log.name) if log.source is None else None
         is_compared = log.topic == STATE_TOPIC and not {log.name, ALL_LOGS} & {*afresh}
         paths = tuple(one["path"] for one in own)
-        resumed[log.name] = ResumedLog(statuses[log.name], row, paths, whole, is_compared=is_compared)
+        resumed[log.name] = ResumedLog(
+            statuses[log.name],
+            row,
+            paths,
+            whole,
+            is_compared=is_compared,
+            counted_to=counted.get(log.name, 0),
+        )
     notes = [f"{name} {_NOTES[status]}" for name, status in sorted(statuses.items()) if status in _NOTES]
     if last is not None and last.is_vacuumed:
         notes.append(VACUUMED)

@@ -439,6 +439,8 @@ def test_a_log_that_is_missing_keeps_its_log_start(tmp_path: Path):
 
 def test_a_warehouse_whose_audit_was_replaced_and_vacuumed_is_read_anew(tmp_path: Path):
     audit(FUZZ, tmp_path / "w")
+    counted = CommittedTables(str(tmp_path / "w")).read("group_outcomes")
+    assert len(counted)
     plan = build_plan(input_spec(OPTIONS, sources=[{"path": str(DATA / "4.3.1/happy")}]), OPTIONS)
     run_reconstruct(LocalExecutor(), plan, str(tmp_path / "w"))
     for name in ("findings", "in_flight", "share_partition_state", "cutoff"):
@@ -447,6 +449,8 @@ def test_a_warehouse_whose_audit_was_replaced_and_vacuumed_is_read_anew(tmp_path
         table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert VACUUMED in audit(FUZZ, tmp_path / "w").notes
     assert tables(tmp_path / "w") == once(FUZZ, tmp_path)
+    # No delivery is counted twice.
+    assert CommittedTables(str(tmp_path / "w")).read("group_outcomes").equals(counted)
     assert audit(FUZZ, tmp_path / "w").records == 0
 
 
