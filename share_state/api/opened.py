@@ -74,12 +74,7 @@ class OpenedWarehouse:
     def previous(self) -> "OpenedWarehouse | None":
         """The tables as the run before committed them, of the same command; None if it was the first."""
         previous = self.committed.previous
-        if previous is None:
-            return None
-        # `runs` of an earlier run are those up to it.
-        ids = self.committed.runs["run_id"].to_pylist()
-        previous.runs = self.committed.runs.slice(ids.index(previous.run["run_id"]))
-        return OpenedWarehouse(previous)
+        return None if previous is None else OpenedWarehouse(previous)
 
     def table(
         self, name: str, group: str | None = None, topic: str | None = None, partition: int | None = None

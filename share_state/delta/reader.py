@@ -409,7 +409,7 @@ class CommittedTables:
 
     Attributes:
         root: folder or address of the warehouse.
-        runs: the table `runs`, latest first.
+        runs: the table `runs` up to the run, latest first.
         run: its first row.
         versions: Delta version of each table that the run wrote or left unchanged.
     """
@@ -465,8 +465,10 @@ class CommittedTables:
 
     def _earlier_runs(self) -> "Iterator[CommittedTables]":
         """The tables as earlier runs of the same command committed them, the latest first."""
+        ids = self.runs["run_id"].to_pylist()
         for run in self.runs.filter(pc.field("command") == self.run["command"]).slice(1).to_pylist():
             found = copy(self)
+            found.runs = self.runs.slice(ids.index(run["run_id"]))
             found.run, found.versions = run, dict(run["table_versions"])
             yield found
 
