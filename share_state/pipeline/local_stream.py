@@ -6,7 +6,6 @@ is what the next process goes on from: `runs` is the only commit point. Metrics 
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -20,7 +19,7 @@ from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint
 from share_state.fold.history import add_group_outcomes
 from share_state.pipeline.live_log import LiveLog
 from share_state.pipeline.live_tables import Shown
-from share_state.pipeline.result import RunResult, run_row
+from share_state.pipeline.result import run_row
 from share_state.pipeline.state_file import SavedStream, StateFile
 from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
 from share_state.pipeline.stream_findings import merge_findings, shown_times
@@ -28,7 +27,6 @@ from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun
 from share_state.pipeline.stream_state import CARRIED_LOGS, state_rows
 from share_state.pipeline.stream_tables import StreamTables
-from share_state.pipeline.task import CUTOFF
 from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import EMPTY_ROWS, GrownLog, LogFacts, NewRecords, Read, StreamSource
@@ -195,16 +193,7 @@ class LocalStream:
         )
         self._findings = self._findings if found is None else found
         logs = tuple(one for log in self.logs.values() if (one := log.shown()) is not None)
-        result = RunResult(
-            run_id=run.query,
-            records=run.records,
-            share_partitions=sum(len(one.folded.numbers) for one in logs),
-            cutoff=table_schema(CUTOFF).empty_table(),
-            findings=Counter(),
-            progress=run.progress,
-            log_time=run.log_time,
-            notes=run.notes,
-        ).with_driver_rows([self._findings])
+        result = run.result(self._findings, sum(len(one.folded.numbers) for one in logs))
         row = run_row(result, COMMAND, run.inputs, {}, self._started)
         self.shown = Shown(
             logs, row, self._findings, self._outcomes, -1 if run.log_time is None else run.log_time

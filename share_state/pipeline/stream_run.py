@@ -1,12 +1,17 @@
 """What a stream has committed: `StreamRun`, which `last_stream_run` reads back from the row of `runs`."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError
+from share_state.pipeline.result import RunResult
 from share_state.pipeline.task import CUTOFF
+from share_state.schema.declarations import table_schema
 
 COMMAND = "stream"
 
@@ -50,6 +55,24 @@ class StreamRun:
     inputs: tuple[str, ...] = ()
     complete: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
     begun_from: str | None = None
+
+    def result(self, findings: pa.Table, share_partitions: int) -> RunResult:
+        """The result up to here.
+
+        Args:
+            findings: the rows of that table.
+            share_partitions: number of live share-partitions.
+        """
+        return RunResult(
+            run_id=self.query,
+            records=self.records,
+            share_partitions=share_partitions,
+            cutoff=table_schema(CUTOFF).empty_table(),
+            findings=Counter(),
+            progress=self.progress,
+            log_time=self.log_time,
+            notes=self.notes,
+        ).with_driver_rows([findings])
 
 
 @dataclass(frozen=True, slots=True)

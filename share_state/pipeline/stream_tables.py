@@ -7,7 +7,7 @@ A stream has one row of `runs`, which each micro-batch replaces. Imports no Spar
 import json
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -401,17 +401,7 @@ class StreamTables:
 
     def result(self) -> RunResult:
         """The result of what is committed."""
-        run = self.run
-        return RunResult(
-            run_id=run.query,
-            records=run.records,
-            share_partitions=sum(run.share_partitions.values()),
-            cutoff=table_schema(CUTOFF).empty_table(),
-            findings=Counter(),
-            progress=run.progress,
-            log_time=run.log_time,
-            notes=run.notes,
-        ).with_driver_rows([self.findings])
+        return self.run.result(self.findings, sum(self.run.share_partitions.values()))
 
     def _commit_run(self) -> None:
         run = self.run

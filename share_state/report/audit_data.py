@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -198,7 +199,7 @@ def read_deliveries(tables: CommittedTables) -> tuple[GroupDeliveries, ...]:
     return tuple(sorted(groups, key=lambda one: (-one.given_up - one.rejected, -one.released, one.group_id)))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class AuditReport:
     """The latest audit of a warehouse.
 
@@ -218,9 +219,6 @@ class AuditReport:
         statuses: status of `FlaggedSharePartition`, or OK -> number of share-partitions, the worst first.
         flagged: the share-partitions that need attention, the worst first, up to a limit.
         flagged_left_out: how many more there are.
-        groups: the groups of the flagged share-partitions.
-        summaries: all groups, the worst first.
-        since_last: what has changed since the last reported audit; None if this is the first.
         deliveries: what became of deliveries since the last audit by group, those that gave up most first;
             groups of which the log does not show it are left out.
         acknowledged: findings and verdicts that a person has acknowledged.
@@ -244,9 +242,6 @@ class AuditReport:
     statuses: Mapping[str, int]
     flagged: tuple[FlaggedSharePartition, ...]
     flagged_left_out: int
-    groups: tuple[FlaggedGroup, ...]
-    summaries: tuple[GroupSummary, ...]
-    since_last: SinceLastAudit | None
     deliveries: tuple[GroupDeliveries, ...]
     acknowledged: tuple[Acknowledged, ...]
     findings: tuple[BrokenRule, ...]
@@ -260,6 +255,21 @@ class AuditReport:
         found = ", ".join(f"{count:,} {severity}" for severity, count in self.by_severity.items() if count)
         live = pluralize(self.live, "share-partition")
         return f"AuditReport({self.warehouse}: {live}: {statuses or 'none'}; findings: {found or 'none'})"
+
+    @cached_property
+    def summaries(self) -> tuple[GroupSummary, ...]:
+        """All groups, the worst first. The page alone shows them: they are read from the history of 30 audits."""
+        return read_group_summaries(self.tables)
+
+    @cached_property
+    def groups(self) -> tuple[FlaggedGroup, ...]:
+        """The groups of the flagged share-partitions."""
+        return list_flagged_groups(self.flagged, {one.group_id: one.history for one in self.summaries})
+
+    @cached_property
+    def since_last(self) -> SinceLastAudit | None:
+        """What has changed since the last reported audit; None if this is the first."""
+        return read_since_last_audit(self.tables)
 
     @property
     def log_time(self) -> datetime | None:
@@ -353,7 +363,6 @@ def report_of(
     cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()
     cutoffs.sort(key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"]))
     flagged = read_flagged(tables, worst, summary, limits)
-    summaries = read_group_summaries(tables)
     return AuditReport(
         cluster=cluster,
         warehouse=warehouse,
@@ -363,9 +372,6 @@ def report_of(
         tables=tables,
         flagged=flagged,
         **counts,
-        groups=list_flagged_groups(flagged, {one.group_id: one.history for one in summaries}),
-        summaries=summaries,
-        since_last=read_since_last_audit(tables),
         deliveries=read_deliveries(tables),
         acknowledged=tuple(acknowledged),
         findings=list_broken_rules(summary),

@@ -87,7 +87,7 @@ def package_settings(conf: Mapping[str, str]) -> dict[str, str]:
     settings = {_ARCHIVES: ",".join(archives), _PATH: ":".join(paths)}
     if (kernels := portable_kernels()) is not None:
         _add_kernels(archive, kernels)
-        settings.setdefault(_CPU_NAME, conf.get(_CPU_NAME, PORTABLE_CPU))
+        settings[_CPU_NAME] = conf.get(_CPU_NAME, PORTABLE_CPU)
     return settings
 
 
