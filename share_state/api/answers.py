@@ -31,6 +31,7 @@ from share_state.incidents.incident_text import incident_lines
 from share_state.pipeline.driver_side import name_topics
 from share_state.pipeline.planning import build_plan
 from share_state.repairs.commands import KafkaTools
+from share_state.repairs.opened_input import OpenedInput
 from share_state.repairs.repair_plan import is_by_wall_clock
 from share_state.repairs.status import audited, open_warehouse
 from share_state.report.diff import compare_states, fold_exports, read_states
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from share_state.delta.reader import CommittedTables
-    from share_state.fold.limits import Limits
-    from share_state.pipeline.plan import FoldPlan
     from share_state.repairs.repair_plan import RepairPlan
     from share_state.report.audit_data import AuditReport
     from share_state.sources.as_of import AsOf
@@ -172,15 +171,7 @@ def why(
     check_types(group=group, topic=topic, partition=partition)
     selection = SharePartitionFilter(group, topic, partition)
     with _opened(input, options, clock) as opened:
-        found = find_incident(
-            opened.tables,
-            selection,
-            plan=opened.plan,
-            limits=opened.limits,
-            tools=opened.tools,
-            words=named_inputs(input),
-            lacks_logs=opened.lacks_logs,
-        )
+        found = find_incident(opened, selection)
     if has_rows(input):
         # No command reads what is only in memory.
         found = replace(found, commands=())
@@ -234,21 +225,10 @@ def repair(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """The input of a call, as tables and as logs; as `OpenedInput` of commands."""
-
-    tables: "CommittedTables"
-    plan: "FoldPlan | None"
-    lacks_logs: str | None
-    limits: "Limits | None"
-    tools: KafkaTools
-
-
 @contextmanager
 def _opened(
     input: Records, options: Mapping[str, Any], clock: str | None = None, *, needs_logs: bool = True
-) -> Iterator[_Opened]:
+) -> Iterator[OpenedInput]:
     """Yield the tables of a warehouse, or of an audit of the logs.
 
     Raises:
@@ -268,13 +248,13 @@ def _opened(
                 plan = build_plan(spec_of_options(KEYS, logs, of_run, names_only=True), KEYS)
         except ShareStateError as error:
             lacks = f"the logs of its last run cannot be read ({error})"
-        yield _Opened(tables, plan, lacks, None, KafkaTools())
+        yield OpenedInput(tables, plan, lacks, None, KafkaTools(), tuple(named_inputs(input)))
         return
     plan = plan_of(input, options)
     plan.check_time()
     tools = KafkaTools(bootstrap_servers(address) if address else None, options.get("kafka_properties"))
     with audited(plan, named_inputs(input), is_live=by_wall_clock) as tables:
-        yield _Opened(tables, plan, None, plan.options.limits, tools)
+        yield OpenedInput(tables, plan, None, plan.options.limits, tools, tuple(named_inputs(input)))
 
 
 _KEY = "dialect string, group_id string, topic_id string, topic string, partition int"

@@ -6,7 +6,6 @@ of logs, from an audit into a temporary folder; `open_input` gives both.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -18,37 +17,14 @@ from share_state.config.model import AuditSettings, Clock
 from share_state.config.run_options import logs_of_run, logs_of_warehouse, refuse_options
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError, NothingCommittedError, ShareStateError
-from share_state.fold.limits import Limits
-from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
 from share_state.repairs.commands import KafkaTools
+from share_state.repairs.opened_input import OpenedInput
 from share_state.repairs.repair_plan import is_by_wall_clock
 from share_state.repairs.status import audited, open_warehouse
 from share_state.sources.formats import AUTO
 from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.kafka_client import bootstrap_servers
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedInput:
-    """The input of a command, as tables and as logs.
-
-    Attributes:
-        tables: of the warehouse, or of an audit of the logs.
-        plan: the logs; None if those of a warehouse cannot be read.
-        lacks_logs: why there is no plan.
-        limits: the limits of the logs; None for those of the warehouse's run.
-        tools: the commands of the cluster.
-        words: input and options as the caller typed them, for the commands to go on.
-    """
-
-    tables: CommittedTables
-    plan: FoldPlan | None
-    lacks_logs: str | None
-    limits: Limits | None
-    tools: KafkaTools
-    words: tuple[str, ...]
-
 
 ClockOption = Annotated[
     Clock | None,

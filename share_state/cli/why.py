@@ -50,15 +50,7 @@ def why(
         console.check_report_paths(html)
     selection = SharePartitionFilter(group, topic, partition)
     with open_input(inputs, options, clock=clock, quiet=quiet) as opened:
-        incident = find_incident(
-            opened.tables,
-            selection,
-            plan=opened.plan,
-            limits=opened.limits,
-            tools=opened.tools,
-            words=opened.words,
-            lacks_logs=opened.lacks_logs,
-        )
+        incident = find_incident(opened, selection)
     if html is not None:
         from share_state.incidents.incident_page import write_incident_page  # noqa: PLC0415  imports matplotlib
 

@@ -15,7 +15,8 @@ from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
 from share_state.incidents.offset_story import OffsetStory, read_story
 from share_state.kafka.delivery_states import state_name
 from share_state.pipeline.plan import FoldPlan
-from share_state.repairs.commands import KafkaTools, quote
+from share_state.repairs.commands import quote
+from share_state.repairs.opened_input import OpenedInput
 from share_state.repairs.remedies import HARM, Option, Repair, repairs
 from share_state.repairs.repair_plan import empty_groups
 from share_state.repairs.status import SharePartitionStatus, Survey, survey
@@ -120,37 +121,24 @@ class Incident:
         }
 
 
-def find_incident(
-    tables: CommittedTables,
-    selection: SharePartitionFilter,
-    *,
-    plan: FoldPlan | None,
-    limits: Limits | None = None,
-    tools: KafkaTools | None = None,
-    words: Sequence[str] = (),
-    lacks_logs: str | None = None,
-) -> Incident:
+def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incident:
     """Find what is wrong with a group.
 
     Args:
-        tables: the tables of an audit or a reconstruct.
+        opened: the tables of an audit or a reconstruct, and their logs.
         selection: the group, and maybe a share-partition of it.
-        plan: the logs that the tables were made of; None if they are gone.
-        limits: the limits of the cluster and its groups; by default those of the run.
-        tools: the commands of the cluster.
-        words: input and options of the call, for the commands to go on.
-        lacks_logs: why there is no plan.
     Raises:
         InputError: if the group is unknown.
         WarehouseError: if a table is gone.
     """
-    surveyed = _surveyed(tables, selection, limits)
+    tables, plan = opened.tables, opened.plan
+    surveyed = _surveyed(tables, selection, opened.limits)
     troubled = [one for one in surveyed.found if one.troubles]
     # The worst come first: if all of these are in trouble, others that are left out may be, too.
     is_cut = surveyed.left_out > 0 and len(troubled) == len(surveyed.found)
     first = status = surveyed.found[0]
     story = None
-    unknown = [f"its history and the last hour: {lacks_logs}"] if lacks_logs else []
+    unknown = [f"its history and the last hour: {opened.lacks_logs}"] if opened.lacks_logs else []
     if is_cut:
         unknown.append(
             f"whether {pluralize(surveyed.left_out, 'more share-partition')} of the group are in trouble"
@@ -164,7 +152,7 @@ def find_incident(
     repair = None
     if status.troubles and status.row["dialect"] == SHARE_GROUP_STATE:
         asked = replace(surveyed, found=(status,))
-        (repair,) = repairs(asked, tools or KafkaTools(), empty_groups(tables))
+        (repair,) = repairs(asked, opened.tools, empty_groups(tables))
     trouble = NO_MEMBERS if status.row["verdict"] == NO_MEMBERS else None
     if repair is not None:
         trouble = repair.trouble
@@ -196,7 +184,7 @@ def find_incident(
         ),
         healthy=0 if is_cut else len(surveyed.found) - max(len(troubled), 1) + surveyed.left_out,
         unknown=(*unknown, *_unknown(status, surveyed)),
-        commands=_commands(status, trouble, words, offset),
+        commands=_commands(status, trouble, opened.words, offset),
     )
 
 

@@ -203,8 +203,6 @@ def read_deliveries(tables: CommittedTables) -> tuple[GroupDeliveries, ...]:
 class AuditReport:
     """The latest audit of a warehouse.
 
-    Size: all that page, metrics and console show, so that they say the same.
-
     Attributes:
         cluster: its name; empty if it has none.
         warehouse: the folder that was read.
