@@ -52,6 +52,8 @@ OF_A_RUN = ("run_id", "started", "finished", "seconds", "export_age_seconds")
 """Columns and keys that differ between any two runs."""
 
 _RUN = re.compile(r"\brun [0-9a-f]{8,}")
+_AGE = re.compile(r"(?<=the newest record was ).*?(?= old)")
+"""How old the input was when the run began."""
 _SHOWN = 3
 _SIMULATED = ("simulate", "--seed=1", "--groups=4", "--minutes=4", "--state-partitions=3", "--fault=all")
 
@@ -137,7 +139,8 @@ def rows_of(place: Path) -> Rows:
     """What a command left in a folder: exit code, output and tables."""
     rows: Rows = {"exit code": [{"code": (place / "exit code").read_text(encoding="utf-8")}]}
     for name in ("stdout", "stderr"):
-        text = _RUN.sub("run", (place / name).read_text(encoding="utf-8").replace(str(place), "."))
+        text = (place / name).read_text(encoding="utf-8").replace(str(place), ".")
+        text = _AGE.sub("so", _RUN.sub("run", text))
         rows[name] = [{"line": line} for line in text.splitlines()]
         if len(rows[name]) == 1 and text.startswith("{"):
             rows |= {f"{name} {key}": _as_rows(value) for key, value in json.loads(text).items() if key not in OF_A_RUN}
@@ -145,7 +148,7 @@ def rows_of(place: Path) -> Rows:
     for log in sorted(place.rglob("_delta_log")):
         table = DeltaTable(str(log.parent)).to_pyarrow_table()
         kept = [name for name in table.column_names if name not in OF_A_RUN]
-        rows[log.parent.name] = table.select(kept).to_pylist()
+        rows[log.parent.name] = [_in_any_order(row) for row in table.select(kept).to_pylist()]
     return rows
 
 
@@ -160,6 +163,11 @@ def _of_any_run(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _of_any_run(one) for key, one in value.items() if key not in OF_A_RUN}
     return value
+
+
+def _in_any_order(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table; tables are committed in any order."""
+    return {name: sorted(value) if name == "table_versions" else value for name, value in row.items()}
 
 
 def differences(old: Rows, new: Rows) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 from share_state.sources.log_partition import STATE_TOPIC
 from tests.cli.commands import Command
 from tests.kafka.batches import NOW, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 from tests.truth import DATA
 from tests.warehouses import WrittenTables
 
@@ -111,6 +111,7 @@ def test_an_audit_that_resumes_knows_the_cutoff_of_an_earlier_one(cli: Command, 
     assert not _audited(cli, folder, lake)
 
 
+@nightly("simulates 90 minutes; the logs of the other tests grow as these do")
 def test_simulated_brokers_are_reported_once_they_stop_pruning(cli: Command, tmp_path: Path):
     folder = tmp_path / "simulated"
     cli("simulate", "--out", folder, "--groups", "1", "--minutes", "90", "--state-partitions", "1")

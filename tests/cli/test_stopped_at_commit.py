@@ -15,7 +15,7 @@ from tests.profiles import by_profile
 from tests.truth import DATA
 
 HAPPY = str(DATA / "4.3.1/happy")
-MOMENTS = by_profile(4, 200)
+MOMENTS = by_profile(3, 200)
 """Spread evenly over some thousand calls, the last of them after the last line is printed."""
 
 NOTHING = "share-state: stopped; nothing was committed\n"

@@ -17,7 +17,7 @@ from random import Random
 from tempfile import mkdtemp
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from share_state.errors import InputError
@@ -38,6 +38,7 @@ from tests.damage.exports import (
     with_right_crc,
 )
 from tests.damage.judged import Judged, losses_by_cutoffs, unnamed_differences, write_and_judge
+from tests.profiles import by_profile, some_of
 
 
 def _bytes_of(log: Log) -> bytes:
@@ -180,6 +181,7 @@ def figures() -> Iterator[Counter[str]]:
             sys.stdout.write(f"{count:8,} {name}\n")
 
 
+@settings(max_examples=by_profile(3, 3000))  # and the examples below
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     history=st.sampled_from(HISTORIES),
@@ -225,7 +227,7 @@ def test_no_damage_makes_a_cutoff_unsafe_or_a_state_wrong_in_silence(
                 if not any(one.hides(name, damaged) for one in hidden for name in logs)] == []  # fmt: skip
 
 
-@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("history", some_of(HISTORIES, 6))
 def test_every_cutoff_of_a_whole_export_is_safe(history: str):
     truth = truth_of(history, 1)
     assert [note for note in truth.notes if note.startswith(EXTENT_NOTES)] == []

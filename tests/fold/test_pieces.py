@@ -17,7 +17,7 @@ SCENARIOS = ["4.3.1/fuzz", "4.4.0/dlq", "4.0.2/chaos", "4.3.1/fifty"]
 
 
 @pytest.mark.parametrize("rows", some_of([1, 2, 7, 50], 2))
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", some_of(SCENARIOS, 2))
 def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch, scenario: str, rows: int):
     for log in find_logs([str(DATA / scenario)]):
         folded = fold_log(log)

@@ -16,6 +16,7 @@ from tests.fold.model import SNAPSHOT_KIND, UPDATE_KIND, Written
 from tests.fold.random_logs import logs
 from tests.fold.record_context_model import EVERY_RECORD, chunks, facts, seen
 from tests.present import present
+from tests.profiles import some_of
 from tests.truth import DATA
 
 SMALL = [
@@ -90,7 +91,7 @@ def test_the_facts_are_those_of_a_dictionary_wherever_chunks_are_cut(
     assert [seen(row) for row in found] == facts(records)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", some_of(SMALL, 4))
 @pytest.mark.parametrize("step", [10**6, 37])
 def test_the_facts_of_a_broker_s_log_are_those_of_a_dictionary(name: str, step: int):
     records, keys = decoded(DATA / name / "__share_group_state-0")

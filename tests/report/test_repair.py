@@ -6,10 +6,13 @@ import re
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from share_state import repair, timeline
+from share_state.cli.main import run
 from share_state.errors import ShareStateError
 from share_state.fold.limits import Limits
 from share_state.kafka.delivery_states import DeliveryState
@@ -50,10 +54,14 @@ def _offsets(ranges: list[list[int]]) -> set[int]:
     return {offset for first, last in ranges for offset in range(first, last + 1)}
 
 
-def _in_flight(share_state: Command, source: Path, lake: Path) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
-    assert share_state("reconstruct", source, "--out", lake, "--quiet").code == 0
+@cache
+def _in_flight(source: Path) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
+    with TemporaryDirectory() as lake:
+        assert run(["reconstruct", str(source), "--out", lake, "--quiet"]) == 0
+        with redirect_stdout(StringIO()) as printed:
+            assert run(["show", lake, "--json"]) == 0
     ranges: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for row in share_state("show", lake, "--json").json["in_flight"]:
+    for row in json.loads(printed.getvalue())["in_flight"]:
         ranges.setdefault((row["group_id"], row["topic_id"], row["partition"]), []).append(row)
     return ranges
 
@@ -77,8 +85,6 @@ KINDS = [
 
 @pytest.mark.parametrize(("source", "trouble", "limits", "are_empty", "actions"), KINDS)
 def test_each_trouble_has_its_options_in_order_of_harm(
-    share_state: Command,
-    tmp_path: Path,
     source: Path,
     trouble: str,
     limits: dict[str, float],
@@ -92,7 +98,7 @@ def test_each_trouble_has_its_options_in_order_of_harm(
         if one["trouble"] == trouble and [o["action"] for o in one["options"] if o["action"] in actions] == actions
     ]  # fmt: skip
     assert repairs, [(one.trouble, [o.action for o in one.options]) for one in found.repairs]
-    in_flight = _in_flight(share_state, source, tmp_path / "lake")
+    in_flight = _in_flight(source)
     for one in repairs:
         harms = [HARM.index(option["harm"]) for option in one["options"]]
         assert harms == sorted(harms)

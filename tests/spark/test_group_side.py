@@ -40,7 +40,7 @@ from tests.fold.groups.group_writer import (
     write_group_log,
 )
 from tests.kafka.batches import Record
-from tests.profiles import driver_alone
+from tests.profiles import driver_alone, some_of
 from tests.truth import DATA, logs_alone
 
 HAPPY = logs_alone(DATA / "4.3.1/happy")
@@ -127,7 +127,7 @@ def test_both_commands_write_the_group_side_and_fill_in_names(
 
 
 @driver_alone
-@pytest.mark.parametrize("scenario", scenarios(), ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", some_of(scenarios(), 4), ids=lambda one: one.name)
 def test_real_brokers_logs_are_free_of_errors_and_warnings(audited: Run, tmp_path: Path, scenario):
     """Nor for offsets that wait for their dead letter: none has waited a minute yet."""
     audited(scenario.folder, topics=read_topics(str(scenario.folder / "topics.json")))

@@ -15,7 +15,7 @@ from share_state.cli.main import run
 from share_state.pipeline.stream_run import last_stream_run
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
 from tests.processes import die_with_parent
-from tests.profiles import IN_SPARK, by_profile, nightly
+from tests.profiles import EXECUTORS, IN_SPARK, by_profile, nightly
 from tests.sources.formats.tables import found, table_of, write
 from tests.streams import on_each_engine, own_process, places
 from tests.truth import DATA
@@ -39,7 +39,7 @@ def _check_second_runs(engine: str, folder: Path, capfd: pytest.CaptureFixture[s
         assert f"belongs to the stream that writes {folder / 'lake'}; give another folder" in said
 
 
-@on_each_engine
+@pytest.mark.parametrize("engine", EXECUTORS, indirect=True)  # Spark takes a minute for each kill
 def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(
     engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):

@@ -17,9 +17,9 @@ DELIVERY_LIMIT = 5
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory) -> dict[str, list[Line]]:
-    """The state behind every record of fourteen minutes, by behaviour."""
+    """The state behind every record of eleven minutes, by behaviour."""
     folder = tmp_path_factory.mktemp("behaviours")
-    simulate(folder, seed=1, groups=len(BEHAVIOURS), minutes=14, state_partitions=1, traces=True)
+    simulate(folder, seed=1, groups=len(BEHAVIOURS), minutes=11, state_partitions=1, traces=True)
     by_behaviour: dict[str, list[Line]] = {behaviour.name: [] for behaviour in BEHAVIOURS}
     for text in (folder / "history.jsonl").read_text(encoding="utf-8").splitlines():
         line = json.loads(text)
