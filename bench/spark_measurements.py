@@ -27,6 +27,8 @@ def spark_shapes(settings: Settings) -> Iterator[Item]:
         share_state.register(spark)
         lake = Path(scratch, "lake")
         source = spark.read.format("share_group_state").option("table", "share_partition_state")
+        share_state.read(folder, spark).write.mode("overwrite").parquet(f"{scratch}/decoded")
+        decoded = spark.read.parquet(f"{scratch}/decoded")
         ways: dict[str, Callable[[], DataFrame | None]] = {
             "reconstruct(path, warehouse)": lambda: (
                 share_state.reconstruct(folder, spark=spark, warehouse=lake) and None
@@ -35,6 +37,10 @@ def spark_shapes(settings: Settings) -> Iterator[Item]:
                 share_state.reconstruct(spark.read.parquet(records)).share_partition_state
             ),
             "format('share_group_state')": lambda: source.load(folder),
+            "fold_records, with decoding": lambda: (
+                share_state.fold_records(spark.read.parquet(records)).share_partition_state
+            ),
+            "fold_records": lambda: share_state.fold_records(decoded).share_partition_state,
             "applyInArrow(fold_group)": lambda: (
                 share_state.read(folder, spark)
                 .groupBy("group_id", "topic_id", "partition")

@@ -22,6 +22,7 @@ __all__ = [
     "diff",
     "explain",
     "fold_group",
+    "fold_records",
     "open",
     "plots",
     "read",
@@ -35,7 +36,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from share_state.api.answers import Differences, Explained, Why, audit, diff, explain, repair, why
-    from share_state.api.calls import cutoff, decode, read, reconstruct, timeline
+    from share_state.api.calls import cutoff, decode, fold_records, read, reconstruct, timeline
     from share_state.api.opened import OpenedWarehouse, open
     from share_state.api.tables import Tables
     from share_state.fold.fold_group import FOLD_GROUP_SCHEMA, fold_group
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "api.answers": ("Differences", "Explained", "Why", "audit", "diff", "explain", "repair", "why"),
-    "api.calls": ("cutoff", "decode", "read", "reconstruct", "timeline"),
+    "api.calls": ("cutoff", "decode", "fold_records", "read", "reconstruct", "timeline"),
     "api.tables": ("Tables",),
     "api.opened": ("OpenedWarehouse", "open"),
     "fold.fold_group": ("FOLD_GROUP_SCHEMA", "fold_group"),

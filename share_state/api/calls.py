@@ -1,6 +1,7 @@
 """The calls that return tables of logs: `reconstruct`, `cutoff`, `timeline`, `decode` and `read`."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from functools import partial
 from os import PathLike, fspath
 from tempfile import TemporaryDirectory
@@ -9,29 +10,35 @@ from typing import TYPE_CHECKING, Unpack, cast
 import pyarrow as pa
 
 from share_state.api.arguments import (
+    ArrowFrame,
     JudgedOptions,
     ReadOptions,
     Records,
     check_types,
+    is_frame,
     named_inputs,
     plan_of,
+    rows_of,
     session_of,
     takes_options,
     texts_of,
 )
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
 from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE
-from share_state.errors import ShareStateError
+from share_state.errors import InputError, ShareStateError
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.across_logs import settle_timeline
 from share_state.pipeline.driver_side import name_topics, read_groups
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.task import decoded_batches, timeline_batches
 from share_state.schema.declarations import table_schema
+from share_state.sources.record_tables import Columns
 from share_state.stores.paths import normalize_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_COLUMNS = tuple(one.name for one in fields(Columns))
 
 
 @takes_options
@@ -83,6 +90,64 @@ def reconstruct(
             return write_tables(None, plan, f"{folder}/warehouse", [])
     side, plan = read_groups(plan)
     return Tables(**executor_of(spark).result_tables(plan, side))
+
+
+def fold_records(
+    records: "ArrowFrame | DataFrame",
+    spark: "SparkSession | None" = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+) -> Tables:
+    """Group records by (group, topic, partition), and fold each share-partition in the order of its offsets.
+
+    For records of any source: no log is read whole, and nothing but the records is known. `reconstruct` also shows the
+    cutoff, and what is wrong in the logs.
+
+    Args:
+        records: decoded records, with the columns of schemas/tables/decoded_records.yaml as `read` returns them; or
+            those of the topic with the columns of Spark's Kafka source. An Arrow table, or a DataFrame of pandas,
+            polars or Spark, in any order.
+        spark: a session, which then folds rows in memory; a DataFrame of Spark brings its own.
+        columns: column -> its name, for records of the topic: key, value, partition, offset, topic, timestamp.
+    Returns:
+        Tables `share_partition_state` and `in_flight`; the others are None. DataFrames are lazy, and Spark folds
+        once for both. What only a log shows is missing: `topic_end_offset` and `redundant_retained` are null, and a
+        record that is not there makes no state `suspect`. A share-partition with records in several state partitions
+        has a row for each.
+    Raises:
+        InputError: if the columns are neither those of decoded records nor of records of the topic.
+        ShareStateError: if an argument cannot be used.
+    Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
+    """
+    from share_state.fold.grouped_fold import check_decoded, fold_sorted, in_flight_of_states  # noqa: PLC0415
+
+    spark = session_of(records, spark)
+    rows = rows_of(records, spark, "records")
+    if rows is None:
+        raise ShareStateError(
+            "records is a path: give its rows, such as share_state.read(path), or use reconstruct"
+        )
+    names: list[str] = rows.schema.names
+    is_decoded = "kind" in names and columns is None
+    named = Columns(**{name: column for name, column in (columns or {}).items() if name in _COLUMNS})
+    if unknown := {*(columns or {})} - {*_COLUMNS}:
+        raise ShareStateError(f"columns: no {min(unknown)}; name {', '.join(_COLUMNS)}")
+    if is_decoded:
+        check_decoded("fold_records", names)
+    elif named.key not in names or named.value not in names:
+        raise InputError(
+            "fold_records: the columns are neither those of decoded records, as share_state.read returns them, nor "
+            f"those of Spark's Kafka source ({', '.join(_COLUMNS)}); columns= maps other names"
+        )
+    if not is_frame(rows):
+        decoded = rows if is_decoded else cast("pa.Table", read(rows, columns=columns))
+        states = fold_sorted(decoded)
+        return Tables(states, in_flight_of_states(states), None, None)
+    from share_state.spark.grouped_records import decode_frame, fold_frame  # noqa: PLC0415  imports Spark
+
+    if not is_decoded:
+        rows = decode_frame(rows, named)
+    return Tables(*fold_frame(rows), None, None)
 
 
 @takes_options

@@ -170,7 +170,7 @@ def _places(numbers: np.ndarray) -> pa.Array:
 def state_table(
     chains: Chains,
     key: dict[str, pa.Array],
-    state_partition: int | None,
+    state_partition: int | pa.Array | None,
     suspect: np.ndarray,
     topic_ends: pa.Array,
     *,
@@ -181,7 +181,7 @@ def state_table(
     Args:
         chains: the live chains.
         key: their key columns.
-        state_partition: number of the log partition.
+        state_partition: number of the log partition, or of that of each chain.
         suspect: bool, one per chain: whether records since its latest snapshot are missing or unreadable.
         topic_ends: int64, end offset of each topic-partition, null if unknown.
         has_offsets: whether record offsets are known; if not, their columns are null.
@@ -192,8 +192,10 @@ def state_table(
     of_chain = ("start_offset", "snapshot_epoch", "state_epoch", "leader_epoch", "delivery_complete_count",
                 "max_leader_epoch")  # fmt: skip
     columns = key | {name: pa.array(rows[name].copy()) for name in of_chain}
+    if not isinstance(state_partition, pa.Array):
+        state_partition = pa.repeat(pa.scalar(state_partition, pa.int32()), count)
     columns |= {
-        "state_partition": pa.repeat(pa.scalar(state_partition, pa.int32()), count),
+        "state_partition": state_partition,
         "effective_start_offset": pa.array(effective_starts(start, chains.ends, chains.batches)),
         "end_offset": pa.array(ends, mask=start < 0),
         "state_batches": batch_lists(chains.ends, chains.batches),

@@ -56,7 +56,8 @@ _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
 _FRAME = "the DataFrame"
 _FILE = "__file"
-_WRONG = "__wrong"
+WRONG = "__wrong"
+"""The column of `normalized` that says what is wrong with a row; null if nothing is."""
 _TASK = "__task"
 _CORRUPT = "__corrupt"
 _KEEP_CORRUPT = {"columnNameOfCorruptRecord": _CORRUPT}
@@ -84,14 +85,14 @@ class SparkSorter:
         frames = list[DataFrame]()
         for form, path in tables:
             try:
-                frames.append(_normalized(_read(self._session, form, path, columns), columns, path))
+                frames.append(normalized(_read(self._session, form, path, columns), columns, path))
             except (PySparkException, Py4JError) as error:
                 raise InputError(f"{path}: cannot be read as {form} ({reason(error)})") from None
         return _sorted_logs(reduce(_UNION, frames), name, topics)
 
     def sort_frame(self, frame: DataFrame, columns: Columns, topics: Sequence[str]) -> SortedLogs:
         """Sort the rows of a DataFrame."""
-        return _sorted_logs(_normalized(frame, columns, _FRAME), _FRAME, topics)
+        return _sorted_logs(normalized(frame, columns, _FRAME), _FRAME, topics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +147,7 @@ def map_frame(
     )
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for partition, rows in groupby(_by_partition(batches), lambda batch: batch["partition"][0].as_py()):
+        for partition, rows in groupby(by_partition(batches), lambda batch: batch["partition"][0].as_py()):
             log = own[partition]
             # A fold may read its log twice; the file is where Spark spills what it sorts.
             folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
@@ -164,7 +165,7 @@ def map_frame(
     return rows.sortWithinPartitions("partition", "offset").mapInArrow(run, from_arrow_schema(schema))
 
 
-def _by_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def by_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Batches cut where the partition changes."""
     for batch in batches:
         partitions = batch["partition"].to_numpy()
@@ -194,11 +195,11 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
     if "topic" not in ours.columns:
         ours = ours.withColumn("topic", sql.lit(topics[0]))
     wrong = sql.when(
-        sql.col(_WRONG).isNotNull(),
-        sql.struct(sql.col(_WRONG).alias("what"), "offset", sql.col(_FILE).alias("file")),
+        sql.col(WRONG).isNotNull(),
+        sql.struct(sql.col(WRONG).alias("what"), "offset", sql.col(_FILE).alias("file")),
     )
     size = sql.coalesce(sql.length("key"), sql.lit(0)) + sql.coalesce(sql.length("value"), sql.lit(0))
-    content = [column for column in ours.columns if column not in (_FILE, _WRONG)]
+    content = [column for column in ours.columns if column not in (_FILE, WRONG)]
     time = sql.col("timestamp") if "timestamp" in ours.columns else sql.lit(None).cast("bigint")
     found = ours.groupBy("topic", "partition").agg(
         sql.min("offset").alias("first"),
@@ -231,7 +232,7 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
         raise InputError(f"{name}: {missing_topic_message(topics[0], {row.topic for row in rows})}")
     logs, has_times = list[LogPartition](), "timestamp" in ours.columns
     for topic, of_topic in of_topics.items():
-        frame = ours.filter(sql.col("topic") == topic).drop("topic", _WRONG, _FILE)
+        frame = ours.filter(sql.col("topic") == topic).drop("topic", WRONG, _FILE)
         read = _collected_once(frame) if topic == GROUP_TOPIC else partial(_collect, frame)
         for row in sorted(of_topic, key=lambda row: row.partition):
             times = None if row.oldest is None else (row.oldest, row.newest)
@@ -241,10 +242,10 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
     return logs, others
 
 
-def _normalized(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
+def normalized(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
     """The columns under our names, in the types that the fold takes.
 
-    _WRONG says what is wrong with a row, if any.
+    The column WRONG is beside them, and the file of each row.
     """
     types = {field.name: field.dataType for field in frame.schema.fields}
     chosen, wrong = dict[str, Column](), sql.lit(None).cast("string")
@@ -273,7 +274,7 @@ def _normalized(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
         wrong = sql.when(sql.col(_CORRUPT).isNotNull(), what).otherwise(wrong)
     renamed = [column.alias(ours) for ours, column in chosen.items()]
     file = sql.col(_FILE) if _FILE in types else sql.input_file_name()
-    return frame.select(*renamed, wrong.alias(_WRONG), file.alias(_FILE))
+    return frame.select(*renamed, wrong.alias(WRONG), file.alias(_FILE))
 
 
 _HEX = r"^(0x|\\x)?0[0-9A-Fa-f]([0-9A-Fa-f]{2})*$"

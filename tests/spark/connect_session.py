@@ -86,6 +86,7 @@ def run(folder: Path) -> None:
     )
     assert len(rows(grouped)) == len(here.share_partition_state)
     say("grouped")
+    compare("fold_records", share_state.fold_records(records).in_flight, here.in_flight)
     compare("cutoff", share_state.cutoff(CHAOS, spark=spark), share_state.cutoff(CHAOS))
     group = here.share_partition_state["group_id"][0].as_py()
     compare("timeline", share_state.timeline(CHAOS, group, spark=spark), share_state.timeline(CHAOS, group))

@@ -24,6 +24,7 @@ def test_every_call_runs_on_spark_connect(tmp_path: Path):
         *(f"path {name}" for name in (*TABLES, "findings", "share_groups")),
         *(f"frame {name}" for name in TABLES),
         "grouped",
+        "fold_records",
         "cutoff",
         "timeline",
         *(f"warehouse {name}" for name in TABLES),

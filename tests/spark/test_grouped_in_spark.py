@@ -1,40 +1,76 @@
-"""The fold as a function of other people's pipelines: `groupBy(...).applyInArrow`."""
+"""Records that Spark groups by share-partition: `fold_records`, and `fold_group` in the pipelines of others."""
 
 from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from chispa import assert_df_equality
+from pyspark.sql import DataFrame, SparkSession
 
 import share_state
+from share_state.errors import InputError, ShareStateError
 from share_state.schema.declarations import table_schema
 from share_state.simulator.simulation import simulate
+from share_state.sources.discovery import find_logs
+from share_state.spark import grouped_records
 from tests.fold.test_fold_group import LOG_FACTS, rows
+from tests.fold.test_grouped_fold import ranges
 from tests.profiles import by_profile
+from tests.sources.formats.tables import shuffled, table_of
 from tests.truth import DATA, logs_alone, scenarios
 
+SCENARIOS = by_profile([DATA / "4.4.0/chaos"], scenarios())
 
-def grouped_and_folded(
-    spark: SparkSession, source: Path, *keys: str, without: Collection[str] = ()
-) -> list[list[dict]]:
-    """The states of an export by both ways."""
-    records = share_state.read(source, spark).repartition(3, "offset")
+
+def by_groups(records: DataFrame, *keys: str) -> DataFrame:
+    """A call of Python for each share-partition."""
     grouped = records.groupBy("group_id", "topic_id", *keys, "partition")
-    found = grouped.applyInArrow(share_state.fold_group, share_state.FOLD_GROUP_SCHEMA).toArrow()
+    return grouped.applyInArrow(share_state.fold_group, share_state.FOLD_GROUP_SCHEMA)
+
+
+def check(states: DataFrame, expected: pa.Table, without: Collection[str] = ()) -> None:
+    found = states.toArrow().cast(table_schema("share_partition_state"))
+    assert rows([found], without) == rows([expected], without) != []
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_grouped_records_give_the_states_and_ranges_of_the_main_job(
+    spark: SparkSession, scenario: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(grouped_records, "_PIECE", 100)
+    source = logs_alone(scenario)
     # Records alone name no topic.
-    expected: pa.Table = share_state.reconstruct(source).share_partition_state
-    return [rows([table.cast(table_schema("share_partition_state"))], without) for table in (found, expected)]
-
-
-@pytest.mark.parametrize("scenario", by_profile([DATA / "4.4.0/chaos", DATA / "4.0.2/happy"], scenarios()), ids=str)
-def test_grouped_records_give_the_states_of_the_main_job(spark: SparkSession, scenario: Path):
-    found, expected = grouped_and_folded(spark, logs_alone(scenario))
-    assert found == expected != []
+    expected = share_state.reconstruct(source)
+    records = share_state.read(source, spark).repartition(3, "offset")
+    folded = share_state.fold_records(records)
+    check(folded.share_partition_state, expected.share_partition_state)
+    assert ranges(folded.in_flight.toArrow()) == ranges(expected.in_flight)
+    assert (folded.findings, folded.cutoff) == (None, None)
+    assert_df_equality(folded.share_partition_state, by_groups(records), ignore_row_order=True, ignore_nullable=True)
 
 
 @pytest.mark.parametrize("seed", range(by_profile(1, 10)))
 def test_grouped_control_records_give_the_states_of_the_main_job(spark: SparkSession, tmp_path: Path, seed: int):
     simulate(tmp_path / "logs", seed=seed, minutes=2, dialect="control_records")
-    found, expected = grouped_and_folded(spark, tmp_path / "logs", "topic", without=LOG_FACTS)
-    assert found == expected != []
+    expected = share_state.reconstruct(tmp_path / "logs")
+    records = share_state.read(tmp_path / "logs", spark).repartition(3, "offset")
+    check(share_state.fold_records(records).share_partition_state, expected.share_partition_state, LOG_FACTS)
+    check(by_groups(records, "topic"), expected.share_partition_state, LOG_FACTS)
+
+
+def test_records_of_the_topic_are_decoded_where_they_are(spark: SparkSession):
+    source = DATA / "4.3.1/happy"
+    kafka = spark.createDataFrame(shuffled(table_of(find_logs([str(source)]))).combine_chunks())
+    folded = share_state.fold_records(kafka.withColumnRenamed("value", "v"), columns={"value": "v"})
+    check(folded.share_partition_state, share_state.reconstruct(logs_alone(source)).share_partition_state, ["topic"])
+
+
+def test_what_is_no_table_of_records_is_refused(spark: SparkSession):
+    with pytest.raises(InputError, match=r"neither those of decoded records, as share_state\.read returns them"):
+        share_state.fold_records(spark.range(3))
+    decoded = spark.createDataFrame(table_schema("decoded_records").empty_table())
+    with pytest.raises(InputError, match="fold_records: no column layout, fault; give those of decoded_records"):
+        share_state.fold_records(decoded.drop("fault", "layout"))
+    with pytest.raises(ShareStateError, match="columns: no nope; name key, value, topic, partition, offset, timestamp"):
+        share_state.fold_records(decoded, columns={"nope": "x"})

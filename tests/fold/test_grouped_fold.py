@@ -1,0 +1,150 @@
+"""Decoded records that are grouped by share-partition fold to what their logs fold to, cut into pieces anywhere."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import polars
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import share_state
+from share_state.errors import InputError, ShareStateError
+from share_state.fold.draft.control_log import fold_control_log
+from share_state.fold.grouped_fold import SORTED_BY, TOPIC_KEY, GroupedFold, fold_sorted, in_flight_of_states
+from share_state.fold.state_log import fold_log
+from share_state.fold.timeline import decoded_tables
+from share_state.schema.declarations import table_schema
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
+from share_state.sources.log_partition import LogPartition
+from tests.fold import random_logs
+from tests.fold.control_records import test_against_model as control_records
+from tests.fold.control_records.logs import checkpoint, control, delta, log_of
+from tests.fold.nights import only_log
+from tests.fold.test_fold_group import LOG_FACTS, LOGS, rows
+from tests.profiles import some_of
+from tests.sources.formats.tables import table_of
+from tests.truth import DATA
+
+RANGE = ("group_id", "topic", "partition", "first_offset", "last_offset", "state", "delivery_count", "gap")
+
+
+def decoded(logs: Sequence[LogPartition]) -> pa.Table:
+    tables = [table for log in logs for table in decoded_tables(log, Window())]
+    return pa.concat_tables([table_schema("decoded_records").empty_table(), *tables])
+
+
+def in_pieces(records: pa.Table, sizes: Sequence[int]) -> pa.Table:
+    """Fold the sorted records, so many at a time, again and again."""
+    keyed = records.append_column(TOPIC_KEY, pc.coalesce(records["topic_id"], records["topic"]))
+    keyed = keyed.sort_by([(name, "ascending") for name in SORTED_BY])
+    cuts, number = [0], 0
+    while cuts[-1] < len(keyed):
+        cuts.append(min(len(keyed), cuts[-1] + sizes[number % len(sizes)]))
+        number += 1
+    fold = GroupedFold()
+    states = [fold.take(keyed.slice(begin, end - begin)) for begin, end in pairwise(cuts)]
+    return pa.concat_tables([table_schema("share_partition_state").empty_table(), *states, fold.finish()])
+
+
+def ranges(in_flight: pa.Table) -> list[tuple]:
+    return sorted(zip(*(in_flight[name].to_pylist() for name in RANGE), strict=True), key=str)
+
+
+@pytest.mark.parametrize("scenario", some_of(LOGS, 4), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_broker_s_records_in_pieces_fold_to_the_states_of_their_logs(scenario: Path):
+    logs = find_logs([str(scenario)])
+    folded = [fold_log(log) for log in logs]
+    states = in_pieces(decoded(logs), [700, 1, 37])
+    assert rows([states]) == rows([piece for one in folded for piece in one.state_pieces])
+    assert ranges(in_flight_of_states(states)) == ranges(pa.concat_tables(one.in_flight for one in folded))
+
+
+@given(log=random_logs.logs(), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3))
+def test_drawn_records_in_pieces_fold_to_the_states_of_their_log(
+    tmp_path_factory: pytest.TempPathFactory, log: list[list[random_logs.Written]], sizes: list[int]
+):
+    folder = tmp_path_factory.mktemp("log")
+    random_logs.folder_of(log, folder, codec=0)
+    found = only_log(folder)
+    states, expected = in_pieces(decoded([found]), sizes), fold_log(found)
+    assert rows([states], ["suspect"]) == rows([expected.states], ["suspect"])
+    assert ranges(in_flight_of_states(states)) == ranges(expected.in_flight)
+
+
+@given(log=control_records.logs(), data=st.data(), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3))
+def test_drawn_control_records_in_pieces_fold_to_the_states_of_their_log(
+    tmp_path_factory: pytest.TempPathFactory, log: dict, data: st.DataObject, sizes: list[int]
+):
+    if not log:
+        return
+    found = log_of(tmp_path_factory.mktemp("log"), control_records.batches(log, data))
+    records, expected = decoded([found]), fold_control_log(found)
+    states = in_pieces(records, sizes)
+    assert rows([states], LOG_FACTS) == rows([expected.states], LOG_FACTS) == rows([fold_sorted(records)], LOG_FACTS)
+
+
+def test_both_dialects_fold_side_by_side(tmp_path: Path):
+    of_state = find_logs([str(DATA / "4.3.1/happy")])
+    records = [checkpoint("g0", 1, 0, 9), delta("g0", 1, 0, [(2, 3, 2, 1)]), checkpoint("h", 1, 4, 9)]
+    of_control = log_of(tmp_path, [control(0, *records)])
+    states = in_pieces(decoded([*of_state, of_control]), [11])
+    expected = [*(fold_log(log).states for log in of_state), fold_control_log(of_control).states]
+    assert rows([states], LOG_FACTS) == rows(expected, LOG_FACTS)
+    assert set(in_flight_of_states(states)["dialect"].to_pylist()) == {"share_group_state", "control_records"}
+
+
+def test_a_share_partition_with_records_in_two_state_partitions_has_a_row_for_each():
+    (log, *_) = find_logs([str(DATA / "4.3.1/happy")])
+    records = decoded([log])
+    moved = records.set_column(
+        records.schema.get_field_index("state_partition"), "state_partition", pa.array([7] * len(records), pa.int32())
+    )
+    states = fold_sorted(pa.concat_tables([records, moved]))
+    assert len(states) == 2 * len(fold_log(log).states) > 0
+    assert set(states["state_partition"].to_pylist()) == {log.partition, 7}
+
+
+def test_no_records_have_no_state_and_no_range():
+    empty = table_schema("decoded_records").empty_table()
+    assert fold_sorted(empty).num_rows == 0
+    assert in_flight_of_states(fold_sorted(empty)).schema.equals(table_schema("in_flight"))
+
+
+@pytest.mark.parametrize("library", ["arrow", "pandas", "polars"])
+def test_decoded_records_of_any_library_fold_in_python(library: str):
+    source = DATA / "4.3.1/happy"
+    records: Any = share_state.read(source)
+    frames: dict[str, Callable[[], Any]] = {
+        "arrow": lambda: records,
+        "pandas": records.to_pandas,
+        "polars": lambda: polars.from_arrow(records),
+    }
+    folded = share_state.fold_records(frames[library]())
+    expected = share_state.reconstruct(source)
+    assert rows([folded.share_partition_state], ["topic_end_offset"]) == rows(
+        [expected.share_partition_state], ["topic_end_offset"]
+    )
+    assert ranges(folded.in_flight) == ranges(expected.in_flight)
+
+
+def test_records_of_the_topic_fold_in_python():
+    source = DATA / "4.3.1/happy"
+    folded = share_state.fold_records(table_of(find_logs([str(source)])))
+    assert len(folded.share_partition_state) == len(share_state.reconstruct(source).share_partition_state) > 0
+
+
+def test_what_is_no_table_of_records_is_refused():
+    with pytest.raises(InputError, match="fold_records: the columns are neither those of decoded records"):
+        share_state.fold_records(pa.table({"id": [1]}))
+    with pytest.raises(ShareStateError, match="records is a path: give its rows"):
+        share_state.fold_records(str(DATA))  # pyright: ignore[reportArgumentType]
+    odd = table_schema("decoded_records").empty_table().drop_columns(["offset"])
+    odd = pa.concat_tables([odd, pa.Table.from_pylist([{"kind": "snapshot"}], odd.schema)])
+    with pytest.raises(InputError, match=r"decoded records: .*give the column types of decoded_records"):
+        share_state.fold_records(odd.append_column("offset", pa.array(["one"])))
