@@ -403,7 +403,7 @@ def audit(
         input: paths, as for `reconstruct`; or leave it out and give `config`.
         warehouse: folder of the Delta tables.
         config: the YAML file of `share-state audit --config`.
-        settings: other keys of the configuration, as `--set` takes them: `{"report.html": "page.html"}`.
+        settings: other keys of the configuration, by their names there: `{"report.html": "page.html"}`.
         afresh: names of log partitions to read from their start.
         options: as for `reconstruct`; an audit has no `as_of`:
     Returns:
@@ -425,12 +425,12 @@ def audit(
         raise ShareStateError("audit: give input and warehouse, or config")
     named = [] if input is None else listed_paths(input)
     given = _checked_values(named, options)
-    sets = [f"{key}={value}" for key, value in (settings or {}).items()]
+    sets = dict(settings or {})
     assignments = assignments_of(given, len(named), ARGUMENTS)
     if config is None:
         loaded = settings_for(named, fspath(warehouse or ""), sets, assignments=assignments)
     else:
-        sets += [f"warehouse={fspath(warehouse)}"] if warehouse is not None else []
+        sets |= {"warehouse": warehouse} if warehouse is not None else {}
         loaded = load_settings(fspath(config), sets, assignments=assignments)
     return nightly_audit(loaded, Progress(), lambda _: None, afresh=tuple(afresh))
 

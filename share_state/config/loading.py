@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from os import PathLike, fspath
 from typing import Any, get_args
 
 import yaml
@@ -56,9 +57,13 @@ class Assignment:
     value: Any
 
 
+Overrides = Sequence[str] | Mapping[str, Any]
+"""`--set` options, `a.b=value` each; from Python, `a.b` -> the value."""
+
+
 def load_settings(
     path: str | None,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     environment: Mapping[str, str] | None = None,
     assignments: Sequence[Assignment] = (),
 ) -> AuditSettings:
@@ -66,7 +71,7 @@ def load_settings(
 
     Args:
         path: a YAML file; None to use only variables and overrides.
-        overrides: `--set` options, `a.b=value` each; they win over variables, which win over the file.
+        overrides: they win over variables, which win over the file.
         environment: variables; by default those of this process.
         assignments: values of options; they win over variables.
     Raises:
@@ -79,7 +84,7 @@ def load_settings(
 def settings_for(
     inputs: Sequence[str],
     warehouse: str,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     environment: Mapping[str, str] | None = None,
     assignments: Sequence[Assignment] = (),
 ) -> AuditSettings:
@@ -129,7 +134,7 @@ def _merge(
     values: Any,
     file: str,
     arguments: Sequence[Assignment],
-    overrides: Sequence[str],
+    overrides: Overrides,
     environment: Mapping[str, str] | None,
 ) -> AuditSettings:
     problems: list[str] = []
@@ -166,15 +171,21 @@ def _merge(
     return settings
 
 
-def _from_overrides(overrides: Sequence[str], problems: list[str]) -> Iterator[Assignment]:
-    for text in overrides:
-        key, sign, value = text.partition("=")
-        label = f"--set {printable(key.strip())}"
-        if not sign:
-            problems.append(f"{label}: no value; give KEY=VALUE, as in limits.delivery_count=3")
-            continue
+def _from_overrides(overrides: Overrides, problems: list[str]) -> Iterator[Assignment]:
+    given = list[tuple[str, str, Any]]()
+    if isinstance(overrides, Mapping):
+        given = [(f"settings[{key!r}]", str(key), value) for key, value in overrides.items()]
+    else:
+        for text in overrides:
+            key, sign, value = text.partition("=")
+            label = f"--set {printable(key.strip())}"
+            if sign:
+                given.append((label, key.strip(), value))
+            else:
+                problems.append(f"{label}: no value; give KEY=VALUE, as in limits.delivery_count=3")
+    for label, key, value in given:
         try:
-            yield _assignment(label, key.strip().split("."), value, ".", dotted)
+            yield _assignment(label, key.split("."), value, ".", dotted)
         except ConfigError as error:
             problems.append(f"{label}: {error}")
 
@@ -211,7 +222,7 @@ def _similar_variable(names: list[str]) -> str | None:
 
 
 def _assignment(
-    label: str, names: list[str], text: str, separator: str, write: Callable[[KeyPath], str]
+    label: str, names: list[str], value: Any, separator: str, write: Callable[[KeyPath], str]
 ) -> Assignment:
     path: KeyPath = ()
     declared = settings_schema()
@@ -228,7 +239,9 @@ def _assignment(
             raise ConfigError(_no_such_key((*path, name), write))
         path = (*path, int(name) if "items" in declared else name)
         declared = below
-    return Assignment(label, path, _parse_value(text.strip(), declared))
+    if isinstance(value, PathLike):
+        value = fspath(value)
+    return Assignment(label, path, _parse_value(value.strip(), declared) if isinstance(value, str) else value)
 
 
 def _parse_value(text: str, declared: Mapping[str, Any]) -> Any:

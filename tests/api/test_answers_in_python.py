@@ -225,7 +225,10 @@ def test_rows_that_are_no_records_are_refused_in_one_line(rows: Any, said: str):
     ("call", "said"),
     [
         (lambda: untyped.audit(DLQ), "audit: give input and warehouse, or config"),
-        (lambda: untyped.audit(DLQ, "x", settings={"fail_onn": "x"}), "fail_onn: no such key; did you mean fail_on"),
+        (
+            lambda: untyped.audit(DLQ, "x", settings={"fail_onn": "x"}),
+            r"settings\['fail_onn'\]: no such key; did you mean fail_on",
+        ),
         (lambda: untyped.audit(DLQ, "x", topics={"a": "b"}), "topics={'a': 'b'}: give a path, which later audits"),
         (lambda: untyped.audit(config="nowhere.yaml"), "nowhere.yaml: no such file"),
         (lambda: untyped.diff(DLQ), "diff: give two exports or warehouses, one warehouse, or an export and as_of"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -64,6 +65,13 @@ def test_records_of_the_topic_are_decoded_where_they_are(spark: SparkSession):
     kafka = spark.createDataFrame(shuffled(table_of(find_logs([str(source)]))).combine_chunks())
     folded = share_state.fold_records(kafka.withColumnRenamed("value", "v"), columns={"value": "v"})
     check(folded.share_partition_state, share_state.reconstruct(logs_alone(source)).share_partition_state, ["topic"])
+
+
+def test_rows_in_memory_are_folded_in_a_session_that_is_given(spark: SparkSession):
+    records: Any = share_state.read(logs_alone(DATA / "4.3.1/happy"))
+    states = share_state.fold_records(records, spark).share_partition_state
+    assert states.sparkSession is spark
+    check(states, share_state.fold_records(records).share_partition_state)
 
 
 def test_what_is_no_table_of_records_is_refused(spark: SparkSession):
