@@ -222,12 +222,12 @@ def read_segment(jvm: Any, jars: list[Path], path: Path) -> list[tuple[int, int,
 def _new_shard(jvm: Any, jars: list[Path], updates_per_snapshot: int) -> Any:
     values = jvm.java.util.ArrayList()
     values.add(updates_per_snapshot)
-    return _constructor(jvm, tuple(jars)).newInstance(values.toArray())
+    return constructor(jvm, tuple(jars), _JAVA).newInstance(values.toArray())
 
 
 @cache
-def _constructor(jvm: Any, jars: tuple[Path, ...]) -> Any:
-    """The constructor of the Java above, compiled against one release."""
+def constructor(jvm: Any, jars: tuple[Path, ...], java: str) -> Any:
+    """The constructor of a class, compiled against one release; CLASS_NAME and LOG_CONTEXT in it are replaced."""
     urls = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.net.URL"), len(jars))
     for place, jar in enumerate(jars):
         urls[place] = jvm.java.io.File(str(jar)).toURI().toURL()
@@ -238,7 +238,7 @@ def _constructor(jvm: Any, jars: tuple[Path, ...]) -> Any:
     name = f"KafkaRelease{next(_numbers)}"
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(loader)
-    compiler.cook(_JAVA.replace("LOG_CONTEXT", found[0]).replace("CLASS_NAME", name))
+    compiler.cook(java.replace("LOG_CONTEXT", found[0]).replace("CLASS_NAME", name))
     return compiler.getClassLoader().loadClass(name).getConstructors()[0]
 
 

@@ -140,10 +140,14 @@ class ChainFold:
             self.archiving = self._context_fold.archiving
         buffer.clear()
 
-    def finish(self, losses: Losses) -> None:
-        """Fold the last records; `losses` as for `fold`."""
+    def settle(self, losses: Losses) -> None:
+        """Fold all records so far; `losses` as for `fold`."""
         self.fold(losses)
         self._worker.wait()
+
+    def finish(self, losses: Losses) -> None:
+        """Fold the last records; `losses` as for `fold`."""
+        self.settle(losses)
         self.release_buffers()
 
     def release_buffers(self) -> None:

@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
         "records": counts.records,
         "other_records": counts.other_records,
         "foreign": counts.foreign,
+        "aborted": counts.aborted,
         "deliveries": list(counts.deliveries.items()),
         "lost_at": checkpoint.last_lost_offset,
         "break_at": checkpoint.last_break,
@@ -236,6 +238,7 @@ def _parsed(carried: str) -> _CarriedLog | None:
             records=_int64(log.get("records", 0)),
             other_records=_int64(log.get("other_records", 0)),
             foreign=_pair(log.get("foreign", (NO_OFFSET, 0))),
+            aborted=_pair(log.get("aborted", (NO_OFFSET, 0))),
             deliveries={str(group): _int64(count) for group, count in log.get("deliveries", ())},
         )
         log.setdefault("break_at", NO_OFFSET)
@@ -319,3 +322,15 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
         archiving_since=log.archiving_since,
         archiving_time=log.archiving_time,
     )
+
+
+def copy_of(state: FoldCheckpoint) -> FoldCheckpoint:
+    """A copy that a fold may change, equal to what `restore_checkpoint` makes of the rows of a state."""
+    scalars, before = state.chains.chains.copy(), state.chains
+    begins_at_zero = state.mark.folded_from == 0
+    scalars["break_offset"] = NO_OFFSET
+    scalars["begins_here"] = scalars["was_deleted"] | begins_at_zero
+    # A fold makes new arrays of these, and changes the others in place.
+    chains = Chains(scalars, before.ends, before.batches, before.last_snapshot_record, begins_at_zero)
+    keys, extent, counts = deepcopy((state.keys, state.extent, state.counts))
+    return replace(state, keys=keys, chains=chains, extent=extent, counts=counts)

@@ -34,6 +34,7 @@ class CutoffEvidence:
         uncommitted: number of share-partitions whose latest snapshot or tombstone is not before
             `committed_end`.
         blocked_by: groups that have a subscription but no checkpoint (control records).
+        stable_end: the last stable offset, -1 without an open transaction.
     """
 
     log: LogPartition
@@ -47,6 +48,7 @@ class CutoffEvidence:
     misplaced: int = 0
     uncommitted: int = 0
     blocked_by: tuple[str, ...] = ()
+    stable_end: int = NO_OFFSET
 
 
 def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
@@ -115,8 +117,9 @@ class Cutoff:
 
     Attributes:
         offset: records before it are redundant; None if there is no cutoff.
-        limited_by: row in the live chains of the share-partition that limits it, None for none.
-        next_offset: the cutoff without that share-partition, None if none limits it.
+        limited_by: row in the live chains of the share-partition that limits it, None for none or an open
+            transaction.
+        next_offset: the cutoff without that share-partition or transaction, None if none limits it.
     """
 
     offset: int | None
@@ -124,11 +127,13 @@ class Cutoff:
     next_offset: int | None
 
 
-def cutoff(chains: Chains) -> Cutoff:
+def cutoff(chains: Chains, stable_end: int = NO_OFFSET) -> Cutoff:
     """Compute the offset below which the broker's own pruning would delete.
 
     Args:
         chains: live chains of one log partition.
+        stable_end: the last stable offset, which no cutoff exceeds, as later records may count or not; -1
+            without an open transaction.
     Returns:
         The smallest snapshot offset over live share-partitions; if there are none, the offset of the last
         tombstone.
@@ -143,6 +148,10 @@ def cutoff(chains: Chains) -> Cutoff:
     following = None
     if limiting_row is not None:
         following = int(other_offsets.min()) if len(other_offsets) else chains.last_snapshot_record
+    if NO_OFFSET < stable_end < offset:
+        return Cutoff(stable_end or None, None, offset)
+    if stable_end != NO_OFFSET and following is not None:
+        following = min(following, stable_end)
     return Cutoff(offset if offset > 0 else None, limiting_row, following)
 
 

@@ -7,13 +7,13 @@ import pyarrow as pa
 
 from share_state.fold.cutoff import CutoffEvidence, cutoff, unsafe_reasons
 from share_state.fold.log_stats import LogExtent
-from share_state.fold.state_chains import Chains
+from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.states import SHARE_GROUP_STATE, to_timestamps
 
 _SIZES = ("redundant_bytes", "pinned_bytes")
 _OFFSETS = ("cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records", "next_cutoff_offset",
             "pinned_records", "limited_by_group", "limited_by_topic_id", "limited_by_partition",
-            "limited_since")  # fmt: skip
+            "limited_since", "last_stable_offset")  # fmt: skip
 """Columns of `cutoff` that are null if the input has no sizes or no offsets."""
 
 
@@ -38,7 +38,7 @@ def cutoff_row(
     """
     log = evidence.log
     first, end = bounds
-    limit = cutoff(chains)
+    limit = cutoff(chains, evidence.stable_end)
     # The whole batch that contains the log start offset is folded, but its records before that are not
     # counted.
     current = max(limit.offset or 0, first)
@@ -69,6 +69,7 @@ def cutoff_row(
         "next_cutoff_offset": limit.next_offset,
         "pinned_records": pinned,
         "pinned_bytes": pinned_bytes,
+        "last_stable_offset": None if evidence.stable_end == NO_OFFSET else evidence.stable_end,
     }
     unknown = (*(() if log.has_offsets else _OFFSETS), *(() if has_sizes else _SIZES))
     return row | dict.fromkeys(unknown), redundant

@@ -76,6 +76,7 @@ class LogCounts:
             batches.
         deliveries: share group -> deliveries that its delivery limit allows at least, where they exceed the
             limit that was known.
+        aborted: offset of the first record of an aborted transaction, and number of such records.
     """
 
     layouts: dict[int, int] = field(default_factory=dict)
@@ -86,6 +87,7 @@ class LogCounts:
     other_records: int = 0
     foreign: tuple[int, int] = (NO_OFFSET, 0)
     deliveries: dict[str, int] = field(default_factory=dict)
+    aborted: tuple[int, int] = (NO_OFFSET, 0)
 
     @property
     def holds_other_records(self) -> bool:
@@ -95,6 +97,10 @@ class LogCounts:
     def note_foreign(self, offsets: np.ndarray) -> None:
         """Count batches by their base offsets."""
         self.foreign = _add_occurrences(self.foreign, offsets)
+
+    def note_aborted(self, offsets: np.ndarray) -> None:
+        """Count records of aborted transactions by their offsets."""
+        self.aborted = _add_occurrences(self.aborted, offsets)
 
     def take(self, batches: np.ndarray, summary: BatchSummary, records: StateRecords) -> None:
         """Count the irregularities of a chunk.
@@ -155,6 +161,9 @@ class LogObservations:
             any number is possible.
         resume_status: how the log has changed since the last audit; None if there was none.
         read_before: the offset at which the last audit stopped.
+        open_records: offset of the first record of an open transaction, the last stable offset, and number of
+            such records.
+        unknown_markers: control records that are not known: offset, producer id and what is not known of each.
     """
 
     batches: np.ndarray = field(default_factory=lambda: np.zeros(0, BATCH))
@@ -171,6 +180,12 @@ class LogObservations:
     key_modulus: int = 0
     resume_status: ResumeStatus | None = None
     read_before: int = NO_OFFSET
+    open_records: tuple[int, int] = (NO_OFFSET, 0)
+    unknown_markers: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def note_open(self, offsets: np.ndarray) -> None:
+        """Count records of open transactions by their offsets."""
+        self.open_records = _add_occurrences(self.open_records, offsets)
 
     def place_keys(self, hashes: np.ndarray, partition: int, count: PartitionCount) -> None:
         """Find the share-partitions that belong to another state partition; `hashes` is from `key_hashes`."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chain_fold import CHUNKS_PER_FOLD, ChainFold, FoldStart
-from share_state.fold.checkpoint import FoldCheckpoint
+from share_state.fold.checkpoint import FoldCheckpoint, copy_of
 from share_state.fold.cutoff import CutoffEvidence, count_uncommitted
 from share_state.fold.cutoff_row import cutoff_row
 from share_state.fold.dead_letters.archiving import ArchivingRanges
@@ -47,6 +47,7 @@ from share_state.kafka.state_records import (
     decode_state_records,
     set_reported_faults,
 )
+from share_state.kafka.transactions import Fate, describe_unknown
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.log_partition import LogPartition
@@ -185,6 +186,8 @@ class _LogFold:
         self.last_break = checkpoint.last_break if checkpoint else NO_OFFSET
         self.has_valid_batches = checkpoint is not None
         self.record_count = 0
+        self.has_open_transaction = self.is_stopped = False
+        self.stable_checkpoint: FoldCheckpoint | None = None
         # Before the fold changes the states of the checkpoint.
         self.previous_starts = np.zeros(0, np.int64)
         if self.previous is not None:
@@ -210,7 +213,7 @@ class _LogFold:
         archiving = (
             (checkpoint.archiving_since, checkpoint.archiving_time) if checkpoint else (NO_OFFSET, NO_OFFSET)
         )
-        counted_to = self.options.counted_to if self.previous is None else self.previous.mark.next_offset
+        counted_to = self.options.counted_to if self.previous is None else self.previous.mark.counted_to
         start = FoldStart(
             keys=checkpoint.keys if checkpoint else KeyTable(),
             chains=chains,
@@ -224,9 +227,48 @@ class _LogFold:
         return index_records(part, max(self.log.log_start_offset, self.mark.next_offset), self.window)
 
     def take(self, part: RecordIndex) -> None:
+        if self.is_stopped:
+            return
+        if not self.has_open_transaction and (row := part.first_open_row) is not None:
+            before, part = part.split(row)
+            self._take(before)
+            self._note_open_transaction(part)
+            if self.is_stopped:
+                return
+        self._take(part)
+
+    def _take(self, part: RecordIndex) -> None:
         self.decode(part, self.chain_fold.buffer)
         if self.chain_fold.is_due:
             self.chain_fold.fold(self.tracker.losses)
+
+    def _note_open_transaction(self, part: RecordIndex) -> None:
+        """Keep the state at the last stable offset: the next audit knows whether the transaction counts."""
+        self.has_open_transaction = True
+        self.is_stopped = self.options.only_stable
+        if self.is_stopped:
+            self.observations.note_open(part.offsets_of(Fate.OPEN))
+        else:
+            self.chain_fold.settle(self.tracker.losses)
+            self.extent.forget_before(self.tracker.first_offset)
+            checkpoint = self._checkpoint()
+            self.stable_checkpoint = None if checkpoint is None else copy_of(checkpoint)
+
+    def _note_transactions(self, part: RecordIndex) -> None:
+        """Count the records that do not count, and note control records that are not known."""
+        counts, transactions = self.observations.counts, part.part.transactions
+        counts.note_aborted(part.offsets_of(Fate.ABORTED))
+        self.observations.note_open(part.offsets_of(Fate.OPEN))
+        if transactions is None:
+            return
+        unknown = transactions.until(self.window.until_offset, self.window.until_time_ms).unknown_in(
+            part.part.batches
+        )
+        self.observations.unknown_markers += [
+            (int(marker["offset"]), int(marker["producer_id"]), describe_unknown(marker))
+            for marker in unknown
+        ]
+        self.tracker.note(unknown["offset"].tolist())
 
     def decode(self, part: RecordIndex, buffer: RecordBuffer | None = None) -> StateRecords:
         """Decode the indexed records of a chunk, into `buffer` if it is not None."""
@@ -249,6 +291,8 @@ class _LogFold:
         self.record_count += len(decoded.rows)
         self.extent.take(chunk.batches, decoded.rows["offset"])
         self.observations.counts.take(chunk.batches, summary, decoded)
+        if part.fates is not None:
+            self._note_transactions(part)
         self.observations.note_records(decoded)
         if decoded.faults & _LOSING:
             rows = decoded.rows
@@ -298,6 +342,16 @@ class _LogFold:
             point, folded.keys, folded.chains, self.extent, counts, lost, breaks, *folded.archiving
         )
 
+    def _stable_or_last_checkpoint(self, end: int) -> FoldCheckpoint | None:
+        """The state from which the next audit resumes: before the first open transaction, if there is one."""
+        if not self.has_open_transaction or self.is_stopped:
+            return self._checkpoint()
+        stable = self.stable_checkpoint
+        if stable is None:
+            return None
+        stable.counts.deliveries |= self.observations.counts.deliveries
+        return replace(stable, mark=replace(stable.mark, read_to=end))
+
     def finish(self) -> FoldedLog:
         folded, tracker = self.chain_fold, self.tracker
         folded.finish(tracker.losses)
@@ -308,7 +362,7 @@ class _LogFold:
         self.extent.forget_before(first)
         complete_since = self._complete_since()
         limits = folded.observed_limits(self.observations.counts.deliveries)
-        checkpoint = self._checkpoint()
+        checkpoint = self._stable_or_last_checkpoint(end)
         # Not part of the checkpoint: a later audit reads these bytes again.
         tracker.note_open_damage()
         if self.log.partition is not None:
@@ -390,4 +444,5 @@ class _LogFold:
             foreign_offset=self.observations.counts.foreign[0],
             misplaced=self.observations.misplaced_count,
             uncommitted=count_uncommitted(all_chains, self.mark.committed_end),
+            stable_end=self.observations.open_records[0],
         )

@@ -35,27 +35,34 @@ DEAD_LETTERS = pa.schema(
 name."""
 
 
-def header_columns(data: np.ndarray, batches: np.ndarray, records: np.ndarray) -> list[pa.Array]:
-    """The values of HEADERS in each record, binary; null if absent. If a header repeats, the last one counts.
+def header_columns(
+    data: np.ndarray, batches: np.ndarray, records: np.ndarray, *, first: bool = False
+) -> list[pa.Array]:
+    """The values of HEADERS in each record, binary; null if absent.
+
+    A dead letter of a dead letter may have the headers of both. A broker writes the topic first, so each header
+    `topic` begins a set.
 
     Args:
         data: uint8 bytes of a chunk.
         batches: its BATCH rows.
         records: RECORD rows located in it.
+        first: take the first set instead of the last.
     Source: Kafka DefaultRecord.readFrom.
     """
     names = [f"{HEADER_PREFIX}{name}".encode() for name in HEADERS]
     ends = np.cumsum([0, *map(len, names)])
     at = np.zeros((len(HEADERS), len(records)), np.int64)
     sizes = np.full(at.shape, -1, np.int64)
-    _locate_headers(data, batches, records, np.frombuffer(b"".join(names), np.uint8), ends, at, sizes)
+    _locate_headers(data, batches, records, np.frombuffer(b"".join(names), np.uint8), ends, first, at, sizes)
     return [_spans_to_column(data, *spans) for spans in zip(at, sizes, strict=True)]
 
 
 @kernel
-def _locate_headers(data, batches, records, names, name_ends, at, sizes):
+def _locate_headers(data, batches, records, names, name_ends, first, at, sizes):
     for number in range(len(records)):
         record = records[number]
+        is_taken = True
         end = np.int64(batches[record.batch].body_end)
         count, position = varint(data, np.int64(record.value_at) + max(np.int64(record.value_size), 0), end)
         for _ in range(count):
@@ -68,7 +75,12 @@ def _locate_headers(data, batches, records, names, name_ends, at, sizes):
                 break
             for name in range(len(name_ends) - 1):
                 if _is_name(data, begin, size, names, name_ends[name], name_ends[name + 1]):
-                    at[name, number], sizes[name, number] = position, value_size
+                    if name == 0 and sizes[0, number] >= 0:
+                        is_taken = not first
+                        if is_taken:
+                            sizes[:, number] = -1
+                    if is_taken:
+                        at[name, number], sizes[name, number] = position, value_size
             position += max(value_size, 0)
 
 

@@ -6,7 +6,7 @@ the value of each record. A `Chunk` is a part of a log partition in memory.
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -486,6 +486,8 @@ class Chunk:
         faults: offset -> (Fault, value version or 0) of records for which the input reports a fault in place
             of key and value; `records` holds them without key and value.
         summary: summary of `batches`, if computed.
+        markers: MARKER rows of its control records, if the source has read them.
+        transactions: `Transactions` of the log, which needs this module; None if it has none up to this chunk.
     """
 
     data: npt.NDArray[np.uint8]
@@ -495,3 +497,5 @@ class Chunk:
     records: np.ndarray | None = None
     faults: dict[int, tuple[int, int]] = field(default_factory=dict)
     summary: BatchSummary | None = None
+    markers: np.ndarray | None = None
+    transactions: Any = None

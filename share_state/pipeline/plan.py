@@ -25,6 +25,7 @@ from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
 from share_state.rules.cluster_settings import FactConflict
 from share_state.rules.findings import RecordRules, judge
+from share_state.rules.isolation_levels import explain_counts
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.cluster_facts import ClusterSettings
@@ -273,7 +274,7 @@ class FoldPlan:
         """The findings of a folded log, with the columns CONDITIONS if some may not count."""
         if self.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
-        return judge(
+        found = judge(
             folded,
             self.severities,
             self.options.topics,
@@ -284,6 +285,7 @@ class FoldPlan:
             compares_topics=self.window_of(folded.log) == Window()
             and not getattr(folded.log.source, "is_extended", False),
         )
+        return explain_counts(found, self.group_configs)
 
     def prove(self, folded: Folded) -> CutoffVerification | None:
         """Fold again without the records before the cutoff, and compare."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.reader import open_filesystem, warehouse_errors
-from share_state.fold.checkpoint import FoldCheckpoint
+from share_state.fold.checkpoint import FoldCheckpoint, copy_of
 from share_state.fold.continuity import fold_after
 from share_state.fold.dead_letters.archiving import EVERY_GROUP
 from share_state.fold.fold_options import FoldOptions
@@ -21,7 +21,7 @@ from share_state.fold.limits import Limits
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.kafka.record_batches import Chunk
 from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
-from share_state.pipeline.stream_state import checkpoint_of, copy_of, state_bytes, to_ipc
+from share_state.pipeline.stream_state import checkpoint_of, state_bytes, to_ipc
 from share_state.rules.findings import RecordRules, judge
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.new_records import EMPTY_ROWS, LogFacts
@@ -214,6 +214,7 @@ class StreamFold:
             judge=RecordRules(self.severities),
             judged_at=now,
             archiving_groups=EVERY_GROUP if self.has_dead_letters else None,
+            only_stable=True,
         )
         folded = _fold(log, options)
         findings = judge(

@@ -18,7 +18,6 @@ from share_state.fold.checkpoint import (
     sealed,
     with_digest,
 )
-from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.schema.declarations import table_schema
 
 CARRIED_LOGS = "carried_logs"
@@ -77,18 +76,6 @@ def settled_state(name: str, checkpoint: FoldCheckpoint) -> FoldCheckpoint:
         return kept
     rows = pa.concat_tables(checkpoint_share_partitions(name, kept))
     return restore_checkpoint(checkpoint_row(name, kept)["carried"], rows)
-
-
-def copy_of(state: FoldCheckpoint) -> FoldCheckpoint:
-    """A copy that a fold may change, equal to what `restore_checkpoint` makes of the rows of a state."""
-    scalars, before = state.chains.chains.copy(), state.chains
-    begins_at_zero = state.mark.folded_from == 0
-    scalars["break_offset"] = NO_OFFSET
-    scalars["begins_here"] = scalars["was_deleted"] | begins_at_zero
-    # A fold makes new arrays of these, and changes the others in place.
-    chains = Chains(scalars, before.ends, before.batches, before.last_snapshot_record, begins_at_zero)
-    keys, extent, counts = deepcopy((state.keys, state.extent, state.counts))
-    return replace(state, keys=keys, chains=chains, extent=extent, counts=counts)
 
 
 def _with_one_cell(checkpoint: FoldCheckpoint) -> FoldCheckpoint:

@@ -41,6 +41,8 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
         if row["limited_by_group"] is not None:
             topic = row["limited_by_topic"] or row["limited_by_topic_id"] or row["topic"]
             holder = f"{row['limited_by_group']} {topic} {row['limited_by_partition']}"
+        elif row.get("last_stable_offset") is not None:
+            holder = "an open transaction"
         safe = "yes" if row["safe"] else "no"
         since = format_time(row["limited_since"]) if row["limited_since"] else None
         numbers = ("partition", "cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from share_state.errors import pluralize
 from share_state.fold.draft.control_log import FoldedControlLog
 from share_state.fold.log_stats import BATCH_FAULTS
 from share_state.fold.state_log import FoldedLog
@@ -175,19 +176,65 @@ def foreign_batch(folded: FoldedLog | FoldedControlLog) -> Breaches:
     return Breaches(np.array([first]), (text,), evidence={"batches": np.array([count])})
 
 
-@rule("TRANSACTIONAL_BATCH", Scope.STATE_LOG, WARNING, "Kafka CoordinatorPartitionWriter")
+@rule(
+    "TRANSACTIONAL_BATCH",
+    Scope.STATE_LOG,
+    WARNING,
+    "Kafka CoordinatorPartitionWriter; KIP-98, read_committed",
+)
 def transactional_batch(folded: FoldedLog) -> Breaches:
     """The state topic has no transactional or control batches.
 
-    The share coordinator writes none; their records are folded, as the broker folds them.
+    Share coordinators up to 4.4 write none. Records of a transaction count once a marker commits it: those of
+    open transactions do not count yet, those of aborted ones never do. A broker up to 4.4 loads all of them.
 
     Do: find the producer and revoke its rights.
     """
     first, count = folded.observations.counts.transactional
-    if not count:
+    unread = _unread_by_client(folded)
+    if not count and not unread:
         return NOTHING
-    return Breaches(np.array([first]), (f"{count} transactional or control batches; this is the first",),
-                  evidence={"batches": np.array([count])})  # fmt: skip
+    texts = [f"{count} transactional or control batches; this is the first"] if count else []
+    stable_end, open_records = folded.observations.open_records
+    aborted = folded.observations.counts.aborted[1]
+    if aborted:
+        texts.append(f"{pluralize(aborted, 'record')} of aborted transactions are left out")
+    if open_records:
+        texts.append(
+            f"{pluralize(open_records, 'record')} of open transactions, from offset {stable_end} on, are left out"
+        )
+    if unread:
+        stable_end, first = folded.next_offset, first if count else folded.next_offset
+        texts.append(f"a transaction is open at offset {stable_end}; {unread} later offsets are not read")
+    evidence = {"batches": count, "aborted_records": aborted, "open_records": open_records}
+    columns = {name: np.array([number]) for name, number in evidence.items() if number}
+    return Breaches(np.array([first]), ("; ".join(texts),), evidence=columns)
+
+
+@rule(
+    "CONTROL_RECORD_UNKNOWN", Scope.STATE_LOG, ERROR, "Kafka ControlRecordType.parse, CoordinatorLoaderImpl"
+)
+def control_record_unknown(folded: FoldedLog) -> Breaches:
+    """Each control record of the state topic has a known layout and type.
+
+    The transaction of its producer stays open, as nothing shows whether its records count.
+
+    Do: say which release wrote it; do not clean the log.
+    """
+    unknown = folded.observations.unknown_markers
+    if not unknown:
+        return NOTHING
+    offsets, producers, texts = zip(*unknown, strict=True)
+    return Breaches(
+        np.array(offsets),
+        ("control record of producer ", np.array(producers).astype(str), ": ", pa.array(texts)),
+        evidence={"producer_id": np.array(producers)},
+    )
+
+
+def _unread_by_client(folded: FoldedLog) -> int:
+    """Number of offsets that a running cluster does not yet give to a client with read_committed."""
+    return max(0, (getattr(folded.log.source, "high_watermark", None) or 0) - folded.next_offset)
 
 
 def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus) -> Breaches:

@@ -253,7 +253,11 @@ def judge(
     found = [breaches for scope in scopes for breaches in find_breaches(scope, folded, severities)]
     if compares_topics and topics is not None and isinstance(folded, FoldedLog):
         found += find_breaches(Scope.TOPICS, StateOfTopics(folded, topics), severities)
-    breaches_by_rule = _cap([*_once_per_group(folded, records), *found])
+    stable_end = folded.observations.open_records[0]
+    found = [*_once_per_group(folded, records), *found]
+    if stable_end != NO_OFFSET:
+        found = [(code, _settled_before(stable_end, breaches)) for code, breaches in found]
+    breaches_by_rule = _cap(found)
     table = findings_table(
         breaches_by_rule, severities, lambda breaches: _identity(folded, breaches, topics or Topics())
     )
@@ -273,6 +277,14 @@ def judge(
         # What became of a log that is not in the input since then is not known.
         table = complete_durations(table, own_clock(folded) if clock is None or is_kept else clock)
     return table if with_unproven else drop_unproven(table)
+
+
+def _settled_before(stable_end: int, breaches: Breaches) -> Breaches:
+    """Breaches with an open transaction, from whose first record on the next audit reads again."""
+    settled = breaches.settled
+    return (
+        breaches if settled is None else replace(breaches, settled=settled & (breaches.offset < stable_end))
+    )
 
 
 def own_clock(folded: Folded) -> int:

@@ -27,7 +27,7 @@ from share_state.sources.kafka_cluster import (
     TopicOffsets,
     client_error,
 )
-from share_state.sources.kafka_source import consumed_batch, open_consumer
+from share_state.sources.kafka_source import READ_COMMITTED, consumed_batch, open_consumer
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import EMPTY_ROWS, LogFacts, NewRecords, Read
 from share_state.sources.resume_point import ResumePoint
@@ -133,7 +133,7 @@ class ClusterFollower:
             if mark.topic_id in (None, found.topic_id):
                 self._logs[number] = _Log(mark.next_offset, mark.log_start_offset)
         self._consumer = self._opened.enter_context(
-            open_consumer(self._address, self._properties, self._errors, self._where)
+            open_consumer(self._address, self._properties, self._errors, self._where, READ_COMMITTED)
         )
 
     def _update(self, found: TopicOffsets) -> dict[int, int]:

@@ -101,10 +101,13 @@ class SegmentLetters:
             for part in read_chunks(replace(log, segments=tuple(kept)), merge=True):
                 found = index_records(part, begin, Window())
                 records = found.records[found.records["offset"] >= begin]
-                columns = header_columns(found.part.data, found.part.batches, records)
+                last, first = (
+                    header_columns(found.part.data, found.part.batches, records, first=is_first)
+                    for is_first in (False, True)
+                )
                 topic, partition = (pa.repeat(one, len(records)) for one in _place(log))
                 offset, timestamp = (pa.array(records[name].copy()) for name in ("offset", "timestamp"))
-                parts.append(dead_letters(columns, topic, partition, offset, timestamp))
+                parts.append(_part_of(last, first, (topic, partition, offset, timestamp)))
         return DeadLetters(*_joined(parts), {_place(log): log.log_start_offset for log in self.logs})
 
     def digest(self) -> str:
@@ -196,7 +199,12 @@ class ClusterLetters:
         for log in logs:
             parts += read_pieces(log, read_log)
         return DeadLetters(
-            *_joined(parts), starts, topics.topics, topics.unusable, topics.topic_of, is_live=True
+            *_joined(parts, topics.topic_of),
+            starts,
+            topics.topics,
+            topics.unusable,
+            topics.topic_of,
+            is_live=True,
         )
 
     def digest(self) -> str:
@@ -298,14 +306,73 @@ def _is_text(kind: pa.DataType) -> bool:
     return is_text(kind) or pa.types.is_string_view(kind)
 
 
-_Part = tuple[pa.Table, int]
-"""Dead letters, and the number of other records."""
+_Part = tuple[pa.Table, pa.Table, int]
+"""Dead letters by the last set of headers in each record, by the first set where it differs; and the number of
+other records."""
 
 
-def _joined(parts: Sequence[_Part]) -> _Part:
-    return pa.concat_tables([DEAD_LETTERS.empty_table(), *(rows for rows, _ in parts)]), sum(
-        one for _, one in parts
+def _part_of(last: Sequence[pa.Array], first: Sequence[pa.Array], place: Sequence[pa.Array]) -> _Part:
+    """The dead letters of records, by the last and the first set of their headers.
+
+    Args:
+        last, first: one binary column per name of HEADERS.
+        place: topic, partition, offset and timestamp (ms) of each record.
+    """
+    differs = np.zeros(len(place[2]), bool)
+    for one, other in zip(last, first, strict=True):
+        is_same = pc.fill_null(pc.equal(one, other), False)
+        differs |= ~np.asarray(pc.or_(is_same, pc.and_(one.is_null(), other.is_null())))
+    rows, others = dead_letters(last, *place)
+    if not differs.any():
+        return rows, DEAD_LETTERS.empty_table(), others
+    again = pa.array(differs)
+    firsts, _ = dead_letters([one.filter(again) for one in first], *(one.filter(again) for one in place))
+    # A set that lacks a header is none.
+    known = {*zip(*(rows[name].to_pylist() for name in _LETTER), strict=True)}
+    is_only = pa.array(
+        [row not in known for row in zip(*(firsts[name].to_pylist() for name in _LETTER), strict=True)]
     )
+    only = firsts.filter(is_only) if len(firsts) else firsts
+    return pa.concat_tables([rows, only]), firsts, others - len(only)
+
+
+_LETTER = ("dead_letter_topic", "dead_letter_partition", "dead_letter_offset")
+
+
+def _joined(parts: Sequence[_Part], topic_of: Mapping[str, str] | None = None) -> tuple[pa.Table, int]:
+    """All dead letters, by the headers that the broker of their group wrote; and the number of other records.
+
+    A dead letter of a dead letter keeps the headers of its source record, before or after its own. Its own name a
+    dead-letter topic as the source, or a group that writes its dead letters to this topic.
+
+    Args:
+        parts: what was read.
+        topic_of: group -> the dead-letter topic that it is configured with, as far as that is known.
+    """
+    rows = pa.concat_tables([DEAD_LETTERS.empty_table(), *(rows for rows, _, _ in parts)])
+    firsts = pa.concat_tables([DEAD_LETTERS.empty_table(), *(firsts for _, firsts, _ in parts)])
+    others = sum(one for _, _, one in parts)
+    if not len(firsts):
+        return rows, others
+    candidates = {tuple(row[name] for name in _LETTER): row for row in firsts.to_pylist()}
+    topics = {*rows["dead_letter_topic"].unique().to_pylist(), *(topic_of or {}).values()}
+    letters = rows.to_pylist()
+    places = [tuple(row[name] for name in _LETTER) for row in letters]
+    sure = {
+        (row["dead_letter_topic"], row["group_id"])
+        for row, place in zip(letters, places, strict=True)
+        if place not in candidates
+    }
+    sure |= {(topic, group) for group, topic in (topic_of or {}).items()}
+
+    def rank(row: Mapping[str, Any]) -> tuple[bool, bool]:
+        return row["topic"] in topics, (row["dead_letter_topic"], row["group_id"]) in sure
+
+    chosen = [
+        row if place not in candidates or rank(row) >= rank(candidates[place]) else candidates[place]
+        for row, place in zip(letters, places, strict=True)
+    ]
+    return pa.Table.from_pylist(chosen, DEAD_LETTERS), others
 
 
 def _place(log: LogPartition) -> tuple[str, int]:
@@ -316,12 +383,35 @@ def _of_table(batch: pa.RecordBatch) -> _Part:
     lists = batch["headers"]
     pairs, row_of = lists.flatten(), np.asarray(pc.call_function("list_parent_indices", [lists]))
     names, values = pairs.field("key").cast(pa.string()), pairs.field("value").cast(pa.large_binary())
-    columns = []
+    keys = np.asarray(pc.fill_null(names, ""), object)
+    sets = [_sets_of(keys, row_of, is_first=is_first) for is_first in (False, True)]
+    last, first = (
+        [
+            values.take(pa.array(places, mask=places < 0))
+            for places in _places_of(keys, row_of, chosen, len(batch))
+        ]
+        for chosen in sets
+    )
+    return _part_of(last, first, [batch[name] for name in ("topic", "partition", "offset", "timestamp")])
+
+
+def _sets_of(keys: np.ndarray, row_of: np.ndarray, *, is_first: bool) -> np.ndarray:
+    """bool, for each header: whether it is in the last set of its record, or in the first; as `header_columns`."""
+    begins = np.cumsum(keys == f"{HEADER_PREFIX}{HEADERS[0]}")
+    if not len(row_of):
+        return np.zeros(0, bool)
+    starts = np.flatnonzero(np.append(True, np.diff(row_of) != 0))
+    ends = np.append(starts[1:], len(row_of)) - 1
+    counts = ends - starts + 1
+    before = np.where(starts > 0, begins[starts - 1], 0)
+    number, most = begins - np.repeat(before, counts), np.repeat(begins[ends] - before, counts)
+    return (number <= 1) if is_first else (number == most) | (most <= 1)
+
+
+def _places_of(keys: np.ndarray, row_of: np.ndarray, chosen: np.ndarray, count: int) -> Iterator[np.ndarray]:
+    """For each of HEADERS, the place of its value in the chosen set of each record, -1 for none."""
     for header in HEADERS:
-        places = np.full(len(batch), -1, np.int64)
-        matching = np.flatnonzero(
-            np.asarray(pc.fill_null(pc.equal(names, f"{HEADER_PREFIX}{header}"), False))
-        )
+        places = np.full(count, -1, np.int64)
+        matching = np.flatnonzero(chosen & (keys == f"{HEADER_PREFIX}{header}"))
         places[row_of[matching]] = matching
-        columns.append(values.take(pa.array(places, mask=places < 0)))
-    return dead_letters(columns, batch["topic"], batch["partition"], batch["offset"], batch["timestamp"])
+        yield places

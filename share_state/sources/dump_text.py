@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from share_state.kafka.text_records import (
     encode_group_record,
     encode_state_record,
 )
+from share_state.kafka.transactions import MARKER, ControlType, marker_key, marker_row
 from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
 from share_state.sources.segments import RepeatedOffsetsError, merge_replicas
 from share_state.stores.object_stores import read_errors
@@ -151,6 +153,28 @@ def _parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
     return DumpedRecord(offset, timestamp, *read(key, value))
 
 
+def _parse_control_line(line: str, producer_id: int) -> list[tuple[int, ...]]:
+    """The MARKER row of a control record; none for those of KRaft, of which the tool prints the content.
+
+    Source: Kafka DumpLogSegments.dumpLog.
+    """
+    match = _CONTROL_RECORD.search(line)
+    if match is None:
+        return []
+    kind = int(match["type"]) if match["name"] is None else ControlType[match["name"]]
+    try:
+        words = line.split(" ")
+        numbers = dict(zip(words[1:5:2], (int(word) for word in words[2:6:2]), strict=True))
+        timestamp = next(numbers[name] for name in _TIMESTAMP_NAMES if name in numbers)
+        return [marker_row(numbers["offset:"], timestamp, producer_id, marker_key(kind))]
+    except (KeyError, ValueError, StopIteration, struct.error):
+        raise TextRecordError("a control record without a valid offset, time or type") from None
+
+
+def _is_control(batch: BatchFields) -> bool:
+    return bool(batch["attributes"] & CONTROL)
+
+
 def _unreadable_record(message: str, offset: int, timestamp: int) -> DumpedRecord:
     """A record that the tool could not read: keeps an unknown record type; for other records, the fault."""
     if (unknown := _UNKNOWN_TYPE.match(message)) and int(unknown[1]) in _INT16:
@@ -182,6 +206,9 @@ _SEGMENT = re.compile(r"(?:(?P<topic>[^/\\]{1,249})-(?P<partition>\d{1,10})[/\\]
 """Lengths are bounded, so that a search stays linear. Source: Kafka Topic.MAX_NAME_LENGTH."""
 _INVALID_END = re.compile(r"Found (\d{1,18}) invalid bytes at the end of ")
 _UNDECODED = re.compile(r"Failed to decode message at offset (\d+) ")
+_CONTROL_RECORD = re.compile(
+    r" (?:endTxnMarker: (?P<name>COMMIT|ABORT) |controlType: \w+\((?P<type>-?\d{1,5})\))"
+)
 _EXCEPTION = b"Exception in thread "
 _IGNORED_LINES = (b"Log starting offset:", b"Found ", b"Index offset:", b"Mismatches in", b"Non-consecutive offsets in",
                   b"  ", b"\tat ", b"\t... ", b"Caused by: ", _EXCEPTION)  # fmt: skip
@@ -197,12 +224,14 @@ class _Dumped:
         at: position of the batch line in the text.
         lines: number of record lines.
         records: the parsed records.
+        markers: MARKER rows, if it is a control batch.
     """
 
     batch: BatchFields
     at: int
     lines: int = 0
     records: list[DumpedRecord] = field(default_factory=list)
+    markers: list[tuple[int, ...]] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -262,6 +291,7 @@ class _BatchAccumulator:
     def __init__(self) -> None:
         self._batches: list[BatchFields] = []
         self._records = RecordAccumulator()
+        self._markers: list[tuple[int, ...]] = []
         self._faults: dict[int, tuple[int, int]] = {}
 
     @property
@@ -276,15 +306,16 @@ class _BatchAccumulator:
                 self._records.add(offset, timestamp, key, value, len(self._batches))
                 if fault is not None:
                     self._faults[offset] = fault
+            self._markers += dumped.markers
         self._batches.append(dumped.batch)
 
     def flush(self) -> Chunk:
         """Return the chunk so far, and start again."""
         batches = batch_rows(self._batches)
         data, records = self._records.flush()
-        faults = self._faults
-        self._batches, self._faults = [], {}
-        return Chunk(data, batches, records=records, faults=faults)
+        faults, markers = self._faults, np.array(self._markers, MARKER)
+        self._batches, self._faults, self._markers = [], {}, []
+        return Chunk(data, batches, records=records, faults=faults, markers=markers)
 
 
 def dump_logs(
@@ -375,7 +406,7 @@ def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> I
                     yield _complete(current, segment.path)
                 current = _Dumped(batch := _parse_batch_line(_text(line), number), line_position)
                 end = batch["file_position"] + batch["size"]
-                holds_data = batch["status"] == BatchStatus.VALID and not batch["attributes"] & CONTROL
+                holds_data = batch["status"] == BatchStatus.VALID and not _is_control(batch)
                 is_read = holds_data and not skip_records
             elif line.startswith(_RECORD_LINE):
                 if current is None:
@@ -386,6 +417,8 @@ def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> I
                     if not current.batch["base_offset"] <= record.offset <= current.batch["last_offset"]:
                         raise TextRecordError(f"offset {record.offset} is not in the batch before it")
                     current.records.append(record)
+                elif _is_control(current.batch):
+                    current.markers += _parse_control_line(_text(line), current.batch["producer_id"])
             elif line.startswith(_EXCEPTION) and current is not None and not current.is_complete:
                 # The tool failed: keep the records that it printed, and a keyless record if it failed to
                 # decode one.

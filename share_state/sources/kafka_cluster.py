@@ -138,11 +138,18 @@ _TIMEOUT_IF_DOWN = 2.5
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Log start offset and high watermark of a partition when the command started."""
+    """Offsets of a partition when the command started.
+
+    Attributes:
+        start_offset: the log start offset.
+        end_offset: the high watermark; of `__share_group_state`, the last stable offset.
+        high_watermark: None if unknown.
+    """
 
     partition: int
     start_offset: int
     end_offset: int
+    high_watermark: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +239,13 @@ class Cluster:
         partitions = [(name, one.id) for one in topic.partitions if one.leader is not None]
         starts = self._offsets(partitions, _admin.OffsetSpec.earliest())
         ends = self._offsets(partitions, _admin.OffsetSpec.latest())
+        stable = ends
+        if name == STATE_TOPIC:
+            committed = _kafka.IsolationLevel.READ_COMMITTED
+            stable = self._offsets(partitions, _admin.OffsetSpec.latest(), committed)
         logs = (
-            PartitionOffsets(one[1], starts[one], ends[one]) for one in sorted(starts.keys() & ends.keys())
+            PartitionOffsets(one[1], starts[one], min(stable.get(one, ends[one]), ends[one]), ends[one])
+            for one in sorted(starts.keys() & ends.keys())
         )
         return TopicOffsets(topic_id_text(topic.topic_id), tuple(logs), len(topic.partitions))
 
@@ -321,14 +333,17 @@ class Cluster:
         )
         return self._results({name: (name, future) for name, future in futures.items()})
 
-    def _offsets(self, partitions: Sequence[tuple[str, int]], spec: Any) -> dict[tuple[str, int], int]:
+    def _offsets(
+        self,
+        partitions: Sequence[tuple[str, int]],
+        spec: Any,
+        isolation: Any = _kafka.IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[tuple[str, int], int]:
         """The earliest or latest offset of each (topic, partition)."""
         if not partitions:
             return {}
         specs = {_kafka.TopicPartition(*one): spec for one in partitions}
-        listed = self._admin.list_offsets(
-            specs, isolation_level=_kafka.IsolationLevel.READ_UNCOMMITTED, request_timeout=TIMEOUT
-        )
+        listed = self._admin.list_offsets(specs, isolation_level=isolation, request_timeout=TIMEOUT)
         futures = {
             (at.topic, at.partition): (f"{at.topic}-{at.partition}", future) for at, future in listed.items()
         }

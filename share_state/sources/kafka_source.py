@@ -63,11 +63,15 @@ _READER = {
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
-    "isolation.level": "read_uncommitted",  # as the coordinator reads it
+    "isolation.level": "read_uncommitted",  # as the coordinator reads `__consumer_offsets`
     "check.crcs": True,
     "queued.max.messages.kbytes": _BUFFERED_KIB,
     "fetch.message.max.bytes": _FETCH_SIZE,
 }
+
+
+READ_COMMITTED = {"isolation.level": "read_committed"}
+"""Settings of a reader of `__share_group_state`: messages do not show which transaction a record belongs to."""
 
 
 @contextmanager
@@ -109,12 +113,14 @@ class KafkaSource:
         end_offset: offset to stop at; later records were written after the command started.
         is_extended: whether `end_offset` was fetched later than the ends of other topics, because the broker
             had deleted records before they were read.
+        high_watermark: the end of the log, after `end_offset` if a transaction is open there; None if unknown.
     """
 
     address: str
     end_offset: int
     properties: ClientProperties
     is_extended: bool = False
+    high_watermark: int | None = None
 
     form = KAFKA_FORM
     has_offsets = True
@@ -154,7 +160,8 @@ class KafkaSource:
         if log.log_start_offset >= self.end_offset:
             return
         where, errors = f"{self.address}: {log.name}", ClientErrors()
-        with open_consumer(self.address, self.properties, errors, where) as consumer:
+        settings = READ_COMMITTED if log.topic == STATE_TOPIC else None
+        with open_consumer(self.address, self.properties, errors, where, settings) as consumer:
             consumer.assign([_kafka.TopicPartition(log.topic, log.partition, log.log_start_offset)])
             next_offset, deadline = log.log_start_offset, time.monotonic() + READ_TIMEOUT
             while True:
@@ -266,7 +273,7 @@ def _log_partitions(
             log_start_offset=log.start_offset,
             start_is_recorded=True,
             topic_id=topic.topic_id,
-            source=KafkaSource(address, log.end_offset, properties),
+            source=KafkaSource(address, log.end_offset, properties, high_watermark=log.high_watermark),
         )
         for log in topic.logs
     ]

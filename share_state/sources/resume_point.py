@@ -79,6 +79,8 @@ class ResumePoint:
         topic_id: id of the log's topic; None if its folder has none.
         input: hash of everything that was read; None if it is sound.
         start_is_recorded, committed_end: as in LogPartition, at the last run.
+        read_to: the offset up to which the last run had read, if that is after `next_offset`: it resumes at the
+            first open transaction, whose records may count once it ends. -1 without one.
     """
 
     segment: int
@@ -96,6 +98,12 @@ class ResumePoint:
     input: str | None = None
     start_is_recorded: bool = False
     committed_end: int | None = None
+    read_to: int = -1
+
+    @property
+    def counted_to(self) -> int:
+        """The offset up to which runs have counted what became of deliveries."""
+        return max(self.next_offset, self.read_to)
 
     def check(self) -> None:
         """Refuse values of other types, as a damaged table may hold.

@@ -18,16 +18,19 @@ from share_state.kafka.compression import CODEC_BITS, decompress_bodies, needs_d
 from share_state.kafka.record_batches import (
     BATCH,
     CHUNK_SIZE,
+    CONTROL,
     HEADER_SIZE,
+    TRANSACTIONAL,
     BatchStatus,
     BatchSummary,
     Chunk,
     locate_and_check_records,
     summarize_batches,
 )
+from share_state.kafka.transactions import Fate, Transactions
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import is_segment_name
-from share_state.sources.log_partition import LogPartition, Segment, of_copies
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment, of_copies
 from share_state.sources.segment_frames import frame_segments, load
 from share_state.stores.paths import to_path
 
@@ -103,7 +106,8 @@ def read_chunks(
 ) -> Iterator[Chunk]:
     """The chunks of a log partition in offset order.
 
-    The arrays of one stay valid until `buffers` more are read.
+    The arrays of one stay valid until `buffers` more are read. In a log of `__share_group_state`, chunks from
+    the first transaction on have its `transactions`, for which the batch headers are read twice.
 
     Args:
         log: the log partition, in segments or in another format.
@@ -117,6 +121,35 @@ def read_chunks(
         RepeatedOffsetsError: if `merge` is off and segments overlap.
         InputError: if a segment cannot be read.
     """
+    parts = _read_parts(
+        log, merge=merge, chunk=chunk, slices=slices, only_control=only_control, buffers=buffers
+    )
+    if only_control or log.topic != STATE_TOPIC:
+        yield from parts
+        return
+    transactions = None
+    for part in parts:
+        if transactions is None and _has_transactions(part):
+            transactions = Transactions.of(_read_parts(log, merge=merge, chunk=chunk, only_control=True))
+        part.transactions = transactions
+        yield part
+
+
+def _has_transactions(part: Chunk) -> bool:
+    flags = np.bitwise_or.reduce(part.batches["attributes"], initial=0)
+    return bool(flags & (TRANSACTIONAL | CONTROL))
+
+
+def _read_parts(
+    log: LogPartition,
+    *,
+    merge: bool,
+    chunk: int,
+    slices: int = 1,
+    only_control: bool = False,
+    buffers: int = 1,
+) -> Iterator[Chunk]:
+    """`read_chunks` without transactions."""
     if log.source is not None:
         yield from log.source.chunks(log, chunk, merge=merge)
         return
@@ -332,8 +365,9 @@ class RecordIndex:
         part: the chunk without the batches outside the window.
         summary: summary of its batches.
         located: RECORD rows of all its valid batches.
-        records: those inside the window.
+        records: those inside the window that count: not those of open and aborted transactions.
         had_valid: whether the chunk had a valid batch, inside the window or not.
+        fates: Fate of the records of each batch; None without transactions.
     """
 
     part: Chunk
@@ -341,6 +375,42 @@ class RecordIndex:
     located: np.ndarray
     records: np.ndarray
     had_valid: bool
+    fates: np.ndarray | None = None
+
+    def offsets_of(self, fate: Fate) -> np.ndarray:
+        """The offsets of the records with a fate, whether inside the window or not."""
+        if self.fates is None:
+            return np.zeros(0, np.int64)
+        return self.located["offset"][self.fates[self.located["batch"]] == fate]
+
+    @property
+    def first_open_row(self) -> int | None:
+        """The first batch of an open transaction, None for none."""
+        rows = np.zeros(0, np.int64) if self.fates is None else np.flatnonzero(self.fates == Fate.OPEN)
+        return int(rows[0]) if len(rows) else None
+
+    def split(self, row: int) -> "tuple[RecordIndex, RecordIndex]":
+        """The batches before a row, and those from it on."""
+        return self._of_rows(0, row), self._of_rows(row, len(self.part.batches))
+
+    def _of_rows(self, begin: int, end: int) -> "RecordIndex":
+        part = self.part
+        errors = {row - begin: error for row, error in part.errors.items() if begin <= row < end}
+        repeated = 0 if begin else part.repeated
+        batches = part.batches[begin:end]
+        kept = Chunk(part.data, batches, errors, repeated, faults=part.faults, transactions=part.transactions)
+        summary, is_whole = summarize_batches(batches), self.records is self.located
+        located = _records_of(self.located, begin, end)
+        records = located if is_whole else _records_of(self.records, begin, end)
+        fates = None if self.fates is None else self.fates[begin:end]
+        return RecordIndex(kept, summary, located, records, summary.valid > 0, fates)
+
+
+def _records_of(records: np.ndarray, begin: int, end: int) -> np.ndarray:
+    """The RECORD rows of some batches, whose numbers then begin at 0."""
+    kept = records[(records["batch"] >= begin) & (records["batch"] < end)]
+    kept["batch"] -= begin
+    return kept
 
 
 def index_records(part: Chunk, begin: int, window: Window) -> RecordIndex:
@@ -359,7 +429,13 @@ def index_records(part: Chunk, begin: int, window: Window) -> RecordIndex:
         records, any_malformed = locate_and_check_records(within.data, within.batches)
     left = summarize_batches(within.batches) if any_malformed or within is not part else summary
     selected = records if window == _ALL else records[window.mask(records)]
-    return RecordIndex(within, left, records, selected, summary.valid > 0)
+    fates = None
+    if part.transactions is not None:
+        transactions = part.transactions.until(window.until_offset, window.until_time_ms)
+        fates = transactions.fates(within.batches)
+        if fates.any():
+            selected = selected[fates[selected["batch"]] == Fate.COUNTS]
+    return RecordIndex(within, left, records, selected, summary.valid > 0, fates)
 
 
 def _within(part: Chunk, summary: BatchSummary, begin: int, until: int | None) -> Chunk:
@@ -380,4 +456,7 @@ def _within(part: Chunk, summary: BatchSummary, begin: int, until: int | None) -
     if records is not None:
         records = records[~outside[records["batch"]]]
         records["batch"] = new_rows[records["batch"]]
-    return Chunk(part.data, batches[~outside], errors, part.repeated, records, part.faults)
+    transactions = part.transactions
+    return Chunk(
+        part.data, batches[~outside], errors, part.repeated, records, part.faults, transactions=transactions
+    )

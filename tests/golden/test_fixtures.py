@@ -178,6 +178,7 @@ def test_the_cutoff_is_where_kafka_prunes(case: Case):
             "topic": "__share_group_state",
             "partition": number,
             "cutoff_offset": cutoff,
+            "last_stable_offset": None,
             "log_start_offset": truth["logStartOffset"],
             "log_end_offset": truth["nextOffset"],
             "redundant_records": sum(offset < (cutoff or 0) for offset in offsets),

@@ -420,11 +420,6 @@ def test_transactional_and_control_batches_are_named(tmp_path: Path, attributes:
     assert finding["evidence"] == {"batches": "1"}
 
 
-def test_the_records_of_a_transaction_are_folded_whether_or_not_it_was_aborted(tmp_path: Path):
-    found = judged_bytes(tmp_path, _changed(1, attributes=0x10, producer=(7, 0, 0)))
-    assert _same_state(found, judged_bytes(tmp_path / "plain", in_bytes(LOG)))
-
-
 def test_control_records_are_not_state(tmp_path: Path):
     found = judged_bytes(tmp_path, _changed(1, attributes=0x20))
     emptied = in_bytes([LOG[0], replace(LOG[1], records=(), last_delta=1), *LOG[2:]])

@@ -356,6 +356,34 @@ def test_what_was_archived_before_the_dead_letters_were_given_stays_unknown(expo
     assert "nothing new" in export.notes
 
 
+@pytest.mark.parametrize("original_is_last", [False, True])
+def test_a_dead_letter_of_a_dead_letter_counts_by_the_headers_of_its_own_broker(export: Export, original_is_last: bool):
+    """The topic `orders` is the dead-letter topic of another group, whose headers each record keeps."""
+    original = letter(3, topic="origin", group=b"before").headers[2:]
+    own = [letter(offset) for offset in (10, 12)]
+    records = [
+        replace(one, headers=[*one.headers, *original] if original_is_last else [*original, *one.headers])
+        for one in own
+    ]
+    export.state([snapshot(KEY)], *archived(10, 12), *archived(20, 20)).letters(*records, letter(20)).run()
+    assert export.lost == [(11, 11)]
+    assert {row["group_id"] for row in export.rows("dead_letters")} == {"app"}
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = [
+        [{"key": name.decode(), "value": value} for name, value in one.headers if name.startswith(b"__dlq")]
+        for one in (*records, letter(20))
+    ]
+    columns = {
+        "topic": pa.repeat("dlq.app", 3),
+        "partition": pa.repeat(pa.scalar(0, pa.int32()), 3),
+        "offset": pa.array([0, 1, 2]),
+        "timestamp": pa.array([NOW + STEP] * 3, pa.timestamp("ms", "UTC")),
+        "headers": pa.array(headers, kind),
+    }
+    pq.write_table(pa.table(columns), export.folder / "dlq.parquet")
+    assert export.run(dead_letters="dlq.parquet").lost == [(11, 11)]
+
+
 def test_a_table_with_headers_is_read_as_segments_are(export: Export, capfd: pytest.CaptureFixture[str]):
     names = ("topic", "partition", "offset", "group", "delivery.count", "message")
     values = [[b"orders", b"0", str(offset).encode(), b"app", b"5", b"why"] for offset in (10, 12)]

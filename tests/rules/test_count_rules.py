@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from share_state.rules.isolation_levels import explain_counts
+from share_state.schema.declarations import table_schema
+from share_state.sources.group_configs import GroupConfigs
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, found, snapshot, update
 
 CODE = "DELIVERY_COMPLETE_COUNT_MISMATCH"
@@ -66,3 +70,30 @@ def test_a_count_below_minus_1_is_found_even_without_a_start(tmp_path: Path):
 
 def test_a_state_whose_beginning_is_gone_may_hold_less_than_was_counted(tmp_path: Path):
     assert found(tmp_path, update(HELD[2:], count=6), update(count=6), base_offset=5).codes == {"ORPHAN_UPDATE": 1}
+
+
+@pytest.mark.parametrize(
+    ("level", "origin", "expected"),
+    [
+        ("read_committed", "metadata", None),
+        ("read_uncommitted", "metadata", "the delivery complete count is 11: more than there are offsets in flight"),
+        (None, "metadata", "the delivery complete count is 11: more than there are offsets in flight"),
+        (
+            None,
+            "",
+            "the delivery complete count is 11: more than there are offsets in flight;"
+            " a read_committed group may have finished offsets of aborted transactions after them",
+        ),
+    ],
+)
+def test_the_isolation_level_of_a_group_explains_counts_beyond_what_is_in_flight(
+    tmp_path: Path, level: str | None, origin: str, expected: str | None
+):
+    judged = found(tmp_path, snapshot(HELD, count=11), update([(10, 10, ARCHIVED, 1)], count=6))
+    pairs = [row | {"evidence": [*row["evidence"].items()]} for row in judged.rows]
+    findings, group = pa.Table.from_pylist(pairs, table_schema("findings")), judged.rows[0]["group_id"]
+    configs = GroupConfigs(of_groups={group: {"share.isolation.level": level}} if level else {}, origin=origin)
+    rows = [row for row in explain_counts(findings, configs).to_pylist() if row["rule"] == CODE]
+    # The second count is too low, which no transaction explains.
+    assert rows[-1]["message"] == judged.of(CODE)[-1]["message"]
+    assert [row["message"] for row in rows[:-1]] == ([] if expected is None else [expected])

@@ -46,6 +46,7 @@ BREAKS = {
     "DUPLICATE_OFFSET_CONFLICT": (ERROR, in_bytes([*LOG, replace(LOG[6], base_timestamp=5)])),
     "OFFSET_GAP": (WARNING, in_bytes([*LOG[:6], LOG[7]])),
     "TRANSACTIONAL_BATCH": (WARNING, _in_place(6, attributes=0x10)),
+    "CONTROL_RECORD_UNKNOWN": (ERROR, _in_place(6, attributes=0x30, records=[Record(b"\0\0\0", b"")])),
     "UNKNOWN_RECORD_TYPE": (INFO, _put(Record(key(9), b""))),
     "UNKNOWN_TAG": (INFO, _put(Record(key(UPDATE), TAGGED))),
     "LAYOUT_MIXED": (WARNING, _put(Record(key(UPDATE), update(early=True)))),

@@ -74,6 +74,7 @@ def test_the_first_partition_of_the_example(tmp_path: Path):
         "log_end_offset": 501, "redundant_records": 4, "live_share_partitions": 3, "limited_by_group": "G2",
         "limited_by_topic_id": None, "limited_by_partition": 0, "safe": True, "reason": None,
         "redundant_bytes": None, "next_cutoff_offset": 400, "pinned_records": 4, "pinned_bytes": None,
+        "last_stable_offset": None,
         "limited_since": NOW_TIME, "ignored": [], "skipped_records": 0, "unflagged_records": 1,
     }  # fmt: skip
     assert result.record_count - result.redundant_records == 7

@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from tests.kafka_classes import RefusedByKafkaError
+from tests.kafka_classes import RefusedByKafkaError, constructor
 
 # Written for Janino, which knows neither generics nor lambdas.
 _JAVA = """
@@ -108,7 +106,6 @@ public class CLASS_NAME {
     }
 }
 """
-_numbers = count()
 
 
 class KafkaGroups:
@@ -121,7 +118,7 @@ class KafkaGroups:
 
     def __init__(self, jvm: Any, jars: list[Path]) -> None:
         self._jvm = jvm
-        self._java = _constructor(jvm, tuple(jars)).newInstance(jvm.java.util.ArrayList().toArray())
+        self._java = constructor(jvm, tuple(jars), _JAVA).newInstance(jvm.java.util.ArrayList().toArray())
 
     def read(self, key: bytes, value: bytes) -> dict[str, Any]:
         """The value of a record as Kafka's tools print it.
@@ -154,16 +151,3 @@ class KafkaGroups:
         for member in members:
             names.add(member)
         return json.loads(self._java.assign(names, partitions))
-
-
-@cache
-def _constructor(jvm: Any, jars: tuple[Path, ...]) -> Any:
-    urls = jvm.java.lang.reflect.Array.newInstance(jvm.java.lang.Class.forName("java.net.URL"), len(jars))
-    for place, jar in enumerate(jars):
-        urls[place] = jvm.java.io.File(str(jar)).toURI().toURL()
-    loader = jvm.java.net.URLClassLoader(urls, jvm.java.lang.ClassLoader.getPlatformClassLoader())
-    name = f"KafkaGroups{next(_numbers)}"
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(loader)
-    compiler.cook(_JAVA.replace("CLASS_NAME", name))
-    return compiler.getClassLoader().loadClass(name).getConstructors()[0]

@@ -56,7 +56,9 @@ def _record_line(batch: Batch, number: int, early: bool) -> str:
         f"| offset: {offset} {stamp}: {time} keySize: {len(record.key)} valueSize: {size} sequence: -1 headerKeys: []"
     )
     if batch.attributes & 32:
-        return f"{front} endTxnMarker: COMMIT coordinatorEpoch: 0"
+        ended = struct.unpack_from(">h", record.key, 2)[0]
+        told = {0: "endTxnMarker: ABORT coordinatorEpoch: 0", 1: "endTxnMarker: COMMIT coordinatorEpoch: 0"}
+        return f"{front} {told.get(ended, f'controlType: UNKNOWN({ended})')}"
     kind, version = struct.unpack_from(">h", record.key)[0], struct.unpack_from(">h", record.value or b"\0\0")[0]
     if kind not in (0, 1):
         return f"{front} key: Unknown record type {kind} at offset {offset}, skipping."
