@@ -52,14 +52,16 @@ def header_columns(
     """
     names = [f"{HEADER_PREFIX}{name}".encode() for name in HEADERS]
     ends = np.cumsum([0, *map(len, names)])
-    at = np.zeros((len(HEADERS), len(records)), np.int64)
-    sizes = np.full(at.shape, -1, np.int64)
-    _locate_headers(data, batches, records, np.frombuffer(b"".join(names), np.uint8), ends, first, at, sizes)
-    return [_spans_to_column(data, *spans) for spans in zip(at, sizes, strict=True)]
+    positions = np.zeros((len(HEADERS), len(records)), np.int64)
+    sizes = np.full(positions.shape, -1, np.int64)
+    _locate_headers(
+        data, batches, records, np.frombuffer(b"".join(names), np.uint8), ends, first, positions, sizes
+    )
+    return [_spans_to_column(data, *spans) for spans in zip(positions, sizes, strict=True)]
 
 
 @kernel
-def _locate_headers(data, batches, records, names, name_ends, first, at, sizes):
+def _locate_headers(data, batches, records, names, name_ends, first, positions, sizes):
     for number in range(len(records)):
         record = records[number]
         is_taken = True
@@ -80,7 +82,8 @@ def _locate_headers(data, batches, records, names, name_ends, first, at, sizes):
                         if is_taken:
                             sizes[:, number] = -1
                     if is_taken:
-                        at[name, number], sizes[name, number] = position, value_size
+                        positions[name, number] = position
+                        sizes[name, number] = value_size
             position += max(value_size, 0)
 
 

@@ -314,7 +314,8 @@ class _BatchAccumulator:
         batches = batch_rows(self._batches)
         data, records = self._records.flush()
         faults, markers = self._faults, np.array(self._markers, MARKER)
-        self._batches, self._faults, self._markers = [], {}, []
+        self._batches, self._faults = [], {}
+        self._markers = []
         return Chunk(data, batches, records=records, faults=faults, markers=markers)
 
 
