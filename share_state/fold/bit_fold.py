@@ -54,7 +54,8 @@ def fold_by_bits(key, begin, end, rows, batches, order, chains, old_batches, old
     Returns:
         Row of `out` after its last range; -1 if a record may break a rule. Then nothing is changed.
     """
-    chain, window, context = chains[key], ring[0], spare_context[0]
+    chain, window = chains[key], ring[0]
+    context = spare_context[0]
     copy_rows(chains, key, spare_chain, 0, 1)
     copy_rows(outcomes, key, spare_outcome, 0, 1)
     is_sound = old_begin == old_end or old_batches[old_begin].first >= chain.start_offset

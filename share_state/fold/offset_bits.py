@@ -12,7 +12,9 @@ from share_state.jit.intrinsics import count_ones, first_one
 from share_state.kafka.delivery_states import ACQUIRED, ARCHIVED, AVAILABLE
 
 _WORDS = 64
-_COVERED, _STATE, _COUNT = 0, 1, 3
+_COVERED = 0
+_STATE = 1
+_COUNT = 3
 """First planes: one for covered offsets; two for the code of the state and four for the count, lowest bit first."""
 
 _USED_PLANES, _PLANES = 7, 8
@@ -102,12 +104,14 @@ def merge(ring, bits, batch, first):
         count; number that change from ARCHIVING to its state; whether an offset may leave a state that it cannot
         leave).
     """
-    last, code, count = batch.last, _code(batch.state), np.int64(batch.count)
+    last = batch.last
+    code, count = _code(batch.state), np.int64(batch.count)
     state0, state1 = -(code & 1), -(code >> 1)
     count0, count1 = -(count & 1), -(count >> 1 & 1)
     count2, count3 = -(count >> 2 & 1), -(count >> 3 & 1)
     has_large_counts = ring.has_large_counts
-    from_available, from_archiving, illegal = np.int64(0), np.int64(0), np.int64(0)
+    from_available, from_archiving = np.int64(0), np.int64(0)
+    illegal = np.int64(0)
     for word in range(first >> 6, (last >> 6) + 1):
         mask = _mask(word, first, last)
         row = _row_of(word)
