@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from share_state.fold.context_fold import ContextFold
 from share_state.fold.dead_letters.archiving import ArchivingRanges
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
 from share_state.fold.losses import Losses
 from share_state.fold.outcomes import grown_outcomes
-from share_state.fold.record_context import ContextFold
 from share_state.fold.state_chains import Chains
 from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
 from share_state.kafka.share_partition_keys import KeyTable

@@ -1,6 +1,6 @@
 """What became of deliveries: records that were acknowledged, given up, rejected and released, counted from the log.
 
-A record of the log shows the new state of ranges of offsets. The fold record by record (`record_context`)
+A record of the log shows the new state of ranges of offsets. The fold record by record (`context_fold`)
 compares it with the state before, so that an offset counts once however often a snapshot repeats its state.
 Offsets that a reset, retention or a natural gap moves the start offset past count nowhere: the log does not
 show a delivery.
@@ -82,6 +82,26 @@ def count_outcome(outcome, first, last, old_count, old_state, count, state):
                 outcome.rejected += size
         elif state == ARCHIVED:
             outcome.dead_lettered += size
+
+
+@inlined
+def count_changes(outcome, from_available, from_archiving, count, state):
+    """Count offsets that become part of a range, like `count_outcome`, if none was in a terminal state.
+
+    Args:
+        outcome: OUTCOMES row, updated.
+        from_available: number that were AVAILABLE, with a lesser count if the range is.
+        from_archiving: number that were in ARCHIVING; 0 if the range is.
+        count, state: delivery count and state of the range.
+    """
+    # Without branches: which of the states a range has is unpredictable.
+    failed = from_available * ((state == ARCHIVED) | (state == ARCHIVING))
+    given_up = failed * (count >= outcome.limit)
+    outcome.acknowledged += from_available * (state == ACKNOWLEDGED)
+    outcome.released += from_available * (state == AVAILABLE)
+    outcome.given_up += given_up
+    outcome.rejected += failed - given_up
+    outcome.dead_lettered += from_archiving * (state == ARCHIVED)
 
 
 @kernel

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
+from share_state.fold.context_fold import advance
 from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.interval_map import count_terminal, ensure_capacity, has_capacity
 from share_state.fold.interval_merge import effective_starts, end_offsets
 from share_state.fold.losses import Losses, is_suspect
 from share_state.fold.outcomes import OUTCOMES
-from share_state.fold.record_context import RECORD_CONTEXT, advance
+from share_state.fold.record_context import RECORD_CONTEXT
 from share_state.fold.state_chains import CHAIN, Chains, group_by_key
 from share_state.fold.state_log import decode_log
 from share_state.fold.states import RecordStates, RecordView, key_columns, state_table, to_timestamps

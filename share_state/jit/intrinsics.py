@@ -1,4 +1,7 @@
-"""Operations of kernels that Python cannot express: `prefetch` for scattered rows, `copy_rows` for bytes."""
+"""Operations of kernels that Python cannot express.
+
+`prefetch` for scattered rows, `copy_rows` for bytes, `count_ones` and `first_one` for bits.
+"""
 
 from typing import Any
 
@@ -12,6 +15,7 @@ _WORD, _CACHE_LINE = 8, 64
 _READ = _INT(0)
 _KEEP_IN_CACHE = _INT(3)
 _DATA = _INT(1)
+_ZERO_IS_UNDEFINED = ir.IntType(1)(1)
 
 
 def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
@@ -71,4 +75,38 @@ kernels.
 Both arrays are contiguous and of one type, and may be the same array. The caller checks that the rows exist.
 
 Source: LLVM Language Reference, llvm.memmove.
+"""
+
+
+def _count_ones(typing_context: Any, word: Any) -> Any:
+    del typing_context, word
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.int64), emit
+
+
+count_ones: Any = intrinsic(_count_ones)
+"""count_ones(word): number of bits that are set in an int64.
+
+Source: LLVM Language Reference, llvm.ctpop.
+"""
+
+
+def _first_one(typing_context: Any, word: Any) -> Any:
+    del typing_context, word
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        return builder.cttz(arguments[0], _ZERO_IS_UNDEFINED)
+
+    return types.int64(types.int64), emit
+
+
+first_one: Any = intrinsic(_first_one)
+"""first_one(word): number of the lowest bit that is set in an int64, which is not 0.
+
+Source: LLVM Language Reference, llvm.cttz.
 """

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state.fold.context_fold import ContextFold
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
-from share_state.fold.record_context import ContextFold
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import fold_log
 from share_state.kafka.state_records import StateRecords

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state.fold.context_fold import ContextFold
 from share_state.fold.limits import Limits
-from share_state.fold.record_context import ContextFold
 from share_state.fold.state_chains import CHAIN, Chains
 from share_state.kafka.state_records import StateRecords
 from tests.fold.decoded_logs import LOGS, damaged, decoded, drawn_records

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba.core.dispatcher import Dispatcher
 
+from share_state.fold.context_fold import ContextFold
 from share_state.fold.limits import Limits
-from share_state.fold.record_context import ContextChunk, ContextFold
+from share_state.fold.record_context import ContextChunk
 from share_state.fold.state_chains import Chains
 from share_state.kafka.releases import RELEASES
 from share_state.kafka.state_records import StateRecords
