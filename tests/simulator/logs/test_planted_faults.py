@@ -22,7 +22,7 @@ from share_state.sources.partition_count import PartitionCount
 from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
 
 UPDATES_PER_SNAPSHOT = 20
-LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT, writer_version="4.4")
+LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT)
 # Small enough for several segments, short enough for seconds.
 SMALL: dict[str, Any] = {"seed": 3, "groups": 36, "minutes": 2, "state_partitions": 40, "segment_bytes": 3_000}
 # True of a history without a fault: some groups have records that nobody can process, or members that crash with
@@ -100,6 +100,14 @@ def assert_found(dialect: str, of: Broken, name: str) -> None:
 @pytest.mark.parametrize("name", faults_of(SHARE_GROUP_STATE))
 def test_a_fault_of_the_state_topic_is_found(broken_state, name):
     assert_found(SHARE_GROUP_STATE, broken_state, name)
+
+
+@pytest.mark.parametrize("name", ["start-not-carried", "count-regression", "archiving-passed"])
+def test_the_log_itself_shows_the_writer_of_a_fault_of_4_4(broken_state, name):
+    simulation, found = broken_state
+    (one,) = (planted for planted in simulation.planted if planted.fault == name)
+    (row,) = (row for row in found if (row["rule"], row["offset"]) == (one.finding, one.offset))
+    assert "the writer must be 4.4 or later: ARCHIVING is in the log since" in row["message"]
 
 
 @pytest.mark.parametrize("name", faults_of(CONTROL_RECORDS))
