@@ -117,13 +117,8 @@ def test_a_fault_of_control_records_is_found(broken_control, name):
 
 @pytest.mark.parametrize("dialect", [SHARE_GROUP_STATE, CONTROL_RECORDS])
 def test_the_same_history_without_a_fault_causes_no_finding(tmp_path, dialect):
-    done = simulate(
-        tmp_path,
-        dialect=dialect,
-        updates_per_snapshot=UPDATES_PER_SNAPSHOT,
-        checkpoint_every=5,
-        **SMALL | {"groups": 14},
-    )
+    small: dict[str, Any] = SMALL | {"groups": 14, "updates_per_snapshot": UPDATES_PER_SNAPSHOT, "checkpoint_every": 5}
+    done = simulate(tmp_path, dialect=dialect, **small)
     assert done.planted == ()
     found = {(row["rule"], row["group_id"].rpartition("-")[0]) for row in findings(tmp_path) if row["severity"] != INFO}
     assert found <= TRUE_OF_THEM
