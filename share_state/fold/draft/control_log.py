@@ -339,9 +339,7 @@ class _ControlLogFold:
             next_offset=next_offset,
             last_lost_offset=last_lost_offset,
             has_valid_batches=self.has_valid_batches,
-            state_pieces=_state_pieces(
-                chains, key, starts, suspect[numbers], retained, next_offset, self.data_end
-            ),
+            state_pieces=_states(chains, key, starts, suspect[numbers], retained, next_offset, self.data_end),
             in_flight_pieces=in_flight_in_pieces(chains, dictionary_encoded(key)),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
         )
@@ -382,7 +380,7 @@ def _previous_starts(last_audit: pa.Table | None, groups: pa.ChunkedArray) -> np
     return last_audit["start_offset"].take(rows).fill_null(NO_PREVIOUS_START).to_numpy()
 
 
-def _state_pieces(
+def _states(
     chains: Chains,
     key: dict[str, pa.Array],
     starts: np.ndarray,
