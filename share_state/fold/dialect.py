@@ -131,9 +131,9 @@ def dialect_of(log: LogPartition) -> Dialect:
     return STATE_DIALECT if log.topic == STATE_TOPIC else CONTROL_DIALECT
 
 
-NOT_COMPARED = ("max_leader_epoch", "max_state_epoch", "redundant_retained")
+NOT_COMPARED = ("max_leader_epoch", "max_state_epoch", "redundant_retained", "unfinished_offsets")
 """Columns that may differ: a broker that loads the shorter log knows only the epochs of the remaining
-records, and the number of redundant records is not part of the state."""
+records, and the number of redundant records is not part of the state, nor is the end of the user data."""
 
 
 @dataclass(frozen=True, slots=True)

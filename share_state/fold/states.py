@@ -355,6 +355,7 @@ def control_state_table(
     suspect: np.ndarray,
     topic_ends: pa.Array,
     redundant_retained: pa.Array | None = None,
+    unfinished: pa.Array | None = None,
 ) -> pa.Table:
     """Build the table `share_partition_state` of groups that have a checkpoint.
 
@@ -367,6 +368,7 @@ def control_state_table(
         suspect: bool, one per group.
         topic_ends: int64, end offset of the topic-partition for each group, null if unknown.
         redundant_retained: int64, the column of that name.
+        unfinished: int64, the column unfinished_offsets.
     """
     rows, count = chains.chains, len(chains.chains)
     start, delivered = rows["start_offset"].copy(), rows["delivered"]
@@ -388,6 +390,8 @@ def control_state_table(
     }
     if redundant_retained is not None:
         columns["redundant_retained"] = redundant_retained
+    if unfinished is not None:
+        columns["unfinished_offsets"] = unfinished
     return declared_table("share_partition_state", columns)
 
 

@@ -94,6 +94,9 @@ RELEASES = {release.name: release for release in (_4_0, _4_1, _4_2, _4_3, LATEST
 _PATCH_LEVELS = {"4.2.0": replace(_4_2, counts_first_update=False)}
 """Patch levels that differ from the newest one of their line."""
 
+UNRELEASED = "4.5"
+"""The release whose merged changes no rule calls a fault, but which is not out: nobody can write its logs yet."""
+
 SIMULATED = tuple(sorted((*RELEASES, *_PATCH_LEVELS), key=_version))
 """The names of releases that differ."""
 

@@ -65,7 +65,8 @@ _GROUP_COLUMNS = {
 }
 _GROUP_KEY = ("group_id", "topic_id", "topic", "partition")
 _MAX_LISTED = 10
-LAG_COLUMNS = ("topic_end_offset", "start_offset", "delivery_complete_count")
+_KAFKA_LAG = ("topic_end_offset", "start_offset", "delivery_complete_count")
+LAG_COLUMNS = (*_KAFKA_LAG, "unfinished_offsets")
 SORTS = ("name", "lag", "in-flight")
 """By what `show` sorts share-partitions: their names, or a number, the largest first and unknown ones last."""
 _BY_KEY = ascending("group_id", "topic", "topic_id", "partition")
@@ -216,7 +217,9 @@ def read_lags(
         columns: of the table, LAG_COLUMNS among them; all by default.
     """
     states = tables.read("share_partition_state", where, columns).sort_by(_BY_KEY)
-    states = states.append_column("lag", compute_lags(*(states[name] for name in LAG_COLUMNS)))
+    lags = compute_lags(*(states[name] for name in _KAFKA_LAG))
+    # Only rows of the draft's control records have this column.
+    states = states.append_column("lag", pc.coalesce(states["unfinished_offsets"], lags))
     # By the default of share.auto.offset.reset, latest, if the end is known.
     hint = pc.if_else(
         pc.less(states["start_offset"], 0), states["topic_end_offset"], pa.scalar(None, pa.int64())

@@ -142,9 +142,16 @@ class SimulatedCluster:
             if self._results:
                 self._results.write(f"{result.to_json()}\n")
             results.append(result)
-        if isinstance(event, Prune) and self.state_topic:
-            self.state_topic.prune()
+        if isinstance(event, Prune):
+            self._prune()
         return results
+
+    def _prune(self) -> None:
+        """Delete redundant records: of the state topic, and control records of topics."""
+        if self.state_topic:
+            self.state_topic.prune()
+        for writer in self.topic_logs.values():
+            writer.prune()
 
     def note_end_offset(self, topic: str, partition: int, end_offset: int) -> None:
         """Note that a topic-partition has records up to an offset, exclusive."""
@@ -176,7 +183,7 @@ class SimulatedCluster:
         records = self.record_counter.records
         live = sum(len(one.entries) for one in self.state_topic.coordinators) if self.state_topic else 0
         for writer in self.topic_logs.values():
-            records += len(writer.control_offsets)
+            records += len(writer.control_offsets) - writer.deleted
             live += len(writer.states)
         return records, live
 

@@ -157,7 +157,8 @@ class DraftWriter:
         observe: called with the group and its state after each record.
     Attributes:
         states: group -> its state.
-        control_offsets: offsets of the control records.
+        control_offsets: offsets of the control records, deleted ones included.
+        deleted: number of control records that were deleted.
     Source: KIP-932 draft, ShareCheckpointValue, ShareDeltaValue.
     """
 
@@ -175,6 +176,7 @@ class DraftWriter:
         self.observe = observe
         self.states: dict[str, ControlState] = {}
         self.control_offsets: list[int] = []
+        self.deleted = 0
 
     def persist(self, result: EventResult) -> None:
         """Write the control records of a result."""
@@ -220,6 +222,15 @@ class DraftWriter:
             value = value[_VERSION_SIZE:]
         self.control_offsets.append(self.log.append_control(now_ms, struct.pack(">hh", 0, kind), value))
         return self.control_offsets[-1]
+
+    def prune(self) -> None:
+        """Delete the control records before the earliest share offset: the smallest checkpoint offset over all groups.
+
+        Source: KIP-932 draft, log cleaning (SCO, ESO).
+        """
+        earliest = min((state.checkpoint_offset for state in self.states.values()), default=NO_OFFSET)
+        self.deleted = max(self.deleted, bisect_left(self.control_offsets, earliest))
+        self.log.delete_control_before(earliest)
 
     def _update(self, group_id: str, state: ControlState) -> None:
         self.states[group_id] = state

@@ -13,7 +13,7 @@ import google_crc32c
 
 from share_state.kafka.record_batches import TRANSACTIONAL
 from share_state.simulator.cluster import SimulatedCluster
-from share_state.simulator.log_writer import flush_logs
+from share_state.simulator.log_writer import batch_bounds, flush_logs
 from share_state.simulator.record_faults import (
     CONTROL_FAULTS,
     STATE_FAULTS,
@@ -32,7 +32,6 @@ _MAGIC_AT = 16
 _CRC_AT = 17
 _CHECKED_AT = 21
 _TIMESTAMP_AT = 27
-_LENGTH_OVERHEAD = 12
 _OLD_MAGIC = 1
 
 
@@ -60,7 +59,7 @@ class BatchFault(Fault):
             path = rng.choice(segments[1:-1])
             path.unlink()
             return int(path.stem)
-        batches = [(path, begin, end) for path in segments for begin, end in _bounds(path.read_bytes())]
+        batches = [(path, begin, end) for path in segments for begin, end in batch_bounds(path.read_bytes())]
         batches = batches[-1:] if self.is_at_end else batches[1:-1]
         if not batches:
             return None
@@ -75,15 +74,6 @@ class StateBatchFault(BatchFault):
     """Damage to logs of the state topic; other logs may have gaps and transactions."""
 
     dialects = StateFault.dialects
-
-
-def _bounds(data: bytes) -> Iterator[tuple[int, int]]:
-    """Begin and end of each batch of a valid segment."""
-    begin = 0
-    while begin < len(data):
-        end = begin + _LENGTH_OVERHEAD + struct.unpack_from(">i", data, begin + _LENGTH_AT)[0]
-        yield begin, end
-        begin = end
 
 
 def _patched(batch: bytes, at: int, data: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 import gzip
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -147,6 +147,7 @@ class LogWriter:
         self.next_offset = base_offset
         self._batch_base = base_offset
         self.log_start_offset = base_offset
+        self._cleaned_to = base_offset
         self._batch: list[DataRecord] = []
         self._batch_size = 0
         self._buffer: list[bytes] = []
@@ -192,6 +193,23 @@ class LogWriter:
         self.log_start_offset = max(self.log_start_offset, offset)
         while len(self._segments) > 1 and int(self._segments[1].stem) <= self.log_start_offset:
             self._segments.pop(0).unlink()
+
+    def delete_control_before(self, offset: int) -> None:
+        """Delete the control records before an offset; the user data stay, and so do all offsets.
+
+        Source: KIP-932 draft, log cleaning.
+        """
+        self._write_buffer()
+        ends = [*(int(path.stem) for path in self._segments[1:]), self.next_offset]
+        for path, end in zip(self._segments, ends, strict=True):
+            if self._cleaned_to < end and int(path.stem) < offset:
+                data = path.read_bytes()
+                batches = (data[begin:end] for begin, end in batch_bounds(data))
+                kept = b"".join(batch for batch in batches if not _is_control_before(batch, offset))
+                path.write_bytes(kept)
+                if path == self._segments[-1]:
+                    self._segment_size = len(kept)
+        self._cleaned_to = max(self._cleaned_to, offset)
 
     @property
     def starts_inside_segment(self) -> bool:
@@ -255,6 +273,20 @@ STATE_PARTITIONS = 50
 Observer = Callable[[int, int, int, StateRecord, CoordinatorEntry | None], None]
 """Called after each replay with state partition, offset, timestamp in ms, record and the share-partition's
 entry."""
+
+
+def batch_bounds(data: bytes) -> Iterator[tuple[int, int]]:
+    """Begin and end of each batch of a valid segment."""
+    begin = 0
+    while begin < len(data):
+        end = begin + _LENGTH_OVERHEAD + _HEADER.unpack_from(data, begin)[1]
+        yield begin, end
+        begin = end
+
+
+def _is_control_before(batch: bytes, offset: int) -> bool:
+    (attributes,) = struct.unpack_from(">h", batch, _HEADER.size)
+    return bool(attributes & CONTROL) and _HEADER.unpack_from(batch)[0] < offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,14 @@ def _redelivered(target: FaultTarget) -> tuple[int, int, int, int]:
     return (last, last, DeliveryState.AVAILABLE, count + 1)
 
 
+def _dead_letter(target: FaultTarget) -> list[FaultRecord]:
+    """A finished dead-letter write at `next_offset`, which shows that 4.4 or later writes the log."""
+    return [
+        target.update(target.next_batch(DeliveryState.ARCHIVING)),
+        target.update(target.next_batch(DeliveryState.ARCHIVED), delivery_complete_count=_count(target) + 1),
+    ]
+
+
 def _no_subject(target: FaultTarget) -> None:
     """The finding names the log."""
 
@@ -264,9 +272,11 @@ STATE_FAULTS = (
     StateFault("LONG_CHAIN", "more updates than the updates-per-snapshot limit",
                lambda v: [v.update() for _ in range(v.settings.updates_per_snapshot + 2)]),
     StateFault("START_NOT_CARRIED", "an update without a start offset",
-               lambda v: [v.update(start_offset=-1)], lambda v: v.start >= 0, since="4.4"),
+               lambda v: [*_dead_letter(v), v.update(start_offset=-1, delivery_complete_count=_count(v) + 1)],
+               since="4.4"),
     StateFault("COUNT_REGRESSION", "a delivery complete count that decreases although the start stays",
-               lambda v: [v.update(delivery_complete_count=_count(v) - 1)], lambda v: _count(v) > 0, since="4.4"),
+               lambda v: [*_dead_letter(v), v.update(delivery_complete_count=_count(v))], lambda v: _count(v) >= 0,
+               since="4.4"),
     StateFault("ARCHIVING_STUCK", "a record in ARCHIVING for two minutes, to the end of the log",
                lambda v: [v.update(v.next_batch(DeliveryState.ARCHIVING)),
                           v.update(after_ms=2 * _MINUTE_MS)], since="4.4"),

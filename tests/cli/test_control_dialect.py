@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import share_state
 from tests.cli.commands import run_cli
 from tests.fold.control_records.logs import at, checkpoint, delta, log_of, user_data
 
@@ -49,6 +50,24 @@ def test_as_of_an_offset_is_the_state_before_it(capfd, tmp_path: Path, broker: P
     assert (state["start_offset"], state["end_offset"]) == (110, 120)
     ranges = [tuple(batch.values()) for batch in state["state_batches"]]
     assert ranges == [(110, 112, 0, 1), (113, 119, 2, 1)]
+
+
+@pytest.mark.parametrize(("end", "lag"), [(134, 9), (136, 3), (138, 0)])
+def test_the_lag_is_what_is_unfinished_up_to_the_last_record_of_user_data(capfd, tmp_path: Path, end: int, lag: int):
+    """Of offsets 110 to 119: 119 is finished at 134, 113 to 119 are at 136, all are at 138, after user data to 120."""
+    log_of(tmp_path / "broker", [user_data(100, 20), *at(WORKED_EXAMPLE)][: end - 129], topic="orders")
+    assert run_cli(capfd, "audit", tmp_path / "broker", "--out", tmp_path / "w", "--limit", "export_age=0").code < 2
+    header, row = run_cli(capfd, "show", tmp_path / "w").table[:2]
+    assert row[header.index("LAG")] == str(lag)
+    opened = share_state.open(tmp_path / "w")
+    (of_python,) = opened.lag.to_pylist()
+    assert (of_python["lag"], of_python["reason"], of_python["topic_end_offset"]) == (lag, None, end)
+    assert opened.share_partition_history["lag"].to_pylist() == [lag]
+
+
+def test_user_data_that_no_record_mentions_is_behind(capfd, tmp_path: Path, broker: Path):
+    state = _state(capfd, broker, tmp_path / "w")
+    assert (state["start_offset"], state["lag"], state["unfinished_offsets"]) == (120, 23, 23)
 
 
 def test_a_broken_chain_is_an_error_and_best_effort_folds_on(capfd, tmp_path: Path):

@@ -26,7 +26,7 @@ from tests.truth import scenarios
 KEY = ("group_id", "topic_id", "partition")
 LOGS = by_profile([path for path in scenarios() if path.name in ("chaos", "fuzz", "dlq", "prune")], scenarios())
 """fifty has 713 share-partitions of the kinds that fuzz has 40 of; the codecs differ in what a reader undoes."""
-LOG_FACTS = frozenset(("effective_start_offset", "topic_end_offset", "redundant_retained"))
+LOG_FACTS = frozenset(("effective_start_offset", "topic_end_offset", "redundant_retained", "unfinished_offsets"))
 """Columns of control records that rest on the log's start, end and cutoff, which records do not show."""
 
 

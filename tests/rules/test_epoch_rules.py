@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.kafka.batches import UPDATE, Record, key
-from tests.rules.histories import OF_4_4, found, snapshot, tombstone, update
+from tests.rules.histories import ACKNOWLEDGED, OF_4_4, found, snapshot, tombstone, update
 
 
 @pytest.mark.parametrize("epoch", [-1, 0, 2, 65535])
@@ -93,3 +93,12 @@ def test_the_share_partitions_of_a_log_do_not_mix(tmp_path: Path):
         update(partition=1), Record(key(UPDATE, group="other"), None), snapshot(partition=1, epoch=1),
     )  # fmt: skip
     assert found(tmp_path, *history).codes == {"UPDATE_TOMBSTONE": 1}
+
+
+@pytest.mark.parametrize("limits", [{}, OF_4_4])
+@pytest.mark.parametrize("state_epoch", [1, 2, 4], ids=["as in 4.4", "as in 4.5", "after other changes of the group"])
+def test_a_reset_may_bump_the_group_epoch(tmp_path: Path, limits, state_epoch: int):
+    """Three resets in 4.4.0 initialize with one epoch; merged for 4.5: each bumps the group epoch first."""
+    reset = snapshot(start=0, epoch=1, state_epoch=state_epoch, leader_epoch=0, count=0)
+    of_leader = update([(0, 1, ACKNOWLEDGED, 1)], epoch=1, leader_epoch=3, count=2)
+    assert found(tmp_path, snapshot(start=40), reset, of_leader, limits=limits).codes == {}

@@ -218,6 +218,29 @@ def test_the_one_that_pins_the_cutoff_is_named(tmp_path: Path):
     assert row["message"].endswith("without it the cutoff would be 9")
 
 
+SKIPPED = "; Kafka 4.4.0 skips the job that would snapshot it anew while updates are pending"
+
+
+@pytest.mark.parametrize(
+    ("writer", "more", "is_named"),
+    [
+        ({"writer_version": "4.4"}, (), True),
+        ({}, (update([(0, 0, ARCHIVING, 1)], partition=1, epoch=8),), True),
+        ({"writer_version": "4.3"}, (), False),
+        ({}, (), False),
+    ],
+    ids=["4.4", "shown by ARCHIVING", "4.3", "unknown"],
+)
+def test_where_4_4_writes_a_pinned_cutoff_names_its_skipped_cold_snapshots(
+    tmp_path: Path, writer, more, is_named: bool
+):
+    busy = [snapshot(partition=1, epoch=epoch) for epoch in range(9)]
+    judged = found(tmp_path, busy[0], snapshot(), *busy[1:], *more, limits={"pinned_records": 5} | writer)
+    (row,) = judged.of("CUTOFF_PINNED")
+    assert row["message"].endswith(f"without it the cutoff would be 9{SKIPPED}") == is_named
+    assert (SKIPPED in row["message"]) == is_named
+
+
 def _often(count: int, partitions: int = 3) -> list:
     """Records of a group whose offsets are delivered up to `count` times, in several share-partitions."""
     records = [snapshot(partition=number) for number in range(partitions)]

@@ -53,6 +53,7 @@ from share_state.kafka.control_records import (
     count_unflagged,
     decode_control_records,
 )
+from share_state.kafka.delivery_states import TERMINAL
 from share_state.kafka.record_batches import CHUNK_SIZE, CONTROL, BatchStatus, Chunk, locate_records
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
@@ -112,16 +113,9 @@ class FoldedControlLog(Folded):
         return self.starts
 
     def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
-        """Number of unfinished offsets up to the last record of user data.
-
-        Control records after it do not count.
-        """
-        ends = pc.call_function("max_element_wise", [states["end_offset"], pa.scalar(self.data_end)])
-        waiting = pc.subtract(pc.subtract(ends, states["effective_start_offset"]), finished)
-        lags = pc.call_function("max_element_wise", [waiting, pa.scalar(0)])
-        return pc.if_else(
-            pc.less(states["start_offset"], 0), pa.scalar(None, pa.int64()), lags
-        ).combine_chunks()
+        """Number of unfinished offsets up to the last record of user data."""
+        del finished
+        return states["unfinished_offsets"].combine_chunks()
 
 
 def fold_control_log(
@@ -345,7 +339,7 @@ class _ControlLogFold:
             next_offset=next_offset,
             last_lost_offset=last_lost_offset,
             has_valid_batches=self.has_valid_batches,
-            state_pieces=_state_pieces(chains, key, starts, suspect[numbers], retained, next_offset),
+            state_pieces=_states(chains, key, starts, suspect[numbers], retained, next_offset, self.data_end),
             in_flight_pieces=in_flight_in_pieces(chains, dictionary_encoded(key)),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
         )
@@ -386,18 +380,33 @@ def _previous_starts(last_audit: pa.Table | None, groups: pa.ChunkedArray) -> np
     return last_audit["start_offset"].take(rows).fill_null(NO_PREVIOUS_START).to_numpy()
 
 
-def _state_pieces(
+def _states(
     chains: Chains,
     key: dict[str, pa.Array],
     starts: np.ndarray,
     suspect: np.ndarray,
     retained: pa.Array,
     end_offset: int,
+    data_end: int,
 ) -> Pieces:
     """The table `share_partition_state`."""
 
     def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
         ends = pa.array(np.full(len(piece.chains), end_offset))
-        return control_state_table(piece, piece_key, starts[part], suspect[part], ends, retained[part])
+        unfinished = _unfinished(piece, starts[part], data_end)
+        return control_state_table(
+            piece, piece_key, starts[part], suspect[part], ends, retained[part], unfinished
+        )
 
     return table_in_pieces("share_partition_state", chains, key, build_states)
+
+
+def _unfinished(chains: Chains, starts: np.ndarray, data_end: int) -> pa.Array:
+    """The column unfinished_offsets: control records after the last record of user data do not count."""
+    rows, ranges = chains.chains, chains.batches
+    of_ranges = np.repeat(starts, np.diff(chains.ends))
+    left = np.clip(ranges["last"] - np.maximum(ranges["first"], of_ranges) + 1, 0, None)
+    sums = np.concatenate(([0], np.cumsum(np.where(np.isin(ranges["state"], [*TERMINAL]), left, 0))))
+    finished = np.diff(sums[chains.ends])
+    behind = np.maximum(rows["end_offset"], data_end) - starts - finished
+    return pa.array(np.maximum(behind, 0), mask=rows["start_offset"] < 0)

@@ -115,7 +115,8 @@ def test_every_column_of_the_state_and_the_in_flight_ranges(tmp_path: Path):
         "snapshot_epoch": 1, "state_epoch": None, "leader_epoch": None, "delivery_complete_count": -1,
         "create_time": None, "write_time": None, "max_leader_epoch": None, "max_state_epoch": None,
         "updates_since_snapshot": 3, "snapshot_offset": 130, "last_offset": 133, "suspect": False,
-        "topic_end_offset": 134, "redundant_retained": 0, "deltas_per_1000_offsets": 250.0,
+        "topic_end_offset": 134, "redundant_retained": 0, "unfinished_offsets": 9,
+        "deltas_per_1000_offsets": 250.0,
     }  # fmt: skip
     flights = [
         (row["first_offset"], row["last_offset"], row["record_count"], row["state"], row["delivery_count"],

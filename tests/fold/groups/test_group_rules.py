@@ -156,6 +156,20 @@ def test_state_of_a_later_epoch_than_its_group_is_found(tmp_path):
     assert dict(rows[0]["evidence"]) == {"state_epoch": "4", "group_epoch": "3"}
 
 
+def test_a_reset_that_bumps_the_group_epoch_breaks_no_rule(tmp_path):
+    """Merged for 4.5; where epoch and start are those of the state, initializing it writes no record of state."""
+    reset = [
+        group_metadata("G1", 4),
+        target_epoch("G1", 4),
+        state_partitions("G1", {}, {T: [0, 1]}),
+        state_partitions("G1", {T: [0, 1]}),
+    ]
+    groups = folded(tmp_path, [*share_group("G1", {}, ready={T: [0, 1]}), *reset])
+    assert found(groups, states(("G1", T, 0), ("G1", T, 1), epoch=4)) == []
+    # State 0 was reset, state 1 had this start and the epoch of an earlier reset.
+    assert found(groups, pa.concat_tables([states(("G1", T, 0), epoch=4), states(("G1", T, 1), epoch=3)])) == []
+
+
 def test_a_group_in_another_partition_than_its_own_is_found(tmp_path):
     """K-11: group001 belongs to partition 28 of 50, G1 to 0."""
     records = [group_metadata("group001", 1), group_metadata("G1", 1)]

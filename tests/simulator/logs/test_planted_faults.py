@@ -22,7 +22,7 @@ from share_state.sources.partition_count import PartitionCount
 from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
 
 UPDATES_PER_SNAPSHOT = 20
-LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT, writer_version="4.4")
+LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT)
 # Small enough for several segments, short enough for seconds.
 SMALL: dict[str, Any] = {"seed": 3, "groups": 36, "minutes": 2, "state_partitions": 40, "segment_bytes": 3_000}
 # True of a history without a fault: some groups have records that nobody can process, or members that crash with
@@ -102,6 +102,14 @@ def test_a_fault_of_the_state_topic_is_found(broken_state, name):
     assert_found(SHARE_GROUP_STATE, broken_state, name)
 
 
+@pytest.mark.parametrize("name", ["start-not-carried", "count-regression", "archiving-passed"])
+def test_the_log_itself_shows_the_writer_of_a_fault_of_4_4(broken_state, name):
+    simulation, found = broken_state
+    (one,) = (planted for planted in simulation.planted if planted.fault == name)
+    (row,) = (row for row in found if (row["rule"], row["offset"]) == (one.finding, one.offset))
+    assert "the writer must be 4.4 or later: ARCHIVING is in the log since" in row["message"]
+
+
 @pytest.mark.parametrize("name", faults_of(CONTROL_RECORDS))
 def test_a_fault_of_control_records_is_found(broken_control, name):
     assert_found(CONTROL_RECORDS, broken_control, name)
@@ -109,13 +117,8 @@ def test_a_fault_of_control_records_is_found(broken_control, name):
 
 @pytest.mark.parametrize("dialect", [SHARE_GROUP_STATE, CONTROL_RECORDS])
 def test_the_same_history_without_a_fault_causes_no_finding(tmp_path, dialect):
-    done = simulate(
-        tmp_path,
-        dialect=dialect,
-        updates_per_snapshot=UPDATES_PER_SNAPSHOT,
-        checkpoint_every=5,
-        **SMALL | {"groups": 14},
-    )
+    small: dict[str, Any] = SMALL | {"groups": 14, "updates_per_snapshot": UPDATES_PER_SNAPSHOT, "checkpoint_every": 5}
+    done = simulate(tmp_path, dialect=dialect, **small)
     assert done.planted == ()
     found = {(row["rule"], row["group_id"].rpartition("-")[0]) for row in findings(tmp_path) if row["severity"] != INFO}
     assert found <= TRUE_OF_THEM

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+import share_state
 from share_state.errors import ShareStateError
 from share_state.fold.draft.control_log import fold_control_log
 from share_state.fold.state_log import fold_log
+from share_state.rules.breaches import INFO
+from share_state.simulator.log_writer import batch_bounds
 from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import SimulationError
 from share_state.sources import jars
@@ -112,6 +115,41 @@ def test_a_history_folds_to_its_truth(tmp_path, given):
     assert_is_the_truth(tmp_path, done, asked.get("dialect", STATE))
     if given.get("prunes"):
         assert json.loads((tmp_path / "redundant.json").read_text())[0]["logStartOffset"] > 0
+
+
+@pytest.mark.parametrize("codec", some_of(["none", "lz4"], 1))
+def test_pruning_control_records_keeps_the_user_data_and_the_state(tmp_path, codec):
+    asked: dict[str, Any] = {"seed": 11, "groups": 3, "minutes": 6, "dialect": CONTROL, "codec": codec}
+    asked |= {"checkpoint_every": 4, "segment_bytes": 9_000}
+    whole = simulate(tmp_path / "whole", **asked)
+    pruned = simulate(tmp_path / "pruned", prunes=True, **asked)
+    assert_is_the_truth(tmp_path / "pruned", pruned, CONTROL)
+    assert control_rows(tmp_path / "pruned") == control_rows(tmp_path / "whole")
+    kept = 0
+    for log in find_topic_logs([str(tmp_path / "whole")]):
+        before, after = (
+            [batch for path in sorted((tmp_path / name / log.name).glob("*.log")) for batch in batches_of(path)]
+            for name in ("whole", "pruned")
+        )
+        (limit,) = fold_control_log(log).cutoff.to_pylist()
+        gone = set(before) - set(after)
+        assert gone
+        assert all(is_control and offset < limit["cutoff_offset"] for offset, is_control, _ in gone)
+        assert set(after) < set(before)
+        kept += sum(is_control for _, is_control, _ in after)
+    assert kept == pruned.records < whole.records
+    of_whole, of_pruned = (
+        {(row["rule"], row["severity"]) for row in share_state.reconstruct(tmp_path / name).findings.to_pylist()}
+        for name in ("whole", "pruned")
+    )
+    assert of_pruned - of_whole == {("OFFSET_GAP", INFO)}
+
+
+def batches_of(path: Path) -> list[tuple[int, bool, bytes]]:
+    """Base offset, whether it is a control batch, and bytes of each batch of a segment."""
+    data = path.read_bytes()
+    batches = [data[begin:end] for begin, end in batch_bounds(data)]
+    return [(int.from_bytes(one[:8]), bool(int.from_bytes(one[21:23]) & 0x20), one) for one in batches]
 
 
 def told_before(history: list[dict[str, Any]], ends: Mapping[int | None, int]) -> dict[Key, dict[str, Any]]:
@@ -295,6 +333,10 @@ def test_a_worked_example_given_as_events_is_written_as_kafka_wrote_it(tmp_path)
     [
         ({"dialect": "draft"}, "--dialect draft: give one of share_group_state, control_records, both"),
         ({"release": "3.9"}, "--release 3.9: give one of 4.0, "),
+        (
+            {"release": "4.5"},
+            "--release 4.5: Kafka 4.5 is not out, so what its brokers will write is not known; give one of 4.0, ",
+        ),
         ({"groups": 0}, "--groups 0: give at least 1"),
         ({"dialect": CONTROL, "groups": 101}, "--groups 101: the draft allows at most 100"),
         ({"codec": "lzo"}, "--codec lzo: give one of none, gzip, snappy, lz4, zstd"),
