@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from share_state.delta import commits
+from share_state.kafka.releases import RELEASES, unreleased_note
 from share_state.terminal import elide, one_line
 
 _NOTHING_COMMITTED = "stopped; nothing was committed"
@@ -90,7 +91,8 @@ def describe_usage_error(error: Any, given: Sequence[str]) -> str:
     if choices and isinstance(error.__cause__, ValidationError):
         refused = error.__cause__.errors()[0]["input"]
         named = option if option.startswith("-") else error.param.display_name_raw
-        return f"{named} {refused}: give one of {', '.join(choices)}"
+        note = unreleased_note(str(refused)) if set(RELEASES) & {*choices} else ""
+        return f"{named} {refused}: {note}give one of {', '.join(choices)}"
     text, context = " ".join(error.format_message().split()).rstrip("."), error.ctx
     name = "share-state" if context is None else context.command_path
     return f"{text}; `{name} --help` lists what can be given"

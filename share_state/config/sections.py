@@ -19,7 +19,7 @@ from share_state.config.declaration import (
     python,
 )
 from share_state.fold.limits import GroupLimits, Limits
-from share_state.kafka.releases import RELEASES
+from share_state.kafka.releases import RELEASES, SIMULATED
 from share_state.sources.formats import AUTO, format_names
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.stores.paths import normalize_address
@@ -56,10 +56,12 @@ Claims = Literal["history", "latest"]
 Mode = Literal["strict", "best-effort"]
 if TYPE_CHECKING:
     Release = str
+    SimulatedRelease = str
     FileFormat = str
     Format = str
 else:
     Release = Literal[tuple(RELEASES)]
+    SimulatedRelease = Literal[SIMULATED]
     FileFormat = Literal[(AUTO, *format_names())]
     Format = Literal[(AUTO, *format_names(), KAFKA_FORM)]
 Severity = Annotated[Literal["error", "warning", "info", "off"], BeforeValidator(_off_if_false)]

@@ -97,6 +97,17 @@ _PATCH_LEVELS = {"4.2.0": replace(_4_2, counts_first_update=False)}
 UNRELEASED = "4.5"
 """The release whose merged changes no rule calls a fault, but which is not out: nobody can write its logs yet."""
 
+
+def unreleased_note(version: str) -> str:
+    """Why a version is not among the releases, as the beginning of a hint; empty if it is none that is announced."""
+    is_announced = version.split(".")[:2] == UNRELEASED.split(".")
+    return (
+        f"Kafka {UNRELEASED} is not out, so what its brokers will write is not known; "
+        if is_announced
+        else ""
+    )
+
+
 SIMULATED = tuple(sorted((*RELEASES, *_PATCH_LEVELS), key=_version))
 """The names of releases that differ."""
 

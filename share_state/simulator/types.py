@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from share_state.errors import ShareStateError
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.kafka.releases import SIMULATED, UNRELEASED, Release, release_of
+from share_state.kafka.releases import SIMULATED, Release, release_of, unreleased_note
 
 NO_EPOCH = -1
 NO_START_OFFSET = -1
@@ -120,9 +120,7 @@ def find_release(version: str) -> Release:
     """
     if (release := release_of(version)) is None:
         choices = f"give one of {', '.join(SIMULATED)}"
-        if version.split(".")[:2] == UNRELEASED.split("."):
-            choices = f"Kafka {UNRELEASED} is not out, so what its brokers will write is not known; {choices}"
-        raise SimulationError(f"--release {version}: {choices}")
+        raise SimulationError(f"--release {version}: {unreleased_note(version)}{choices}")
     return release
 
 
