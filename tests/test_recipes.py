@@ -163,6 +163,7 @@ def test_a_new_version_of_a_state_record_is_four_files(checkout: Checkout, tmp_p
     assert len(checkout.changed) == 3  # and its test
 
 
+@nightly("six commands in processes of their own")
 def test_a_column_is_declared_and_filled_and_earlier_warehouses_get_it(checkout: Checkout, tmp_path: Path):
     lake = tmp_path / "w"
     half = tmp_path / "half"

@@ -128,18 +128,21 @@ def _seal_of(name: str, log: Mapping[str, Any]) -> str:
     return hashlib.blake2b(f"{name} {content}".encode(), digest_size=16).hexdigest()
 
 
+_UINT64 = 2**64 - 1
+
+
 class RowDigest:
     """A hash of the rows of `carried_share_partitions` of one log, in any order, as OPTIMIZE changes it."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._sum = np.uint64(0)
+        self._sum = 0
         self._has_nulls = False
 
     @property
     def text(self) -> str:
         """The hash so far; null values, which no run writes, have none."""
-        return "" if self._has_nulls else f"{self._count}:{int(self._sum):016x}"
+        return "" if self._has_nulls else f"{self._count}:{self._sum:016x}"
 
     def of_each(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Pass tables on, adding each."""
@@ -155,7 +158,8 @@ class RowDigest:
             self._has_nulls |= any(column.null_count for column in columns)
             if batch.num_rows and not self._has_nulls:
                 self._count += batch.num_rows
-                self._sum += _row_hashes(batch).sum(dtype=np.uint64)
+                # numpy would warn of each overflow of two scalars.
+                self._sum = (self._sum + int(_row_hashes(batch).sum(dtype=np.uint64))) & _UINT64
 
 
 def _row_hashes(batch: pa.RecordBatch) -> np.ndarray:

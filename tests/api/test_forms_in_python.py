@@ -231,6 +231,7 @@ def test_groups_may_be_a_dataframe_of_their_own(spark: SparkSession, tmp_path: P
         spark.conf.unset("spark.sql.adaptive.enabled")
 
 
+@nightly("jobs of Spark over JSON; tests/fold/groups sort such rows, too")
 def test_a_table_that_spark_must_put_in_order_wants_a_session(spark: SparkSession, table: pa.Table, tmp_path: Path):
     rows = json_lines(shuffled(table), tmp_path / "rows.json")
     with pytest.raises(ShareStateError, match=r"sorted by Spark; give spark=share_state\.session\(\)"):

@@ -19,6 +19,7 @@ from tests.cli.commands import Command, contents
 from tests.fold.groups.group_tables import rows_of
 from tests.kafka.batches import Batch, Record
 from tests.log_writer import snapshot, update, write_log_folder
+from tests.profiles import by_profile
 from tests.sources.formats.tables import write
 from tests.truth import DATA, without_topics
 from tests.warehouses import WrittenTables
@@ -171,7 +172,10 @@ def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: C
 def test_an_audit_stopped_between_commit_and_report_is_reported_once_by_the_next(
     cli: Command, damaged: Path, tmp_path: Path
 ):
-    stopped = {stop: tmp_path / stop.name for stop in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)}
+    stopped = {
+        stop: tmp_path / stop.name
+        for stop in by_profile((signal.SIGKILL, signal.SIGTERM), (signal.SIGKILL, signal.SIGINT, signal.SIGTERM))
+    }
     audit = ["audit", str(damaged), "--quiet", "--out"]
     # Who starts tests in the background may let them ignore interrupts, and so whatever they start.
     ignored = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -24,7 +24,7 @@ from share_state.sources.log_partition import STATE_TOPIC
 from share_state.spark.data_source import register
 from tests.present import present
 from tests.processes import die_with_parent
-from tests.profiles import nightly
+from tests.profiles import EXECUTORS, nightly
 from tests.report.test_stream_metrics import scraped
 from tests.sources.kafka_cluster.broker import free_ports, running, source_of
 from tests.sources.kafka_cluster.workload import (
@@ -104,13 +104,19 @@ def _write_undecodable(address: str) -> None:
     assert producer.flush(_PATIENCE) == 0
 
 
-@on_each_engine
+@pytest.mark.parametrize("engine", EXECUTORS, indirect=True)  # on Spark it takes a minute
 def test_a_stream_of_a_cluster_leaves_the_tables_of_a_reconstruct(engine: str, worked: Workload, tmp_path: Path):
     address, lake = f"kafka://{worked.broker.address}", tmp_path / "lake"
-    assert run(["stream", address, *places(engine, tmp_path), "--once", "--quiet"]) in (0, 1)
-    plan = build_plan(input_spec(OPTIONS, sources=[{"path": address}], judge="all"), OPTIONS)
-    run_reconstruct(LocalExecutor(), plan, str(tmp_path / "truth"))
-    assert _tables(lake) == _tables(tmp_path / "truth")
+    found, truth = dict[str, list[str]](), dict[str, list[str]]()
+    for _ in range(3):
+        assert run(["stream", address, *places(engine, tmp_path), "--once", "--quiet"]) in (0, 1)
+        plan = build_plan(input_spec(OPTIONS, sources=[{"path": address}], judge="all"), OPTIONS)
+        run_reconstruct(LocalExecutor(), plan, str(tmp_path / "truth"))
+        found, truth = _tables(lake), _tables(tmp_path / "truth")
+        # The broker may prune its log between the two.
+        if found == truth:
+            break
+    assert found == truth != {}
 
 
 @nightly("a broker and a stream of its own, and minutes of waiting")
