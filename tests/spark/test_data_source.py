@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 import share_state
 from share_state.schema.declarations import table_schema
 from share_state.spark.data_source import TABLES
+from tests.profiles import by_profile
 from tests.truth import DATA
 from tests.warehouses import arrow
 
@@ -42,7 +43,7 @@ def ordered(table: pa.Table) -> list[str]:
     return sorted(map(repr, rows))
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", by_profile(["findings", "decoded_records"], TABLES))
 def test_a_table_has_the_rows_of_the_main_job(session: SparkSession, export: Path, table: str):
     frame = session.read.format("share_group_state").option("table", table).load(str(export), group_partitions="3")
     if table == "decoded_records":
