@@ -1,7 +1,7 @@
 """The calls that return tables of logs: `reconstruct`, `cutoff`, `timeline`, `decode` and `read`."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from share_state.api.arguments import (
 )
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
 from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE
+from share_state.config.sections import COLUMNS
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.pipeline.across_logs import settle_timeline
@@ -37,8 +38,6 @@ from share_state.stores.paths import normalize_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_COLUMNS = tuple(one.name for one in fields(Columns))
 
 
 @takes_options
@@ -129,15 +128,15 @@ def fold_records(
         )
     names: list[str] = rows.schema.names
     is_decoded = "kind" in names and columns is None
-    named = Columns(**{name: column for name, column in (columns or {}).items() if name in _COLUMNS})
-    if unknown := {*(columns or {})} - {*_COLUMNS}:
-        raise ShareStateError(f"columns: no {min(unknown)}; name {', '.join(_COLUMNS)}")
+    named = Columns(**{name: column for name, column in (columns or {}).items() if name in COLUMNS})
+    if unknown := {*(columns or {})} - {*COLUMNS}:
+        raise ShareStateError(f"columns: no {min(unknown)}; name {', '.join(COLUMNS)}")
     if is_decoded:
         check_decoded("fold_records", names)
     elif named.key not in names or named.value not in names:
         raise InputError(
             "fold_records: the columns are neither those of decoded records, as share_state.read returns them, nor "
-            f"those of Spark's Kafka source ({', '.join(_COLUMNS)}); columns= maps other names"
+            f"those of Spark's Kafka source ({', '.join(COLUMNS)}); columns= maps other names"
         )
     if not is_frame(rows):
         decoded = rows if is_decoded else cast("pa.Table", read(rows, columns=columns))

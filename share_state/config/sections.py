@@ -3,7 +3,7 @@
 Each field is the declaration of an option (share_state/config/declaration.py), or says why it is none.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -51,6 +51,8 @@ def _to_address(path: str) -> str:
 
 
 Column = Literal["key", "value", "topic", "partition", "offset", "timestamp"]
+COLUMNS: tuple[str, ...] = get_args(Column)
+"""The columns of records, as options and calls rename them."""
 Dialect = Literal["auto", "share_group_state", "control_records"]
 Claims = Literal["history", "latest"]
 Mode = Literal["strict", "best-effort"]

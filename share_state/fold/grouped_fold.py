@@ -8,6 +8,7 @@ Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +81,7 @@ class GroupedFold:
         records = _declared(records)
         records = records.filter((pc.field("kind") != "skipped") & pc.field("group_id").is_valid())
         done = list[pa.Table]()
-        for begin, end in _runs(records, ["dialect"]):
+        for begin, end in pairwise(_bounds(records, ["dialect"]).tolist()):
             part = records.slice(begin, end - begin).combine_chunks()
             of_state = part["dialect"][0].as_py() != CONTROL_RECORDS
             if (self._held if of_state else self._open) is not None:
@@ -95,30 +96,30 @@ class GroupedFold:
         if key is not None:
             return _states(self._chains, key)
         if held is not None:
-            return _control_states(held, _runs(held, _told_apart_by(held)))
+            return _control_states(held, _bounds(held, _told_apart_by(held)))
         return table_schema("share_partition_state").empty_table()
 
     def _take_states(self, records: pa.Table) -> pa.Table:
-        runs = _runs(records, _told_apart_by(records))
-        keys = records.select(_IDENTITY).take([begin for begin, _ in runs])
+        bounds = _bounds(records, _told_apart_by(records))
+        keys = _first_rows(records, bounds)
         before, chains = list[pa.Table](), self._chains
         if self._open is None or not _is_same(self._open, keys):
             before, chains = [self.finish()], Chains()
-        chains = fold_states(records, runs, chains)
-        last = len(runs) - 1
+        _fold_states(records, bounds, chains)
+        last = len(keys) - 1
         self._open, self._chains = keys.slice(last), _copied(slice_chains(chains, last, last + 1))
         return pa.concat_tables([*before, _states(slice_chains(chains, 0, last), keys.slice(0, last))])
 
     def _take_control(self, records: pa.Table) -> pa.Table:
         if self._held is not None:
             records = pa.concat_tables([self._held, records]).combine_chunks()
-        runs = _runs(records, _told_apart_by(records))
-        (begin, end), complete = runs[-1], runs[:-1]
+        bounds = _bounds(records, _told_apart_by(records))
+        last = int(bounds[-2])
         # What a checkpoint supersedes is not read again.
-        group = records.slice(begin, end - begin).combine_chunks()
-        kept = ~is_superseded(_control_records(group, [(0, len(group))]), 1)
+        group = records.slice(last).combine_chunks()
+        kept = ~is_superseded(_control_records(group, np.array([0, len(group)])), 1)
         self._held = group.filter(pa.array(kept))
-        return _control_states(records.slice(0, begin).combine_chunks(), complete)
+        return _control_states(records.slice(0, last).combine_chunks(), bounds[:-1])
 
 
 def fold_sorted(records: pa.Table) -> pa.Table:
@@ -143,7 +144,7 @@ def _declared(records: pa.Table) -> pa.Table:
 def in_flight_of_states(states: pa.Table) -> pa.Table:
     """The table `in_flight` of rows of `share_partition_state`: their ranges, and the gaps between them."""
     tables = [table_schema("in_flight").empty_table()]
-    for begin, end in _runs(states, ["dialect"]):
+    for begin, end in pairwise(_bounds(states, ["dialect"]).tolist()):
         part = states.slice(begin, end - begin).combine_chunks()
         names = ["start_offset"]
         if part["dialect"][0].as_py() == CONTROL_RECORDS:
@@ -158,23 +159,22 @@ def in_flight_of_states(states: pa.Table) -> pa.Table:
     return pa.concat_tables([tables[0], *(table.cast(schema) for table in tables[1:])])
 
 
-def fold_states(records: pa.Table, runs: Sequence[tuple[int, int]], chains: Chains) -> Chains:
+def _fold_states(records: pa.Table, bounds: np.ndarray, chains: Chains) -> None:
     """Fold records of the state topic.
 
     Args:
         records: columns of `decoded_records`, in one chunk.
-        runs: begin and end of the rows of each share-partition, by offset.
-        chains: the state of the first share-partition before them; empty if there is none.
+        bounds: int64, the rows of share-partition n are from bounds[n] to bounds[n + 1], by offset.
+        chains: the state of the first share-partition before them, or empty; updated to that of all.
     """
     rows, batches = _rows(records, STATE_RECORD, STATE_DIALECT)
-    rows["key"] = _numbers(runs)
+    rows["key"] = _numbers(bounds)
     rows["layout"] = _codes(records["layout"], LAYOUTS)
     rows["max_offset"] = (
         np.maximum.reduceat(np.append(batches["last"], -1), rows["batches"]) if len(batches) else -1
     )
     rows["max_offset"][rows["batch_count"] == 0] = -1
-    chains.apply(StateRecords(rows, batches), len(runs))
-    return chains
+    chains.apply(StateRecords(rows, batches), len(bounds) - 1)
 
 
 def _states(chains: Chains, keys: pa.Table) -> pa.Table:
@@ -186,20 +186,19 @@ def _states(chains: Chains, keys: pa.Table) -> pa.Table:
     return state_table(live, _key(keys), numbers, suspect, pa.nulls(len(keys), pa.int64()))
 
 
-def _control_states(records: pa.Table, runs: Sequence[tuple[int, int]]) -> pa.Table:
-    if not runs:
+def _control_states(records: pa.Table, bounds: np.ndarray) -> pa.Table:
+    if not len(records):
         return table_schema("share_partition_state").empty_table()
-    folded = fold_control(_control_records(records, runs), len(runs))
-    keys = records.select(_IDENTITY).take([begin for begin, _ in runs])
-    keys = keys.filter(pa.array(folded.chains["exists"])).combine_chunks()
+    folded = fold_control(_control_records(records, bounds), len(bounds) - 1)
+    keys = _first_rows(records, bounds).filter(pa.array(folded.chains["exists"])).combine_chunks()
     live = existing_chains(Chains(folded.chains, folded.ends, folded.batches))
     starts, topic_ends = live.chains["start_offset"].copy(), pa.nulls(len(keys), pa.int64())
     return control_state_table(live, _key(keys), starts, is_suspect(live.chains), topic_ends)
 
 
-def _control_records(records: pa.Table, runs: Sequence[tuple[int, int]]) -> ControlRecords:
+def _control_records(records: pa.Table, bounds: np.ndarray) -> ControlRecords:
     rows, tuples = _rows(records, CONTROL_RECORD, CONTROL_DIALECT)
-    rows["group"] = _numbers(runs)
+    rows["group"] = _numbers(bounds)
     rows["epoch"] = records["snapshot_epoch"].fill_null(0).to_numpy()
     return ControlRecords(rows, tuples)
 
@@ -222,8 +221,8 @@ def _is_same(one: pa.Table, other: pa.Table) -> bool:
     return all(one[name][0].as_py() == other[name][0].as_py() for name in _told_apart_by(one))
 
 
-def _runs(rows: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Begin and end of adjacent rows with the same values of some columns."""
+def _bounds(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
+    """Adjacent rows with the same values of some columns: group n has those from bounds[n] to bounds[n + 1]."""
     is_new = np.zeros(len(rows), np.bool_)
     is_new[:1] = True
     for name in names:
@@ -234,13 +233,17 @@ def _runs(rows: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
         )
         codes = codes.indices.to_numpy(zero_copy_only=False)
         is_new[1:] |= codes[1:] != codes[:-1]
-    begins = np.flatnonzero(is_new)
-    return list(zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True)) if len(begins) else []
+    return np.append(np.flatnonzero(is_new), len(rows))
 
 
-def _numbers(runs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """The number of the run of each row."""
-    return np.repeat(np.arange(len(runs)), [end - begin for begin, end in runs])
+def _first_rows(records: pa.Table, bounds: np.ndarray) -> pa.Table:
+    """The columns of _IDENTITY of each share-partition."""
+    return records.select(_IDENTITY).take(pa.array(bounds[:-1]))
+
+
+def _numbers(bounds: np.ndarray) -> np.ndarray:
+    """The number of the share-partition of each row."""
+    return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
 
 def _copied(chains: Chains) -> Chains:

@@ -1,6 +1,6 @@
 """Builds the tables `share_partition_state` and `in_flight` from folded states of both dialects."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
@@ -233,6 +233,19 @@ def table_in_pieces(
         return build(slice_chains(chains, begin, end), piece_key, slice(begin, end))
 
     return Pieces(table, sizes_before(chains), build_piece)
+
+
+def in_large_pieces(pieces: Iterable[pa.Table], least: int) -> Iterator[pa.Table]:
+    """Join small pieces: each joined piece but the last has at least so many rows."""
+    waiting, count = list[pa.Table](), 0
+    for piece in pieces:
+        waiting.append(piece)
+        count += piece.num_rows
+        if count >= least:
+            yield pa.concat_tables(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:

@@ -52,7 +52,7 @@ from share_state.report.share_partitions import (
     descending,
     find_poison_records,
     group_pieces,
-    in_large_pieces,
+    in_million_rows,
     latest_audit_filter,
     latest_has_rows,
     latest_share_partitions,
@@ -87,7 +87,7 @@ def _survey(
     worst = list[pa.Table]()
     settled = Counter[str]()
     columns = (*KEY, "verdict", "poison_records", "waiting_records")
-    for piece in in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
+    for piece in in_million_rows(tables.batches(HISTORY_TABLE, columns, latest)):
         rows = with_unreported_verdicts(tables, piece)
         verdicts.update({row["values"]: row["counts"] for row in rows["verdict"].value_counts().to_pylist()})
         is_settled = acknowledged_verdicts(rows, acknowledged, tables.run["started"])

@@ -28,7 +28,7 @@ from share_state.report.share_partitions import (
     descending,
     group_pieces,
     group_rows,
-    in_large_pieces,
+    in_million_rows,
     latest_audit_filter,
     latest_share_partitions,
     number_rows,
@@ -174,7 +174,7 @@ class Metrics(Collector):
         )
         by = [*ascending("rank"), *descending("poison_records", "waiting_records", "lag"), *ascending(*KEY)]
         worst = list[pa.Table]()
-        for piece in in_large_pieces(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
+        for piece in in_million_rows(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
             rows = self._with_open_verdicts(with_unreported_verdicts(self._tables, piece))
             ranked = pa.concat_tables([*worst, rows.append_column("rank", verdict_rank(rows))])
             worst = [ranked.sort_by(by).slice(0, self._most).combine_chunks()]

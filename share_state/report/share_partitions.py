@@ -21,7 +21,7 @@ from share_state.errors import WarehouseError
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, VERDICTS
 from share_state.fold.limits import Limits
-from share_state.fold.states import KEY
+from share_state.fold.states import KEY, in_large_pieces
 from share_state.kafka.delivery_states import DeliveryState, is_poison
 from share_state.rules.breaches import OVER_LIMIT
 from share_state.schema.declarations import table_schema
@@ -170,17 +170,9 @@ def group_pieces(
     return group_rows(pa.concat_tables(pending), by, aggregates) if pending else None
 
 
-def in_large_pieces(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def in_million_rows(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Join small pieces: each joined piece but the last has at least a million rows."""
-    waiting, count = list[pa.Table](), 0
-    for piece in pieces:
-        waiting.append(piece)
-        count += piece.num_rows
-        if count >= _PENDING_ROWS:
-            yield pa.concat_tables(waiting)
-            waiting, count = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting)
+    return in_large_pieces(pieces, _PENDING_ROWS)
 
 
 def verdict_rank(rows: pa.Table) -> pa.ChunkedArray:

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.errors import InputError
 from share_state.fold.grouped_fold import SORTED_BY, TOPIC_KEY, GroupedFold, in_flight_of_states
+from share_state.fold.states import in_large_pieces
 from share_state.fold.timeline import decoded_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
@@ -78,25 +79,12 @@ def _log_of(rows: pa.RecordBatch) -> LogPartition:
 
 
 def _fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    fold, schema = GroupedFold(), table_schema("share_partition_state")
-    for piece in _pieces(batches):
-        yield from fold.take(piece).cast(schema).to_batches()
-    yield from fold.finish().cast(schema).to_batches()
+    fold = GroupedFold()
+    for piece in in_large_pieces(map(pa.table, batches), _PIECE):
+        yield from fold.take(piece).to_batches()
+    yield from fold.finish().to_batches()
 
 
 def _in_flight(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = table_schema("in_flight")
     for states in batches:
-        yield from in_flight_of_states(pa.table(states)).cast(schema).to_batches()
-
-
-def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    waiting, count = list[pa.RecordBatch](), 0
-    for batch in batches:
-        waiting.append(batch)
-        count += batch.num_rows
-        if count >= _PIECE:
-            yield pa.Table.from_batches(waiting)
-            waiting, count = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+        yield from in_flight_of_states(pa.table(states)).to_batches()

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from share_state.config.sections import INT32_MAX
+from share_state.config.sections import COLUMNS, INT32_MAX
 from share_state.delta.reader import foreign_schema, scan_foreign
 from share_state.errors import InputError
 from share_state.kafka.buffers import is_text
@@ -52,7 +52,6 @@ from share_state.spark.session import reason
 from share_state.stores.object_stores import READ_SIZE, SCHEMES, StorePath, read_errors
 from share_state.stores.paths import parquet_source
 
-_OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
 _FRAME = "the DataFrame"
 _FILE = "__file"
@@ -249,7 +248,7 @@ def normalized(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
     """
     types = {field.name: field.dataType for field in frame.schema.fields}
     chosen, wrong = dict[str, Column](), sql.lit(None).cast("string")
-    for ours in _OURS:
+    for ours in COLUMNS:
         name = getattr(columns, ours)
         if name not in types:
             if ours in _OPTIONAL:
