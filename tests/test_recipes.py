@@ -103,6 +103,7 @@ def update_is_last(folded: FoldedLog) -> Breaches:
     assert "UPDATE_IS_LAST" in (checkout.root / "docs/rules/README.md").read_text()
 
 
+@nightly("four commands in processes of their own")
 def test_a_new_version_of_a_record_is_a_layout_in_its_declaration(checkout: Checkout, tmp_path: Path):
     current = encode(layout("share_group_metadata_value", "4.1+"), {"epoch": 7, "metadata_hash": 0})
     # Version 1 adds an int32 before the tagged fields.

@@ -9,11 +9,14 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TextIO, cast
 
+from typer.core import TyperGroup
 from typer.exceptions import Abort, Exit, TyperException
+from typer.main import get_command
 
 from share_state.cli.command import DONE, UNEXPECTED, UNUSABLE, app, plain_numbers
 from share_state.cli.completion import words_to_complete
@@ -140,7 +143,19 @@ def _run(arguments: list[str]) -> int:
 
 def _call(arguments: list[str]) -> int:
     """Let typer run a command; its exit code."""
-    return int(app(args=arguments, prog_name="share-state", standalone_mode=False) or DONE)
+    commands = _commands(len(app.registered_commands))
+    return int(commands.main(args=arguments, prog_name="share-state", standalone_mode=False) or DONE)
+
+
+@cache
+def _commands(number: int) -> TyperGroup:
+    """The registered commands with their parameters; typer would read all signatures at each call.
+
+    Args:
+        number: how many are registered; each import of a module may add some.
+    """
+    del number
+    return cast("TyperGroup", get_command(app))
 
 
 def _is_working_directory_gone() -> bool:

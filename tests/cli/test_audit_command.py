@@ -19,7 +19,7 @@ from tests.cli.commands import Command, contents
 from tests.fold.groups.group_tables import rows_of
 from tests.kafka.batches import Batch, Record
 from tests.log_writer import snapshot, update, write_log_folder
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly, some_of
 from tests.sources.formats.tables import write
 from tests.truth import DATA, without_topics
 from tests.warehouses import WrittenTables
@@ -135,7 +135,7 @@ def test_an_unusable_call_is_one_line_and_leaves_nothing(
     assert contents(tmp_path) == {}
 
 
-@pytest.mark.parametrize("command", ["audit", "reconstruct"])
+@pytest.mark.parametrize("command", some_of(["audit", "reconstruct"], 1))
 def test_two_runs_at_once_the_second_is_told_who_holds_the_warehouse(cli: Command, tmp_path: Path, command: str):
     with warehouse_lock(str(tmp_path / "lake"), "audit"):
         holder = subprocess.run(
@@ -169,6 +169,7 @@ def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: C
         assert sorted(found.to_pylist(), key=repr) == sorted(expected.to_pylist(), key=repr)
 
 
+@nightly("kills at each write; test_killed_audits kills anywhere")
 def test_an_audit_stopped_between_commit_and_report_is_reported_once_by_the_next(
     cli: Command, damaged: Path, tmp_path: Path
 ):

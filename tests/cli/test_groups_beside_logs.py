@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import Command
+from tests.profiles import some_of
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
@@ -28,7 +29,7 @@ def _groups(said: Command, warehouse: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("form", ["glob", "paths", "folder"])
-@pytest.mark.parametrize("command", ["reconstruct", "audit"])
+@pytest.mark.parametrize("command", some_of(["reconstruct", "audit"], 1))
 def test_the_groups_beside_all_state_logs_are_read(command: str, form: str, broker: Path, cli: Command, tmp_path: Path):
     logs = sorted(broker.glob("__share_group_state-*"))
     inputs = {"glob": [f"{broker}/__share_group_state-*"], "paths": logs, "folder": [broker]}[form]
@@ -58,7 +59,7 @@ def test_one_log_of_several_is_read_alone(broker: Path, cli: Command, tmp_path: 
     assert _groups(cli, tmp_path / "w") == []
 
 
-@pytest.mark.parametrize("command", ["reconstruct", "audit"])
+@pytest.mark.parametrize("command", some_of(["reconstruct", "audit"], 1))
 def test_an_input_without_groups_is_noted(command: str, broker: Path, cli: Command, tmp_path: Path):
     for log in broker.glob("__consumer_offsets-*"):
         shutil.rmtree(log)

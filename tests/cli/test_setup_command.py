@@ -71,6 +71,7 @@ def test_the_running_phase_tells_that_it_compiles(monkeypatch: pytest.MonkeyPatc
     assert "second: compiling" not in terminal.getvalue()
 
 
+@nightly("compiles")
 def test_setup_without_java_compiles_and_says_that_everything_but_spark_works(no_java: Mapping[str, str]):
     done = _run(no_java, "setup")
     assert done.returncode == 0

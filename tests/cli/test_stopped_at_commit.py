@@ -11,7 +11,7 @@ import pytest
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 from tests.truth import DATA
 
 HAPPY = str(DATA / "4.3.1/happy")
@@ -62,6 +62,7 @@ def test_a_signal_around_the_commit_says_whether_the_run_stands(tmp_path: Path, 
     assert said == {True, False}
 
 
+@nightly("a process for each moment")
 @pytest.mark.parametrize(
     ("command", "file"),
     [

@@ -96,7 +96,9 @@ def test_a_text_that_is_no_time_is_refused_by_its_reason(text: str, reason: str,
         ("-2h", "before the first record"),
     ],
 )
-@pytest.mark.parametrize("command", ["explain", "diff", "later", "plot", "decode", "decode --out", "cutoff", "repair"])
+@pytest.mark.parametrize(
+    "command", some_of(["explain", "diff", "later", "plot", "decode", "decode --out", "cutoff", "repair"], 4)
+)
 def test_a_time_outside_of_the_input_is_refused_with_the_times_of_its_records(
     command: str, time: str, side: str, cli: Command, tmp_path: Path
 ):

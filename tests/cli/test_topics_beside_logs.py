@@ -165,7 +165,7 @@ def test_an_audit_of_the_same_logs_and_the_same_file_finds_nothing_new(cli: Comm
 
 
 @pytest.mark.parametrize(
-    "command", some_of(["reconstruct", "explain", "cutoff", "diff", "decode", "repair", "audit"], 3)
+    "command", some_of(["reconstruct", "explain", "cutoff", "diff", "decode", "repair", "audit"], 2)
 )
 def test_the_variable_names_the_file_for_every_command(
     command: str, cli: Command, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

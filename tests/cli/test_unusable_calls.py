@@ -13,6 +13,7 @@ import share_state
 from share_state.cli.main import run
 from share_state.errors import InputError, ShareStateError
 from tests.cli.commands import Command, CommandResult, contents
+from tests.profiles import some_of
 from tests.truth import DATA
 
 HAPPY = DATA / "4.3.1/happy"
@@ -140,7 +141,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", some_of(COMMANDS, 4))
 @pytest.mark.parametrize("given", INPUTS)
 def test_an_input_that_cannot_be_read_is_refused(cli: Command, tmp_path: Path, name: str, given: str):
     make, words = INPUTS[given]
@@ -254,7 +255,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["reconstruct", "cutoff"])
+@pytest.mark.parametrize("name", some_of(["reconstruct", "cutoff"], 1))
 @pytest.mark.parametrize(("options", "words"), OPTIONS, ids=lambda value: value if isinstance(value, str) else "")
 def test_an_option_that_means_nothing_is_refused(
     cli: Command, tmp_path: Path, name: str, options: list[str], words: str

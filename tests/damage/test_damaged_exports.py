@@ -227,7 +227,7 @@ def test_no_damage_makes_a_cutoff_unsafe_or_a_state_wrong_in_silence(
                 if not any(one.hides(name, damaged) for one in hidden for name in logs)] == []  # fmt: skip
 
 
-@pytest.mark.parametrize("history", some_of(HISTORIES, 6))
+@pytest.mark.parametrize("history", some_of(HISTORIES, 3))
 def test_every_cutoff_of_a_whole_export_is_safe(history: str):
     truth = truth_of(history, 1)
     assert [note for note in truth.notes if note.startswith(EXTENT_NOTES)] == []

@@ -16,7 +16,7 @@ from share_state.sources.resume_point import ResumeStatus
 from tests.fold.model import Written
 from tests.fold.nights import Auditor, grown, only_log, same_tables
 from tests.fold.random_logs import folder_of, logs
-from tests.profiles import by_profile, some_of
+from tests.profiles import by_profile, nightly, some_of
 from tests.truth import DATA
 
 
@@ -41,6 +41,7 @@ def _small_log(folder: Path) -> LogPartition:
     return only_log(folder)
 
 
+@nightly("every byte; the cuts below are drawn")
 def test_a_log_cut_at_any_byte_and_continued_is_one_log(tmp_path: Path):
     source = _small_log(tmp_path)
     for size in range(0, source.size, by_profile(97, 1)):
@@ -48,7 +49,7 @@ def test_a_log_cut_at_any_byte_and_continued_is_one_log(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "scenario", some_of(["4.0.2/chaos", "4.3.1/fuzz", "4.3.1/codec-lz4", "4.4.0/dlq", "4.3.1/pruneraw"], 2)
+    "scenario", some_of(["4.0.2/chaos", "4.3.1/fuzz", "4.3.1/codec-lz4", "4.4.0/dlq", "4.3.1/pruneraw"], 1)
 )
 def test_a_real_log_cut_at_random_is_one_log(tmp_path: Path, scenario: str):
     draw = random.Random(scenario)

@@ -18,6 +18,7 @@ from share_state.sources.log_partition import LogPartition
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
 from tests.fold.random_logs import FARTHEST, folder_of, logs, numbered
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
+from tests.profiles import some_of
 from tests.truth import DATA, value_by_offset
 
 
@@ -69,7 +70,7 @@ def test_the_records_that_touch_an_offset_are_those_that_a_dictionary_says(
     assert (one.offset_state, one.records, one.last_offset) == (before, len(own), own[-1])
 
 
-@pytest.mark.parametrize("scenario", ["4.0.2/chaos", "4.3.1/chaos", "4.3.1/codec-zstd", "4.4.0/dlq"])
+@pytest.mark.parametrize("scenario", some_of(["4.0.2/chaos", "4.3.1/chaos", "4.3.1/codec-zstd", "4.4.0/dlq"], 2))
 def test_an_offset_of_a_broker_s_log_stands_where_the_fold_has_it_as_of_any_record(scenario: str):
     draw = random.Random(scenario)
     places = set()
@@ -106,7 +107,7 @@ def test_an_offset_of_a_broker_s_log_stands_where_the_fold_has_it_as_of_any_reco
     assert {Place.IN_FLIGHT, Place.BELOW_START, Place.BEYOND_END} <= places
 
 
-@pytest.mark.parametrize("offset", [10, 142, 300])
+@pytest.mark.parametrize("offset", some_of([10, 142, 300], 1))
 def test_what_is_told_does_not_depend_on_how_many_states_are_held_at_a_time(
     offset: int, monkeypatch: pytest.MonkeyPatch
 ):

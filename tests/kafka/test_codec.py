@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from share_state.kafka.codec import CodecError, decode, encode
 from share_state.schema import declarations
 from share_state.schema.declarations import Field, RecordLayout, WireField, WireLayout, layout, record
-from tests.profiles import by_profile
+from tests.profiles import by_profile, some_of
 
 KEY = {"group_id": "g1", "topic_id": "AAAAAAAAAAEAAAAAAAAAAg", "partition": 3}
 IDENTITY = "0002 6731 00000000000000010000000000000002 00000003"
@@ -285,7 +285,7 @@ SHIPPED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "releases"), SHIPPED)
+@pytest.mark.parametrize(("name", "releases"), some_of(SHIPPED, 23))
 @settings(max_examples=by_profile(4, 3000))
 @given(data=st.data())
 def test_what_is_written_is_read_back(name, releases, data):

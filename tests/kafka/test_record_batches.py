@@ -23,7 +23,7 @@ from tests.kafka.batches import (
 )
 from tests.kafka.judged import Judged, judged, judged_bytes
 from tests.present import present
-from tests.profiles import by_profile
+from tests.profiles import by_profile, some_of
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 
@@ -122,7 +122,7 @@ def test_a_preallocated_file_with_nothing_in_it_is_an_empty_log(tmp_path: Path):
     assert not found.states
 
 
-@pytest.mark.parametrize("number", [0, MIDDLE, 4])
+@pytest.mark.parametrize("number", some_of([0, MIDDLE, 4], 1))
 def test_a_flipped_bit_from_the_attributes_on_takes_out_its_batch_and_no_other(tmp_path: Path, number: int):
     data = in_bytes(LOG)
     expected = judged_bytes(tmp_path, _without(number))
@@ -222,7 +222,7 @@ def test_a_lying_length_is_found_behind_whatever_byte_ends_its_batch(tmp_path: P
         assert found.suspects == {0, 2}, last
 
 
-@pytest.mark.parametrize("chunk", [1, 100, 256, 300, 512, 1000, 4096])
+@pytest.mark.parametrize("chunk", some_of([1, 100, 256, 300, 512, 1000, 4096], 3))
 def test_a_lying_length_at_the_end_of_a_chunk_hides_no_later_batch(tmp_path: Path, chunk: int):
     for lie in LIES.values():
         data = _changed(MIDDLE, length=lie(len(LOG[MIDDLE].written()) - 12))
@@ -269,7 +269,7 @@ def test_a_log_of_the_smallest_old_messages_is_named_batch_by_batch(tmp_path: Pa
     assert found.positions["MAGIC_UNSUPPORTED"] == positions[:FINDINGS_KEPT] + positions[FINDINGS_KEPT:][-1:]
 
 
-@pytest.mark.parametrize("chunk", [1 << 10, 1 << 20])
+@pytest.mark.parametrize("chunk", some_of([1 << 10, 1 << 20], 1))
 def test_as_many_faults_as_batches_are_all_named(tmp_path: Path, chunk: int):
     empty = [Batch(base_offset=offset, last_delta=0).written() for offset in range(1000)]
     found = judged_bytes(tmp_path, b"\xff".join([b"", *empty]), chunk=chunk)
@@ -311,7 +311,7 @@ def test_a_compressed_log_is_the_same_log(tmp_path: Path, codec: int):
         assert _same_state(found, judged_bytes(tmp_path / "plain", in_bytes(LOG)))
 
 
-@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+@pytest.mark.parametrize("codec", some_of([GZIP, SNAPPY, LZ4, ZSTD], 2))
 def test_a_compressed_body_cut_at_any_byte_takes_out_its_batch(tmp_path: Path, codec: int):
     body = _body(MIDDLE, codec)
     expected = judged_bytes(tmp_path / "without", _without(MIDDLE))
@@ -324,7 +324,7 @@ def test_a_compressed_body_cut_at_any_byte_takes_out_its_batch(tmp_path: Path, c
         assert not whole or cut >= len(body) - 8, cut
 
 
-@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+@pytest.mark.parametrize("codec", some_of([GZIP, SNAPPY, LZ4, ZSTD], 2))
 def test_a_damaged_compressed_body_never_raises(tmp_path: Path, codec: int):
     body = _body(MIDDLE, codec)
     sound = judged_bytes(tmp_path, in_bytes(LOG))

@@ -189,7 +189,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", some_of(VALUES, 3))
+@pytest.mark.parametrize("name", some_of(VALUES, 1))
 def test_a_value_cut_at_any_byte_cannot_be_read(tmp_path: Path, plain: Judged, name: str):
     kind, value = VALUES[name]
     for cut in range(len(value)):

@@ -32,7 +32,7 @@ from tests.fold.control_records.logs import at, checkpoint
 from tests.fold.control_records.logs import log_of as control_log
 from tests.kafka.batches import NOW, Batch, Record, in_bytes
 from tests.log_writer import batch, snapshot, update, write_log_folder
-from tests.profiles import by_profile, some_of
+from tests.profiles import by_profile, nightly, some_of
 from tests.sources.formats.tables import table_of, write
 from tests.truth import DATA, without_topics
 
@@ -121,6 +121,7 @@ def test_a_bad_copy_heals_as_soon_as_the_copy_is_whole(tmp_path: Path, spoil: An
     assert audit(FUZZ, tmp_path / "w").records == 0
 
 
+@nightly("three audits; a bad copy alone heals in the test above")
 def test_a_bad_copy_heals_with_a_second_copy_beside_it(tmp_path: Path):
     shutil.copytree(FUZZ, tmp_path / "bad")
     _with_a_damaged_batch(tmp_path / "bad")
@@ -196,7 +197,7 @@ def test_a_loss_before_the_recorded_log_start_makes_nothing_unsafe(tmp_path: Pat
     assert [row["safe"] for row in tables(tmp_path / "w")["cutoff"]] == [True]
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", some_of([1, 3], 1))
 def test_a_log_is_known_by_its_number_never_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int):
     source = {1: tmp_path / "made/__share_group_state-0", 3: FUZZ / "__share_group_state-2"}[count]
     write_log_folder(tmp_path / "made", 0, [batch([snapshot(KEY)])])
@@ -227,7 +228,7 @@ def test_a_log_known_by_its_path_in_an_earlier_release_is_forgotten(tmp_path: Pa
     assert {row["log"] for row in rows} == {f"__share_group_state-{number}" for number in range(3)}
 
 
-@pytest.mark.parametrize("has_ids", [True, False])
+@pytest.mark.parametrize("has_ids", some_of([True, False], 1))
 def test_a_topic_made_anew_with_fewer_partitions_leaves_nothing_of_the_old(tmp_path: Path, has_ids: bool):
     old, new = tmp_path / "old", tmp_path / "new"
     for folder, count, time in ((old, 4, NOW), (new, 1, NOW + MINUTE)):
@@ -255,7 +256,7 @@ def test_a_log_that_was_pruned_and_has_not_grown_is_news(tmp_path: Path):
     assert tables(tmp_path / "w") == once(tmp_path / "logs", tmp_path)
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", some_of([1, 2], 1))
 def test_a_log_that_is_away_does_not_change_how_many_there_are(tmp_path: Path, number: int):
     shutil.copytree(FUZZ, tmp_path / "logs")
     shutil.rmtree(tmp_path / "logs/__share_group_state-2")
@@ -298,6 +299,7 @@ def test_the_last_run_is_the_one_that_committed_last(tmp_path: Path, monkeypatch
     assert audit(tmp_path / "logs", tmp_path / "w").notes == (NOTHING_NEW,)
 
 
+@nightly("four audits; the logs do the same")
 def test_a_table_without_one_of_its_partitions_keeps_what_it_held(tmp_path: Path):
     rows = table_of(find_logs([str(FUZZ)]))
     for name, kept in (("whole", rows), ("part", rows.filter(pc.field("partition") != 1))):
@@ -396,7 +398,9 @@ def test_by_the_wall_clock_all_durations_end_at_the_audit(tmp_path: Path):
         assert ("ARCHIVING_STUCK" in rules_found(tmp_path / "w")) is is_stuck
 
 
-@pytest.mark.parametrize(("count", "timestamp"), [(-128, NOW), (127, NOW), (1, 2**63 - 1), (1, 253_402_300_800_000)])
+@pytest.mark.parametrize(
+    ("count", "timestamp"), some_of([(-128, NOW), (127, NOW), (1, 2**63 - 1), (1, 253_402_300_800_000)], 2)
+)
 def test_extreme_counts_and_timestamps_stop_no_audit(tmp_path: Path, count: int, timestamp: int):
     odd = batch([update(KEY, [(0, 1, 0, count), (2, 3, 3, count)])], timestamp=timestamp)
     write_log_folder(tmp_path / "logs", 0, [batch([snapshot(KEY)], timestamp=NOW), odd])
@@ -437,6 +441,7 @@ def test_a_log_that_is_missing_keeps_its_log_start(tmp_path: Path):
         assert tables(tmp_path / "w")["cutoff"] == before["cutoff"]
 
 
+@nightly("four runs")
 def test_a_warehouse_whose_audit_was_replaced_and_vacuumed_is_read_anew(tmp_path: Path):
     audit(FUZZ, tmp_path / "w")
     counted = CommittedTables(str(tmp_path / "w")).read("group_outcomes")
@@ -477,7 +482,7 @@ def _random_with_a_large_length(data: bytes) -> bytes:
     return noise[:8] + b"\x7f\0\0\0" + noise[12:]
 
 
-@pytest.mark.parametrize("overwritten", [lambda data: bytes(len(data)), _random_with_a_large_length])
+@pytest.mark.parametrize("overwritten", some_of([lambda data: bytes(len(data)), _random_with_a_large_length], 1))
 def test_an_overwritten_log_is_an_error_every_night_until_it_is_whole(tmp_path: Path, overwritten: Any):
     shutil.copytree(DATA / "4.3.1/happy", tmp_path / "logs")
     audit(tmp_path / "logs", tmp_path / "w")

@@ -21,7 +21,7 @@ from share_state.pipeline.stream_fold import StreamFold
 from share_state.sources.new_records import LogFacts
 from tests.pipeline.test_stream_tables import SCENARIOS, _given, pieces, reconstructed, tables_in
 from tests.present import present
-from tests.profiles import by_profile
+from tests.profiles import by_profile, some_of
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
 
@@ -61,7 +61,7 @@ def test_a_stream_goes_on_from_an_audit(tmp_path: Path):
     assert tables.run["records"] == sum(map(len, parts[3:]))
 
 
-@pytest.mark.parametrize("begins_with_an_audit", [True, False])
+@pytest.mark.parametrize("begins_with_an_audit", some_of([True, False], 1))
 def test_an_audit_after_a_stream_has_the_tables_of_an_audit_alone(
     begins_with_an_audit: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

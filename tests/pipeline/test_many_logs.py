@@ -18,6 +18,7 @@ from share_state.sources.input_detection import read_export
 from share_state.sources.log_partition import STATE_TOPIC
 from tests.kafka.batches import Batch, in_bytes
 from tests.log_writer import snapshot
+from tests.profiles import some_of
 
 FEW, MANY = 100, 400
 TOPIC = "MmskRbHCTvP4WReRuBpdnw"
@@ -64,7 +65,7 @@ def _export_of_a_broker(place: Path, count: int) -> str:
 
 
 @pytest.mark.parametrize(
-    "write", [_export_of_segments, _export_with_an_obsolete_copy, _export_of_logs, _export_of_a_broker]
+    "write", some_of([_export_of_segments, _export_with_an_obsolete_copy, _export_of_logs, _export_of_a_broker], 2)
 )
 def test_listing_takes_calls_in_proportion_to_the_number_of_files(tmp_path: Path, write: Callable[[Path, int], str]):
     calls = []

@@ -37,7 +37,7 @@ from share_state.spark.streaming import pack_rows
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
 from tests.pipeline.test_split_keys import KEY
 from tests.present import present
-from tests.profiles import by_profile
+from tests.profiles import by_profile, some_of
 from tests.rules.histories import ARCHIVED, AVAILABLE, snapshot, tombstone, update
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
@@ -105,7 +105,7 @@ def pieces(records: pa.Table, size: int) -> Iterator[pa.Table]:
         yield pa.concat_tables([log.slice(begin, size) for log in logs])
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", some_of(SCENARIOS, 1))
 def test_micro_batches_leave_the_tables_of_a_reconstruct(scenario: str, tmp_path: Path):
     records = table_of(found(DATA / scenario))
     stream = Stream(tmp_path / "lake")
@@ -216,7 +216,7 @@ def _first_halves(records: pa.Table) -> pa.Table:
     return pa.concat_tables([log.slice(0, len(log) // 2) for log in logs])
 
 
-@pytest.mark.parametrize("earlier", ["audit", "reconstruct"])
+@pytest.mark.parametrize("earlier", some_of(["audit", "reconstruct"], 1))
 @pytest.mark.parametrize("scenario", by_profile(["4.4.0/chaos"], SCENARIOS))
 def test_a_stream_begins_with_the_state_of_an_earlier_run(
     scenario: str, earlier: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]

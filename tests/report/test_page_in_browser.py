@@ -15,7 +15,7 @@ import pytest
 
 from share_state.report.audit_data import AuditReport
 from share_state.report.page import write_page
-from tests.profiles import by_profile
+from tests.profiles import by_profile, some_of
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on the PATH")
@@ -81,7 +81,7 @@ def _framed(written: Path, width: int, script: str) -> Path:
     return framed
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", some_of(WIDTHS, 1))
 def test_no_element_is_wider_than_the_screen(written: Path, tmp_path: Path, width: int):
     framed = _framed(written, width, MEASURE)
     options = ("--allow-file-access-from-files", "--virtual-time-budget=5000", "--dump-dom")

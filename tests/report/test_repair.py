@@ -32,7 +32,7 @@ from share_state.simulator.types import StateBatch
 from tests.cli.commands import Command, flipped, run_cli
 from tests.kafka.batches import Record, consecutive
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
-from tests.profiles import by_profile
+from tests.profiles import by_profile, some_of
 from tests.truth import DATA
 from tests.warehouses import arrow
 
@@ -83,7 +83,7 @@ KINDS = [
 """Source, trouble, limits, whether it is known that the groups are empty, and options in their order."""
 
 
-@pytest.mark.parametrize(("source", "trouble", "limits", "are_empty", "actions"), KINDS)
+@pytest.mark.parametrize(("source", "trouble", "limits", "are_empty", "actions"), some_of(KINDS, 4))
 def test_each_trouble_has_its_options_in_order_of_harm(
     source: Path,
     trouble: str,
@@ -223,7 +223,7 @@ SUSPECT: dict[str, tuple[list[list[Record]], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("cause", SUSPECT)
+@pytest.mark.parametrize("cause", some_of(SUSPECT, 3))
 def test_a_suspect_state_is_said_first_and_nothing_risky_is_offered(tmp_path: Path, cause: str) -> None:
     logs, text = SUSPECT[cause]
     for number, records in enumerate(logs):
@@ -288,9 +288,15 @@ def test_unusable_calls_are_refused(share_state: Command, arguments: tuple[str, 
 
 @pytest.mark.parametrize(
     ("release", "without"),
-    [("4.0", {"MOVE_START", "RESET_TO_LATEST", "FORBID_RENEWALS"}), ("4.1", {"RESET_TO_LATEST", "FORBID_RENEWALS"}),
-     ("4.3", set[str]())],
-)  # fmt: skip
+    some_of(
+        [
+            ("4.0", {"MOVE_START", "RESET_TO_LATEST", "FORBID_RENEWALS"}),
+            ("4.1", {"RESET_TO_LATEST", "FORBID_RENEWALS"}),
+            ("4.3", set[str]()),
+        ],
+        2,
+    ),
+)
 def test_commands_are_those_of_the_release(release: str, without: set[str]) -> None:
     limits = {"record_locks": 20, "stall_minutes": 0.05}
     found = repair(CHAOS, topics=CHAOS / "topics.json", groups=(), limits=limits, release=release, most=1000)

@@ -113,6 +113,7 @@ TRIED = (0, 4, 7, 8)
 """Before the first, after those of tasks, and before each of the last two."""
 
 
+@nightly("a dozen audits; one kill is in the test below")
 @driver_alone
 def test_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     nights = by_profile(5, 10)

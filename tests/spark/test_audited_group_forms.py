@@ -26,7 +26,7 @@ from share_state.spark.sorted_tables import SparkSorter
 from share_state.spark.spark_executor import SparkExecutor
 from tests.fold.groups.group_tables import both_topics, json_lines, rows_of
 from tests.fold.groups.group_writer import group_metadata, share_group, write_group_log
-from tests.profiles import IN_SPARK, by_profile, driver_alone
+from tests.profiles import IN_SPARK, by_profile, driver_alone, some_of
 from tests.sources.formats.tables import BY_KEY, write
 from tests.truth import DATA, logs_alone
 
@@ -160,8 +160,8 @@ def test_what_is_named_may_be_of_any_form_and_is_judged_again_once_it_changes(
 @driver_alone
 @pytest.mark.parametrize(
     "texts",
-    [("dump-offsets.txt",), ("share-group-formatter.txt", "group-metadata-formatter.txt")],
-    ids=["dump-log", "console-json"],
+    some_of([("dump-offsets.txt",), ("share-group-formatter.txt", "group-metadata-formatter.txt")], 1),
+    ids=lambda texts: texts[0],
 )
 def test_texts_are_named_and_once_more_nothing_is_new(run: Run, state: Path, texts: tuple[str, ...], tmp_path: Path):
     options = [f"groups.paths.{number}={PRINTED / name}" for number, name in enumerate(texts)]

@@ -21,6 +21,7 @@ from share_state.api.tables import Tables
 from share_state.errors import ShareStateError
 from share_state.report.plots.charts import SHADES
 from share_state.schema.declarations import table_schema
+from tests.profiles import some_of
 
 
 def _legend(chart: plots.Chart) -> list[str]:
@@ -164,7 +165,7 @@ def test_a_table_that_is_another_or_holds_several_is_refused(stuck: pa.Table, ta
         plots.offsets(pa.concat_tables([stuck, other]))
 
 
-@pytest.mark.parametrize("form", [pa.Table.to_pandas, pl.from_arrow], ids=["pandas", "polars"])
+@pytest.mark.parametrize("form", some_of([pa.Table.to_pandas, pl.from_arrow], 1))
 def test_frames_of_other_libraries_draw_as_an_arrow_table_does(stuck: pa.Table, tables: Tables, form):
     assert plots.window(form(stuck))._repr_png_() == plots.window(stuck)._repr_png_()
     assert plots.deliveries(form(tables.in_flight)).says == plots.deliveries(tables.in_flight).says

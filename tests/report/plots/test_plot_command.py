@@ -16,6 +16,7 @@ from share_state.sources.kafka_source import KafkaSource
 from share_state.sources.log_partition import LogPartition
 from share_state.sources.record_tables import CONSUMED
 from tests.cli.commands import Command
+from tests.profiles import some_of
 from tests.sources.formats.tables import table_of
 from tests.truth import DATA
 
@@ -25,14 +26,17 @@ ONE = ("--group", "dq-off", "--topic", "t0", "--partition", "0", "--topics", str
 
 @pytest.mark.parametrize(
     ("what", "options", "says"),
-    [
-        ("window", ONE, "at the end the window is from 0 to 227"),
-        ("offsets", ONE, "the start offset stayed at 0"),
-        ("deliveries", ONE, "delivered once"),
-        ("deliveries", (), "delivered once"),
-        ("cutoff", (), "112 records lie before the cutoffs of 3 log partitions"),
-        ("cutoff", ONE, "records lie before the cutoffs of 1 log partition"),
-    ],
+    some_of(
+        [
+            ("window", ONE, "at the end the window is from 0 to 227"),
+            ("offsets", ONE, "the start offset stayed at 0"),
+            ("deliveries", ONE, "delivered once"),
+            ("deliveries", (), "delivered once"),
+            ("cutoff", (), "112 records lie before the cutoffs of 3 log partitions"),
+            ("cutoff", ONE, "records lie before the cutoffs of 1 log partition"),
+        ],
+        3,
+    ),
 )
 def test_each_picture_is_drawn_and_says_what_it_shows(
     cli: Command, tmp_path: Path, what: str, options: tuple[str, ...], says: str

@@ -19,6 +19,7 @@ from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import SimulationError
 from share_state.sources.discovery import find_logs, find_topic_logs
 from share_state.sources.partition_count import PartitionCount
+from tests.profiles import some_of
 from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
 
 UPDATES_PER_SNAPSHOT = 20
@@ -97,7 +98,7 @@ def assert_found(dialect: str, of: Broken, name: str) -> None:
         assert (one.group, one.topic_id) in groups
 
 
-@pytest.mark.parametrize("name", faults_of(SHARE_GROUP_STATE))
+@pytest.mark.parametrize("name", some_of(faults_of(SHARE_GROUP_STATE), 14))
 def test_a_fault_of_the_state_topic_is_found(broken_state, name):
     assert_found(SHARE_GROUP_STATE, broken_state, name)
 
@@ -110,12 +111,12 @@ def test_the_log_itself_shows_the_writer_of_a_fault_of_4_4(broken_state, name):
     assert "the writer must be 4.4 or later: ARCHIVING is in the log since" in row["message"]
 
 
-@pytest.mark.parametrize("name", faults_of(CONTROL_RECORDS))
+@pytest.mark.parametrize("name", some_of(faults_of(CONTROL_RECORDS), 7))
 def test_a_fault_of_control_records_is_found(broken_control, name):
     assert_found(CONTROL_RECORDS, broken_control, name)
 
 
-@pytest.mark.parametrize("dialect", [SHARE_GROUP_STATE, CONTROL_RECORDS])
+@pytest.mark.parametrize("dialect", some_of([SHARE_GROUP_STATE, CONTROL_RECORDS], 1))
 def test_the_same_history_without_a_fault_causes_no_finding(tmp_path, dialect):
     small: dict[str, Any] = SMALL | {"groups": 14, "updates_per_snapshot": UPDATES_PER_SNAPSHOT, "checkpoint_every": 5}
     done = simulate(tmp_path, dialect=dialect, **small)

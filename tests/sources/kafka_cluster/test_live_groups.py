@@ -21,7 +21,7 @@ from share_state.sources.kafka_admin import fetch_broker_offsets
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.kafka_source import read_cluster
 from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC
-from tests.profiles import driver_alone
+from tests.profiles import driver_alone, nightly
 from tests.sources.kafka_cluster.broker import Broker, allowed, properties_of
 from tests.sources.kafka_cluster.workload import TOPICS, Workload
 from tests.warehouses import arrow
@@ -109,6 +109,7 @@ def test_who_may_not_read_the_groups_gets_the_state_alone(
     assert {log.topic for log in live.logs} == {STATE_TOPIC} != {GROUP_TOPIC}
 
 
+@nightly("a plan in Spark too")
 def test_every_plan_has_the_limits_that_a_group_sets_for_itself(worked: Workload, tmp_path: Path) -> None:
     group = sorted(worked.groups)[0]
     with kafka_admin._connected(f"kafka://{worked.broker.address}", read_client_properties(None)) as (jvm, admin):

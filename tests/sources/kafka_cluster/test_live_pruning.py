@@ -195,6 +195,7 @@ def test_an_audit_reads_on_and_agrees_with_the_coordinator(pruning: PruningBroke
     assert {verdict: count for verdict, count in verdicts.items() if count} == {SAME: len(_GROUPS) * _PARTITIONS}
 
 
+@nightly("a broker prunes meanwhile")
 def test_a_log_that_is_read_twice_is_pruned_in_neither_pass(pruning: PruningBroker, tmp_path: Path) -> None:
     """The proof of a cutoff and a timeline read the log again, while the broker prunes."""
     selected = SharePartitionFilter("second", None, None)
@@ -223,6 +224,7 @@ def test_decode_prints_what_is_left(pruning: PruningBroker) -> None:
         assert offsets == list(range(offsets[0], offsets[-1] + 1))
 
 
+@nightly("a broker prunes for 17 s")
 def test_an_as_of_offset_ends_a_log_that_is_read_on(pruning: PruningBroker, tmp_path: Path) -> None:
     pruning.write_snapshots("first")
     starts = pruning.starts()

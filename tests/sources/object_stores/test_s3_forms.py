@@ -27,7 +27,7 @@ from share_state.sources.topics import read_subscriptions, read_topics
 from share_state.spark import sorted_tables as inputs
 from share_state.spark.sorted_tables import SparkSorter
 from tests.cli.commands import run_cli
-from tests.profiles import nightly
+from tests.profiles import nightly, some_of
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.sources.object_stores.s3 import BUCKET, put
 from tests.truth import DATA, logs_alone
@@ -233,7 +233,7 @@ def _writes_the_same_tables(s3: str, capfd: pytest.CaptureFixture[str], local: P
     assert one.read("findings").drop_columns("run_id").num_rows == other.read("findings").num_rows
 
 
-@pytest.mark.parametrize("form", ["table", *TEXTS])
+@pytest.mark.parametrize("form", some_of(["table", *TEXTS], 2))
 def test_reconstruct_writes_the_same_tables(
     s3: str, table: pa.Table, form: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -248,7 +248,7 @@ def test_tasks_of_spark_read_segments_of_a_store(s3_spark: SparkSession, s3: str
     assert there.toArrow().cast(here.schema).sort_by(BY_KEY) == here.sort_by(BY_KEY)
 
 
-@pytest.mark.parametrize("command", ["explain", "decode", "diff"])
+@pytest.mark.parametrize("command", some_of(["explain", "decode", "diff"], 1))
 def test_commands_without_spark(s3: str, command: str, capfd: pytest.CaptureFixture[str]):
     key = fold_log(find_logs([str(CHAOS)])[0]).states.to_pylist()[0]
     arguments = {

@@ -15,7 +15,7 @@ from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.pipeline.task import RESULTS
 from tests.cli.commands import Command, run_cli
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 from tests.sources.object_stores.s3 import BUCKET, checking_who_asks, client, counting, cutting, put
 from tests.truth import DATA
 
@@ -54,6 +54,7 @@ def test_a_run_leaves_the_tables_that_it_leaves_in_a_folder(share_state_command:
     assert len(CommittedTables(there).runs) == 1
 
 
+@nightly("seven audits over a store")
 def test_nights_go_on_where_the_last_one_stopped(s3: str, cli: Command, tmp_path: Path):
     there, here = f"s3://{BUCKET}/lakes/nights", str(tmp_path / "w")
     for place in (there, here):
