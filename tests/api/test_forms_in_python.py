@@ -135,6 +135,7 @@ def test_an_empty_list_of_groups_leaves_them_out(parquet: Path):
         share_state.explain(CHAOS, *PICKED, 24, groups=())
 
 
+@nightly("every call in Spark")
 def test_groups_name_topics_and_members_of_every_call(spark: SparkSession, parquet: Path):
     group, topic, partition = PICKED
     chosen: dict[str, Any] = {"group": group, "topic": topic, "partition": partition}
@@ -231,6 +232,7 @@ def test_groups_may_be_a_dataframe_of_their_own(spark: SparkSession, tmp_path: P
         spark.conf.unset("spark.sql.adaptive.enabled")
 
 
+@nightly("sorts in Spark, as the command does in test_forms_through_spark")
 @nightly("jobs of Spark over JSON; tests/fold/groups sort such rows, too")
 def test_a_table_that_spark_must_put_in_order_wants_a_session(spark: SparkSession, table: pa.Table, tmp_path: Path):
     rows = json_lines(shuffled(table), tmp_path / "rows.json")

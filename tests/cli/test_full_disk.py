@@ -48,10 +48,8 @@ def _compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.mark.parametrize(
     ("command", "limit"),
     [
-        ("reconstruct", 4_000),
         ("audit", 5_000),
-        ("decode", 3_000),
-        *by_profile([], [("reconstruct", 100), ("reconstruct", 5_500)]),
+        *by_profile([], [("decode", 3_000), ("reconstruct", 100), ("reconstruct", 4_000), ("reconstruct", 5_500)]),
     ],
 )
 def test_a_full_disk_is_one_line_and_leaves_nothing(

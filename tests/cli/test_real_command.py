@@ -95,6 +95,7 @@ def test_a_little_export_needs_no_java(no_java: Mapping[str, str], tmp_path: Pat
     assert len(found) == 6
 
 
+@nightly("a process; segments need none either, in the test above")
 def test_a_table_of_records_needs_no_java(no_java: Mapping[str, str], tmp_path: Path):
     made = _run(COMMAND, "decode", DATA / "4.3.1/happy", "--out", tmp_path / "records", env=no_java)
     assert (made.returncode, made.stderr) == (0, "")

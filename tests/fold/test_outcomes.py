@@ -48,7 +48,7 @@ def test_the_outcomes_are_those_of_a_dictionary_wherever_chunks_are_cut(
     assert counted(records, keys, cuts, limit, count_from) == outcomes(records, keys, limit, count_from)
 
 
-@pytest.mark.parametrize("name", some_of(LOGS, 8))
+@pytest.mark.parametrize("name", some_of(LOGS, 4))
 @pytest.mark.parametrize("partition", some_of([0, 1, 2], 1))
 def test_the_outcomes_of_a_broker_s_log_are_those_of_a_dictionary(name: str, partition: int):
     records, keys = decoded(DATA / name / f"__share_group_state-{partition}")

@@ -111,7 +111,7 @@ def test_a_drawn_log_has_the_states_of_folds_that_stop_behind_each_record(
         assert_is_the_fold(found, row)
 
 
-@pytest.mark.parametrize("case", some_of((case for case in cases() if case.is_as_of), 6), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", some_of((case for case in cases() if case.is_as_of), 3), ids=lambda case: case.name)
 def test_the_latest_states_as_of_a_checkpoint_are_the_truth(case: Case):
     expected = case.rows
     for log in find_logs([str(case.folder)]):

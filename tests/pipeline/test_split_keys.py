@@ -121,6 +121,7 @@ def test_tables_in_python_and_timelines_are_settled_too(tmp_path: Path, state_pa
     assert sorted(map(str, on_disk)) == sorted(map(str, rows.to_pylist()))
 
 
+@nightly("Spark folds each table")
 @pytest.mark.parametrize("state_partitions", by_profile([COUNT], [None, COUNT]))
 def test_lazy_dataframes_are_those_tables(spark: SparkSession, tmp_path: Path, state_partitions: int | None):
     split(tmp_path, state_partitions, "reconstruct")

@@ -53,6 +53,7 @@ def test_spark_has_the_tables_of_this_process(spark: SparkSession, plan: FoldPla
         assert CommittedTables(str(there)).read(name).equals(CommittedTables(str(here)).read(name)), name
 
 
+@nightly("Spark deletes and folds")
 def test_a_dead_letter_that_a_vector_deletes_is_lost(spark: SparkSession, plan: FoldPlan, tmp_path: Path):
     run_reconstruct(LocalExecutor(), plan, str(tmp_path / "here"))
     tables, marked = CommittedTables(str(tmp_path / "here")), tmp_path / "marked"

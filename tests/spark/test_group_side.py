@@ -127,7 +127,7 @@ def test_both_commands_write_the_group_side_and_fill_in_names(
 
 
 @driver_alone
-@pytest.mark.parametrize("scenario", some_of(scenarios(), 4), ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", some_of(scenarios(), 2), ids=lambda one: one.name)
 def test_real_brokers_logs_are_free_of_errors_and_warnings(audited: Run, tmp_path: Path, scenario):
     """Nor for offsets that wait for their dead letter: none has waited a minute yet."""
     audited(scenario.folder, topics=read_topics(str(scenario.folder / "topics.json")))

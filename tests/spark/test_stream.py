@@ -18,6 +18,7 @@ from tests.streams import on_each_engine, places
 from tests.truth import DATA
 
 
+@nightly("two streams of Spark")
 @pytest.mark.usefixtures("spark")
 def test_a_stream_that_commits_nothing_says_why(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.profiles import nightly
+
 FOLDER = Path(__file__).parents[2] / "docs" / "tables"
 
 
+@nightly("every query of the pages in Spark")
 @pytest.mark.usefixtures("no_session")
 def test_every_answer_on_the_pages_is_what_its_query_gives(spark: SparkSession, tmp_path: Path):
     found = importlib.util.spec_from_file_location("table_queries", FOLDER / "queries.py")

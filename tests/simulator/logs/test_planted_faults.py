@@ -98,7 +98,7 @@ def assert_found(dialect: str, of: Broken, name: str) -> None:
         assert (one.group, one.topic_id) in groups
 
 
-@pytest.mark.parametrize("name", some_of(faults_of(SHARE_GROUP_STATE), 14))
+@pytest.mark.parametrize("name", faults_of(SHARE_GROUP_STATE))
 def test_a_fault_of_the_state_topic_is_found(broken_state, name):
     assert_found(SHARE_GROUP_STATE, broken_state, name)
 
@@ -111,7 +111,7 @@ def test_the_log_itself_shows_the_writer_of_a_fault_of_4_4(broken_state, name):
     assert "the writer must be 4.4 or later: ARCHIVING is in the log since" in row["message"]
 
 
-@pytest.mark.parametrize("name", some_of(faults_of(CONTROL_RECORDS), 7))
+@pytest.mark.parametrize("name", faults_of(CONTROL_RECORDS))
 def test_a_fault_of_control_records_is_found(broken_control, name):
     assert_found(CONTROL_RECORDS, broken_control, name)
 

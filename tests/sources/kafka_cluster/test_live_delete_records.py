@@ -65,6 +65,7 @@ def _states_of_copy(address: str) -> list[pa.Table]:
     return [fold_log(log).states.select(kept).sort_by(by_key) for log in as_state]
 
 
+@nightly("Kafka's tool in three processes")
 def test_brokers_refuse_the_file_for_the_state_topic_and_take_it_for_a_copy(
     worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
