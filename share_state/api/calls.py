@@ -111,8 +111,8 @@ def fold_records(
     Returns:
         Tables `share_partition_state` and `in_flight`; the others are None. DataFrames are lazy, and Spark folds
         once for both. What only a log shows is missing: `topic_end_offset`, `redundant_retained` and
-        `unfinished_offsets` are null, and a record that is not there makes no state `suspect`. A share-partition
-        with records in several state partitions has a row for each.
+        `unfinished_offsets` are null. A state without a snapshot is `suspect`; another record that is not there
+        makes no state suspect. A share-partition with records in several state partitions has a row for each.
     Raises:
         InputError: if the columns are neither those of decoded records nor of records of the topic.
         ShareStateError: if an argument cannot be used.

@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 
 from share_state.errors import InputError
 from share_state.fold.dialect import CONTROL_DIALECT, STATE_DIALECT, Dialect
-from share_state.fold.draft.control_chains import fold_control, is_superseded, is_suspect
+from share_state.fold.draft.control_chains import fold_control, is_superseded
+from share_state.fold.draft.control_chains import is_suspect as is_control_suspect
+from share_state.fold.losses import is_suspect
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.fold.state_replay import LAYOUTS
 from share_state.fold.states import (
@@ -180,7 +182,8 @@ def _fold_states(records: pa.Table, bounds: np.ndarray, chains: Chains) -> None:
 def _states(chains: Chains, keys: pa.Table) -> pa.Table:
     """The rows of the share-partitions that have a state."""
     live = existing_chains(chains)
-    suspect = live.chains["suspect_offset"] != NO_OFFSET
+    # Records alone do not show where a log starts: a state without a snapshot may lack what was before them.
+    suspect = is_suspect(live.chains, NO_OFFSET, start_is_shown=False)
     keys = keys.filter(pa.array(chains.chains["exists"])).combine_chunks()
     numbers = keys["state_partition"].combine_chunks()
     return state_table(live, _key(keys), numbers, suspect, pa.nulls(len(keys), pa.int64()))
@@ -193,7 +196,7 @@ def _control_states(records: pa.Table, bounds: np.ndarray) -> pa.Table:
     keys = _first_rows(records, bounds).filter(pa.array(folded.chains["exists"])).combine_chunks()
     live = existing_chains(Chains(folded.chains, folded.ends, folded.batches))
     starts, topic_ends = live.chains["start_offset"].copy(), pa.nulls(len(keys), pa.int64())
-    return control_state_table(live, _key(keys), starts, is_suspect(live.chains), topic_ends)
+    return control_state_table(live, _key(keys), starts, is_control_suspect(live.chains), topic_ends)
 
 
 def _control_records(records: pa.Table, bounds: np.ndarray) -> ControlRecords:

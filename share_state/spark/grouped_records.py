@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.errors import InputError
 from share_state.fold.grouped_fold import SORTED_BY, TOPIC_KEY, GroupedFold, in_flight_of_states
-from share_state.fold.states import in_large_pieces
+from share_state.fold.states import CONTROL_RECORDS, in_large_pieces
 from share_state.fold.timeline import decoded_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
@@ -24,6 +24,9 @@ from share_state.spark.sorted_tables import WRONG, FrameRows, by_partition, norm
 
 _PIECE = 100_000
 """Records that are folded in one call; below that, a call costs as much as its records."""
+
+_HASH = "share_partition_hash"
+_SIGN_BIT = -(2**63)
 
 
 def fold_frame(records: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -36,10 +39,18 @@ def fold_frame(records: DataFrame) -> tuple[DataFrame, DataFrame]:
     """
     folds = sql.col("kind").isNotNull() & (sql.col("kind") != "skipped") & sql.col("group_id").isNotNull()
     keyed = records.filter(folds).withColumn(TOPIC_KEY, sql.coalesce("topic_id", "topic"))
-    grouped = keyed.repartition("group_id", TOPIC_KEY, "partition").sortWithinPartitions(*SORTED_BY)
+    keyed = keyed.withColumn(_HASH, _hash(*SORTED_BY[1:-1]))
+    grouped = keyed.repartition("group_id", TOPIC_KEY, "partition").sortWithinPartitions(_HASH, *SORTED_BY)
     states = grouped.mapInArrow(_fold, from_arrow_schema(table_schema("share_partition_state")))
     states = states.persist(StorageLevel.DISK_ONLY)
     return states, states.mapInArrow(_in_flight, from_arrow_schema(table_schema("in_flight")))
+
+
+def _hash(*names: str) -> Column:
+    """A hash of columns, negative in control records. Spark compares the eight bytes before all columns that follow."""
+    hashed = sql.xxhash64(*names)
+    is_control = sql.col("dialect") == CONTROL_RECORDS
+    return sql.when(is_control, hashed.bitwiseOR(_SIGN_BIT)).otherwise(hashed.bitwiseAND(~_SIGN_BIT))
 
 
 def decode_frame(rows: DataFrame, columns: Columns) -> DataFrame:

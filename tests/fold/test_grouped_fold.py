@@ -52,6 +52,15 @@ def in_pieces(records: pa.Table, sizes: Sequence[int]) -> pa.Table:
     return pa.concat_tables([table_schema("share_partition_state").empty_table(), *states, fold.finish()])
 
 
+def test_a_state_without_its_snapshot_is_suspect():
+    records = share_state.read(DATA / "4.3.1/chaos")
+    updates = records.filter(pc.field("kind") == "update")
+    for kept, suspect in ((records, {False}), (updates, {True})):
+        states = share_state.fold_records(kept).share_partition_state
+        assert {*states["suspect"].to_pylist()} == suspect
+        assert states["snapshot_offset"].null_count == (len(states) if suspect == {True} else 0)
+
+
 def ranges(in_flight: pa.Table) -> list[tuple]:
     return sorted(zip(*(in_flight[name].to_pylist() for name in RANGE), strict=True), key=str)
 
