@@ -1,5 +1,6 @@
 """`share-state`: imports the module of the command, runs it, and converts errors to an exit code."""
 
+import ast
 import atexit
 import errno
 import gc
@@ -10,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
+from importlib import import_module, resources
 from pathlib import Path
 from typing import TextIO, cast
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import Abort, Exit, TyperException
 from typer.main import get_command
 
@@ -88,14 +89,11 @@ def _run(arguments: list[str]) -> int:
         if any("\ud800" <= character <= "\udfff" for character in argument):
             return fail(f"{argument!r}: not UTF-8; rename the file, or give UTF-8", UNUSABLE)
     try:
-        if arguments != ["--version"]:
-            # Only the module of the command is imported, all of them for --help.
-            for name in [
-                name for name in (arguments or words_to_complete())[:1] if name in COMMANDS
-            ] or COMMANDS:
-                import_module(f"share_state.cli.{COMMANDS[name]}")
+        command = next(iter(arguments or words_to_complete()), None)
+        if command in COMMANDS:
+            import_module(f"share_state.cli.{COMMANDS[command]}")
         try:
-            code = _call(plain_numbers(_name_logs_afresh(arguments)))
+            code = _call(plain_numbers(_name_logs_afresh(arguments)), names_any=command in COMMANDS)
         except Exit as left:
             code = left.exit_code
         sys.stdout.flush()
@@ -141,21 +139,33 @@ def _run(arguments: list[str]) -> int:
         )
 
 
-def _call(arguments: list[str]) -> int:
-    """Let typer run a command; its exit code."""
-    commands = _commands(len(app.registered_commands))
+def _call(arguments: list[str], *, names_any: bool) -> int:
+    """Let typer run a command, which is imported if the arguments name any; its exit code."""
+    commands = _commands(len(app.registered_commands), is_whole=not names_any)
     return int(commands.main(args=arguments, prog_name="share-state", standalone_mode=False) or DONE)
 
 
 @cache
-def _commands(number: int) -> TyperGroup:
+def _commands(number: int, *, is_whole: bool) -> TyperGroup:
     """The registered commands with their parameters; typer would read all signatures at each call.
 
     Args:
         number: how many are registered; each import of a module may add some.
+        is_whole: add the others with their summaries, for --help and for a name that no command has.
     """
     del number
-    return cast("TyperGroup", get_command(app))
+    group = cast("TyperGroup", get_command(app))
+    if is_whole:
+        group.commands = {name: group.commands.get(name) or _summary(name) for name in COMMANDS}
+    return group
+
+
+def _summary(name: str) -> TyperCommand:
+    """A command with its help alone: what it does is read from its module, whose imports take longer."""
+    source = resources.files("share_state.cli") / f"{COMMANDS[name]}.py"
+    functions = ast.parse(source.read_bytes()).body
+    (function,) = (one for one in functions if isinstance(one, ast.FunctionDef) and one.name == name)
+    return TyperCommand(name, help=ast.get_docstring(function))
 
 
 def _is_working_directory_gone() -> bool:

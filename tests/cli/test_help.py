@@ -37,6 +37,22 @@ def test_the_bare_command_lists_the_commands(cli: Command):
         assert all(name in said.out for name in COMMANDS)
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["reconstrukt"]])
+def test_the_list_of_commands_does_not_wait_for_their_imports(arguments: list[str]):
+    call = [sys.executable, "-X", "importtime", "-m", "share_state", *arguments]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "share_state.cli.command" in imported
+    assert not imported & {"numba", "deltalake", *(f"share_state.cli.{module}" for module in COMMANDS.values())}
+
+
+def test_the_list_of_commands_says_what_their_own_help_says(cli: Command):
+    listed = " ".join(cli("-h").out.split())
+    for name in COMMANDS:
+        summary = cli(name, "-h").out.split("\n\n")[1]
+        assert f" {name} {' '.join(summary.split())}" in listed
+
+
 def test_the_list_of_commands_cuts_no_line(cli: Command):
     listed = cli("-h").out.partition("Commands:")[2]
     assert "..." not in listed
