@@ -88,15 +88,49 @@ def groups(
         typer.Option(metavar="GROUP", help="Print the details of this group.", autocompletion=complete_group),
     ] = None,
     members: Annotated[bool, typer.Option("--members", help="Print the members of every group.")] = False,
+    claims: Annotated[
+        bool,
+        typer.Option(
+            "--claims",
+            help="Print the claims of members of classic groups; __consumer_offsets alone will do.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print members, assignment and lag of share groups."""
     from share_state.report.console import print_json  # noqa: PLC0415  imports numba
     from share_state.report.show import describe_groups, print_groups  # noqa: PLC0415
 
+    if claims:
+        _print_claims(warehouse, group, as_json=as_json)
+        return
     with _opened(warehouse) as tables:
         found = {"warehouse": warehouse} | describe_groups(tables, group)
     print_json(found) if as_json else print_groups(found, group=group, members=members)
+
+
+def _print_claims(place: str, group: str | None, *, as_json: bool) -> None:
+    """Print the claims of a warehouse, or of an export that needs no state.
+
+    Raises:
+        ShareStateError: if it is neither, or the group claims nothing.
+    """
+    from share_state.delta.reader import CommittedTables  # noqa: PLC0415  slow to import
+    from share_state.errors import NothingCommittedError  # noqa: PLC0415
+    from share_state.report.claims import (  # noqa: PLC0415  imports the fold
+        claims_of_export,
+        claims_of_run,
+        describe_claims,
+        print_claims,
+    )
+    from share_state.report.console import print_json  # noqa: PLC0415
+
+    try:
+        found = claims_of_run(CommittedTables(place))
+    except NothingCommittedError:
+        found = claims_of_export(place)
+    described = describe_claims(found.of_group(group))
+    print_json(described) if as_json else print_claims(described, group=group)
 
 
 @command("share-state rules ARCHIVING_STUCK")

@@ -1,13 +1,15 @@
 """`share-state groups` says what kafka-share-groups.sh said of the same groups, and names can be told by the groups."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import Command
 from tests.fold.groups.described import Scenario
-from tests.fold.groups.group_writer import share_group, write_group_log
+from tests.fold.groups.group_writer import classic_group, share_group, write_group_log
+from tests.fold.groups.test_sticky_audit import EXAMPLE, members_of
 from tests.truth import DATA, without_topics
 from tests.warehouses import WrittenTables
 
@@ -172,3 +174,56 @@ def test_the_epochs_of_a_group_whose_offsets_were_only_altered_are_kafka_s(cli: 
     (kafka,) = [one for one in described if one["group"] == "g5"]
     (row,) = cli("groups", scenario, "--group", "g5", "--json").json["groups"]
     assert (row["group_epoch"], row["assignment_epoch"]) == (kafka["groupEpoch"], kafka["targetAssignmentEpoch"])
+
+
+@pytest.fixture
+def claimed(tmp_path: Path) -> Path:
+    """An export of `__consumer_offsets` alone: the worked example of KIP-341's claims, in two generations."""
+    members = members_of(EXAMPLE)
+    records = [classic_group("cg", generation, members) for generation in (7, 8)]
+    return write_group_log(tmp_path / "export", records).parent
+
+
+def test_claims_are_shown_of_an_export_of_the_groups_alone(cli: Command, claimed: Path):
+    said = cli("groups", claimed, "--claims")
+    assert (said.code, said.err) == (0, "")
+    assert [row[1:6] for row in said.table[1:]] == [
+        ["8", "t1-0", "c1", "7", "UNCONTESTED"],
+        ["8", "t1-1", "c1", "7", "WON_BY_GENERATION"],
+        ["8", "t2-0", "-", "7", "INVALIDATED_SAME_GENERATION"],
+        ["8", "t2-1", "c2", "5", "STALE_UNCONTESTED"],
+        ["8", "t2-2", "c3", "7", "UNCONTESTED"],
+    ]
+    assert "1 earlier generation with --group GROUP or --json" in said.out
+    assert "warning: DOUBLE_CLAIM, group cg, generation 8: c1, c3 claim t2-0 as of generation 7" in said.out
+    assert "generation 7: " not in said.out
+    of_group = cli("groups", claimed, "--claims", "--group", "cg")
+    assert len(of_group.table) == 1 + 2 * 5
+    assert "generation 7: c1 names generation 7, but the group begins 7" in of_group.out
+
+
+def test_claims_of_a_warehouse_are_those_of_its_export(cli: Command, claimed: Path, tmp_path: Path):
+    for log in (DATA / "4.3.1/happy").glob("__share_group_state-*"):
+        shutil.copytree(log, claimed / log.name)
+    assert cli("audit", claimed, "--out", tmp_path / "lake").code in (0, 1)
+    alone, kept = (cli("groups", place, "--claims", "--json").json for place in (claimed, tmp_path / "lake"))
+    assert kept["owners"] == alone["owners"]
+    assert kept["claims"] == alone["claims"]
+    messages = [{(row["rule"], row["message"]) for row in found["findings"]} for found in (alone, kept)]
+    assert messages[0] == messages[1] != set()
+
+
+@pytest.mark.parametrize(
+    ("place", "group", "error"),
+    [
+        ("{claimed}", "x", "group x: no member claims a partition; there are cg"),
+        ("/no/such", "cg", "/no/such: no such file or folder"),
+        ("{state}", "cg", "a log of topic __share_group_state, not of __consumer_offsets"),
+        ("kafka://127.0.0.1:1", "cg", "claims are read from a warehouse or an export"),
+    ],
+)
+def test_claims_that_are_not_there_are_one_line(cli: Command, claimed: Path, place: str, group: str, error: str):
+    given = place.format(claimed=claimed, state=DATA / "4.3.1/chaos/__share_group_state-0")
+    said = cli("groups", given, "--claims", "--group", group)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert error in said.err

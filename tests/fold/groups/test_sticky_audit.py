@@ -68,9 +68,8 @@ EXAMPLE = (
 )
 
 
-def example_of(folder: Path, members: Sequence[tuple]) -> FoldedSticky:
-    """Section 3.4: group cg, generation 8, topics t1 and t2 of 3 partitions; assigned as Kafka did."""
-    written = [
+def members_of(members: Sequence[tuple]) -> list[dict]:
+    return [
         classic_member(
             name,
             subscription(TOPICS, None if data is None else bytes.fromhex(data), generation=subscribed),
@@ -78,7 +77,11 @@ def example_of(folder: Path, members: Sequence[tuple]) -> FoldedSticky:
         )
         for name, data, subscribed, assigned in members
     ]
-    return sticky(folder, classic_group("cg", 8, written), sizes={"t1": 3, "t2": 3})
+
+
+def example_of(folder: Path, members: Sequence[tuple]) -> FoldedSticky:
+    """Section 3.4: group cg, generation 8, topics t1 and t2 of 3 partitions; assigned as Kafka did."""
+    return sticky(folder, classic_group("cg", 8, members_of(members)), sizes={"t1": 3, "t2": 3})
 
 
 @pytest.fixture
