@@ -9,7 +9,7 @@ Source: Kafka CoordinatorLoaderImpl, OffsetMetadataManager.replayEndTransactionM
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -108,6 +108,9 @@ class Transactions:
 
     ends: np.ndarray
     unknown: np.ndarray
+    _as_of: "dict[tuple[int | None, int | None], Transactions]" = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, chunks: Iterable[Chunk]) -> "Transactions":
@@ -125,15 +128,12 @@ class Transactions:
         """As the log showed them before an offset and up to a timestamp (ms)."""
         if offset is None and time_ms is None:
             return self
-        kept = []
-        for markers in (self.ends, self.unknown):
-            is_kept = np.ones(len(markers), bool)
-            if offset is not None:
-                is_kept &= markers["offset"] < offset
-            if time_ms is not None:
-                is_kept &= markers["timestamp"] <= time_ms
-            kept.append(markers[is_kept])
-        return Transactions(*kept)
+        # Each chunk of a fold asks for the same moment.
+        if (offset, time_ms) not in self._as_of:
+            self._as_of.clear()
+            ends, unknown = (_until(markers, offset, time_ms) for markers in (self.ends, self.unknown))
+            self._as_of[offset, time_ms] = Transactions(ends, unknown)
+        return self._as_of[offset, time_ms]
 
     def fates(self, batches: np.ndarray) -> np.ndarray:
         """The Fate of the records of each BATCH row, int8."""
@@ -160,3 +160,12 @@ class Transactions:
             return self.unknown[:0]
         offsets = self.unknown["offset"]
         return self.unknown[(offsets >= valid["base_offset"][0]) & (offsets <= valid["last_offset"][-1])]
+
+
+def _until(markers: np.ndarray, offset: int | None, time_ms: int | None) -> np.ndarray:
+    is_kept = np.ones(len(markers), bool)
+    if offset is not None:
+        is_kept &= markers["offset"] < offset
+    if time_ms is not None:
+        is_kept &= markers["timestamp"] <= time_ms
+    return markers[is_kept]

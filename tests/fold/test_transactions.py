@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.fold.state_log import FoldedLog, decode_log, fold_log
+from share_state.kafka.transactions import MARKER, ControlType, Transactions
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
@@ -133,6 +135,17 @@ def test_a_marker_counts_from_its_own_time_on(tmp_path: Path):
     )
     assert visible(log, Window(until_time_ms=NOW + 9)) == []
     assert visible(log, Window(until_time_ms=NOW + 10)) == [0]
+
+
+def test_a_fold_selects_the_markers_of_a_moment_once_whatever_the_number_of_chunks():
+    markers = np.zeros(100_000, MARKER)
+    markers["offset"], markers["type"] = np.arange(len(markers)), ControlType.COMMIT
+    transactions = Transactions(markers, markers[:0])
+    first = transactions.until(50_000, None)
+    assert len(first.ends) == 50_000
+    assert all(transactions.until(50_000, None) is first for _ in range(1000))
+    assert len(transactions.until(10, None).ends) == 10
+    assert transactions.until(None, None) is transactions
 
 
 @pytest.mark.parametrize(
