@@ -41,6 +41,7 @@ from share_state.delta.reader import (
     version_to_read,
 )
 from share_state.delta.staging import STAGING_PREFIX, Staging
+from share_state.delta.table_files import TableFiles, is_plain
 from share_state.errors import InputError, WarehouseError
 from share_state.schema import declarations
 from share_state.schema.declarations import stored_schema, table_schema
@@ -108,6 +109,7 @@ class Warehouse:
         self.versions: dict[str, int] = {}
         self._missing, self._is_begun = missing_folders(root), False
         self._opened: dict[str, DeltaTable] = {}
+        self._files: dict[str, TableFiles] = {}
         self._new, self._runs_version = set[str](), self._version("runs")
         self._commits, self._is_committed = f"{root} is written", False
 
@@ -169,8 +171,15 @@ class Warehouse:
             self.versions[table] = version
             if key and not len(rows):
                 return
-            merged = merged_rows(existing, table, place, rows, key)
-        self._write(table, merged, None, transaction(application, batch))
+            properties = transaction(application, batch)
+            if is_plain(existing):
+                files = self._files.setdefault(table, TableFiles(table, place))
+                with self.commit(table, None) as commit:
+                    assert commit.existing is not None
+                    files.merge(commit.existing, rows, key, properties)
+                return
+            merged = merged_rows(existing, table, rows, key)
+        self._write(table, merged, None, properties)
 
     def append(self, table: str, rows: Iterable[pa.Table], replaced_runs: Collection[str]) -> None:
         """Add rows to a table, and remove those of some runs.

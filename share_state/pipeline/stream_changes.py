@@ -29,7 +29,7 @@ KEYS = {
     IN_FLIGHT: ("group_id", "topic_id", "partition"),
     CUTOFF: ("topic", "partition"),
     HISTORY_TABLE: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
-    CHECKPOINT_TABLE: ("log",),
+    CHECKPOINT_TABLE: ("log", "key"),
     CARRIED_LOGS: ("log",),
 }
 """The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition."""

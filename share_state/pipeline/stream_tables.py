@@ -393,11 +393,7 @@ class StreamTables:
         rows = pa.concat_tables(parts)
         if DELETED not in rows.column_names:
             rows = without_deleted(rows)
-        key = KEYS[table]
-        if table in _STATE_TABLES and {*self.run.progress} <= {*rows["log"].unique().to_pylist()}:
-            # There are no other rows to keep.
-            key = ()
-        self._warehouse.merge(table, rows, key, self.run.query, batch)
+        self._warehouse.merge(table, rows, KEYS[table], self.run.query, batch)
 
     def result(self) -> RunResult:
         """The result of what is committed."""
