@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,11 +10,11 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import (
     commit_errors,
-    open_filesystem,
     open_table,
     scan,
     version_to_read,
 )
+from share_state.delta.replaced_files import SHORT_LOG
 from share_state.errors import WarehouseError
 from share_state.schema.declarations import table_schema
 
@@ -93,34 +92,12 @@ def restore_version(place: str, version: int) -> int:
         return existing.version()
 
 
-def keep_log_for_a_day(place: str) -> None:
-    """Let `vacuum` delete entries of a table's log after a day instead of a month: a stream adds one per micro-batch.
-
-    Commits do not: of a table that was idle for a day they would delete the version that `runs` still names.
-    """
-    with merge_errors(place):
-        opened(place).alter.set_table_properties(
-            {"delta.logRetentionDuration": "interval 1 days", "delta.enableExpiredLogCleanup": "false"}
-        )
-
-
-def vacuum(place: str, kept: Sequence[int]) -> None:
-    """Delete the files of a table that neither its latest version nor one of `kept` names.
-
-    Expired entries of its log go as well, unless one of `kept` may be among them.
-    """
+def keep_short_log(place: str) -> None:
+    """Let `shorten_log` delete entries of a table's log after half an hour instead of a month."""
     with merge_errors(place):
         existing = opened(place)
-        existing.vacuum(0, dry_run=False, enforce_retention_duration=False, keep_versions=list(kept))
-        if kept and _is_recent(place, min(kept)):
-            existing.cleanup_metadata()
-
-
-def _is_recent(place: str, version: int) -> bool:
-    """Whether the entry of a version is not half a day old: the log is kept for longer."""
-    filesystem, folder = open_filesystem(place)
-    entry = filesystem.get_file_info(f"{folder}/_delta_log/{version:020}.json")
-    return entry.is_file and entry.mtime > datetime.now(UTC) - timedelta(hours=12)
+        if not SHORT_LOG.items() <= existing.metadata().configuration.items():
+            existing.alter.set_table_properties(SHORT_LOG)
 
 
 def opened(place: str) -> "DeltaTable":

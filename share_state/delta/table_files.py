@@ -69,7 +69,7 @@ class TableFiles:
 
     def merge(
         self, existing: "DeltaTable", rows: pa.Table, key: Sequence[str], properties: "CommitProperties"
-    ) -> None:
+    ) -> list[str]:
         """Commit changed rows: they replace those with the same key.
 
         Args:
@@ -77,6 +77,8 @@ class TableFiles:
             rows: columns of the table, and DELETED.
             key: names of columns, the same at each call; empty to replace all rows.
             properties: of the commit.
+        Returns:
+            The paths of files that are replaced.
         """
         from deltalake.transaction import RemoveAction  # noqa: PLC0415  slow to import
 
@@ -102,6 +104,7 @@ class TableFiles:
         if key:
             for path, piece in zip(paths, written, strict=True):
                 self._files[path] = _File(piece, *key_runs(piece, key))
+        return gone
 
     def _replaced(
         self,
