@@ -11,6 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import numpy as np
+
 from share_state.errors import InputError
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import add_group_outcomes
@@ -263,10 +265,10 @@ class LocalStream:
             self._judge_unread(unread)
         problems = [LogChanges("", problems=[problem]) for problem in self._problems]
         self._problems = []
-        unwritten = dict[int, tuple[UnwrittenChanges, FoldCheckpoint | None]]()
+        unwritten = dict[int, tuple[UnwrittenChanges, FoldCheckpoint | None, np.ndarray | None]]()
         for number, log in self.logs.items():
             if not log.unwritten.is_empty:
-                unwritten[number] = log.unwritten, log.state
+                unwritten[number] = log.unwritten, log.state, log.unwritten_outcomes()
                 log.unwritten = UnwrittenChanges(log.state)
         batch = tables.run.batch + 1
 
@@ -278,9 +280,15 @@ class LocalStream:
 
         self._writing = self._writer.submit(write)
 
-    def _changes(self, number: int, unwritten: UnwrittenChanges, state: FoldCheckpoint | None) -> LogChanges:
+    def _changes(
+        self,
+        number: int,
+        unwritten: UnwrittenChanges,
+        state: FoldCheckpoint | None,
+        outcomes: np.ndarray | None,
+    ) -> LogChanges:
         """The changed rows of a log partition, those of its state included."""
-        rows = unwritten.rows()
+        rows = unwritten.rows(outcomes)
         if unwritten.latest is not None:
             if number not in self._carried:
                 self._carried[number] = CarriedState(f"{STATE_TOPIC}-{number}", unwritten.before)

@@ -375,6 +375,9 @@ class StreamTables:
                 # They are counts since the stream began, not since its reader looked last.
                 place = judged.schema.get_field_index(name)
                 judged = judged.set_column(place, name, pa.nulls(len(judged), pa.int64()))
+            place = judged.schema.get_field_index("reason")
+            reasons = pc.replace_substring(judged["reason"], "since the last audit", "since the stream began")
+            judged = judged.set_column(place, "reason", reasons)
             own.append(judged.append_column(DELETED, rows[DELETED]))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
