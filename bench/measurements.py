@@ -7,6 +7,7 @@ from bench.command_measurements import end_to_end, nightly, shape, small_export
 from bench.growth import growth
 from bench.kernel_measurements import comparison, matrix, profile, read_user_log, table
 from bench.report import Bound, Item
+from bench.soak import soak
 from bench.spark_measurements import spark_shapes
 from bench.stream_measurements import stream
 
@@ -46,6 +47,7 @@ STREAM = Bound(
 DELAY = Bound(
     "delay p95 from append to table, 1,000 records/s, s ({keys:,} share-partitions, {engine})", "at most", 5
 )
+FLAT = Bound("memory of a stream, its last tenth over its first", "at most", 1.1)
 LINEAR = Bound("{clock} time over {name}: distance from a straight line", "at most", 0.1)
 
 
@@ -95,6 +97,12 @@ MEASUREMENTS = (
     Measurement("growth", "`share-state reconstruct` on growing exports, and a chart", growth, (LINEAR,)),
     Measurement(
         "stream", "`share-state stream`: records/s, and the delay of 1,000 records/s", stream, (STREAM, DELAY)
+    ),
+    Measurement(
+        "soak",
+        "`share-state stream` over thousands of micro-batches: memory, files, descriptors",
+        soak,
+        (FLAT,),
     ),
     Measurement("spark-shapes", "records/s of each way to use share_state in a Spark session", spark_shapes),
     Measurement("profile", "decode + fold of one log by stage", profile),

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,14 +10,11 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import (
     commit_errors,
-    list_files,
-    needs_scan,
-    open_dataset,
-    open_filesystem,
     open_table,
     scan,
     version_to_read,
 )
+from share_state.delta.replaced_files import SHORT_LOG
 from share_state.errors import WarehouseError
 from share_state.schema.declarations import table_schema
 
@@ -36,48 +32,50 @@ def without_deleted(rows: pa.Table) -> pa.Table:
     return rows.append_column(DELETED, pa.repeat(False, len(rows)))
 
 
-def merged_rows(
-    existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]
-) -> list[pa.Table]:
+def merged_rows(existing: "DeltaTable", table: str, rows: pa.Table, key: Sequence[str]) -> list[pa.Table]:
     """The rows of a table whose key no changed row has, then the changed rows that are not DELETED.
 
     Args:
         existing: the table.
         table: its name.
-        place: its folder.
         rows: the changed rows: the columns of the table, and DELETED.
         key: names of columns; empty to keep no row of the table.
     """
     names, left = table_schema(table).names, table_schema(table).empty_table()
-    if key and needs_scan(existing):
-        left = pa.concat_tables([left, *scan(existing, table, names, None)])
-    elif paths := [f"{place}/{file['path']}" for file in list_files(existing)] if key else []:
-        # Texts as dictionaries are read and filtered faster.
-        left = open_dataset(table, paths, encoded=True).to_table()
     if key:
-        found, counts = _key_runs(left, key)
-        is_left = pc.invert(pc.is_in(found, _key_runs(rows, key)[0])).to_numpy(zero_copy_only=False)
+        left = pa.concat_tables([left, *scan(existing, table, names, None)])
+        found, counts = key_runs(left, key)
+        is_left = pc.invert(pc.is_in(found, key_runs(rows, key)[0])).to_numpy(zero_copy_only=False)
         left = left.filter(pa.array(np.repeat(is_left, counts)))
     return [left, rows.filter(pc.invert(rows[DELETED]))]
 
 
-def _key_runs(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Array, np.ndarray]:
-    """The key, as one text, of each run of rows with equal keys, and how many rows the run has."""
-    columns, is_first = [_encoded(rows[name]) for name in key], np.zeros(len(rows), bool)
+def key_runs(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Array, np.ndarray]:
+    """The key, as one sequence of bytes, of each run of rows with equal keys, and how many rows the run has."""
+    columns, is_first = [_in_one_piece(rows[name]) for name in key], np.zeros(len(rows), bool)
     is_first[:1] = True
     for column in columns:
         numbers = (column.indices if pa.types.is_dictionary(column.type) else column).fill_null(-1).to_numpy()
         is_first[1:] |= numbers[1:] != numbers[:-1]
     first = np.flatnonzero(is_first)
-    texts = [pc.fill_null(column.take(pa.array(first)).cast(pa.string()), "") for column in columns]
-    joined = pc.call_function("binary_join_element_wise", [*texts, pa.scalar("\n")])
+    texts = [_as_bytes(column.take(pa.array(first))) for column in columns]
+    joined = pc.call_function("binary_join_element_wise", [*texts, pa.scalar(b"\n")])
     return joined, np.diff(np.append(first, len(rows)))
 
 
-def _encoded(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece, as a dictionary if it is text."""
+def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece, as a dictionary if it is text or bytes."""
     whole = column.combine_chunks()
-    return whole.dictionary_encode() if pa.types.is_string(whole.type) else whole
+    is_text = pa.types.is_string(whole.type) or pa.types.is_binary(whole.type)
+    return whole.dictionary_encode() if is_text else whole
+
+
+def _as_bytes(column: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not pa.types.is_binary(column.type):
+        column = column.cast(pa.string()).cast(pa.binary())
+    return pc.fill_null(column, b"")
 
 
 def restore_version(place: str, version: int) -> int:
@@ -94,34 +92,12 @@ def restore_version(place: str, version: int) -> int:
         return existing.version()
 
 
-def keep_log_for_a_day(place: str) -> None:
-    """Let `vacuum` delete entries of a table's log after a day instead of a month: a stream adds one per micro-batch.
-
-    Commits do not: of a table that was idle for a day they would delete the version that `runs` still names.
-    """
-    with merge_errors(place):
-        opened(place).alter.set_table_properties(
-            {"delta.logRetentionDuration": "interval 1 days", "delta.enableExpiredLogCleanup": "false"}
-        )
-
-
-def vacuum(place: str, kept: Sequence[int]) -> None:
-    """Delete the files of a table that neither its latest version nor one of `kept` names.
-
-    Expired entries of its log go as well, unless one of `kept` may be among them.
-    """
+def keep_short_log(place: str) -> None:
+    """Let `shorten_log` delete entries of a table's log after half an hour instead of a month."""
     with merge_errors(place):
         existing = opened(place)
-        existing.vacuum(0, dry_run=False, enforce_retention_duration=False, keep_versions=list(kept))
-        if kept and _is_recent(place, min(kept)):
-            existing.cleanup_metadata()
-
-
-def _is_recent(place: str, version: int) -> bool:
-    """Whether the entry of a version is not half a day old: the log is kept for longer."""
-    filesystem, folder = open_filesystem(place)
-    entry = filesystem.get_file_info(f"{folder}/_delta_log/{version:020}.json")
-    return entry.is_file and entry.mtime > datetime.now(UTC) - timedelta(hours=12)
+        if not SHORT_LOG.items() <= existing.metadata().configuration.items():
+            existing.alter.set_table_properties(SHORT_LOG)
 
 
 def opened(place: str) -> "DeltaTable":

@@ -22,7 +22,6 @@ from share_state.delta.merge import (
     merged_rows,
     overtaken_stream,
     transaction,
-    vacuum,
 )
 from share_state.delta.reader import (
     COMMITTED,
@@ -40,7 +39,9 @@ from share_state.delta.reader import (
     run_ids,
     version_to_read,
 )
+from share_state.delta.replaced_files import ReplacedFiles, shorten_log
 from share_state.delta.staging import STAGING_PREFIX, Staging
+from share_state.delta.table_files import TableFiles, is_plain
 from share_state.errors import InputError, WarehouseError
 from share_state.schema import declarations
 from share_state.schema.declarations import stored_schema, table_schema
@@ -94,6 +95,7 @@ class Warehouse:
         root: path or address.
         staging: for rows that tasks make before all are known.
         versions: table -> the Delta version that this run committed.
+        replaced: files whose rows it has replaced.
     """
 
     def __init__(self, root: str, folders: Mapping[str, str] | None = None) -> None:
@@ -108,6 +110,8 @@ class Warehouse:
         self.versions: dict[str, int] = {}
         self._missing, self._is_begun = missing_folders(root), False
         self._opened: dict[str, DeltaTable] = {}
+        self._files: dict[str, TableFiles] = {}
+        self.replaced = ReplacedFiles()
         self._new, self._runs_version = set[str](), self._version("runs")
         self._commits, self._is_committed = f"{root} is written", False
 
@@ -169,8 +173,15 @@ class Warehouse:
             self.versions[table] = version
             if key and not len(rows):
                 return
-            merged = merged_rows(existing, table, place, rows, key)
-        self._write(table, merged, None, transaction(application, batch))
+            properties = transaction(application, batch)
+            if is_plain(existing):
+                files = self._files.setdefault(table, TableFiles(table, place))
+                with self.commit(table, None) as commit:
+                    assert commit.existing is not None
+                    self.replaced.add(place, files.merge(commit.existing, rows, key, properties))
+                return
+            merged = merged_rows(existing, table, rows, key)
+        self._write(table, merged, None, properties)
 
     def append(self, table: str, rows: Iterable[pa.Table], replaced_runs: Collection[str]) -> None:
         """Add rows to a table, and remove those of some runs.
@@ -293,19 +304,24 @@ class Warehouse:
             if (existing := self._table("runs")) is not None:
                 _compact(existing)
 
-    def vacuum(self, table: str, kept: Collection[int]) -> None:
-        """Delete the files of a table that neither its latest version nor one of `kept` names.
+    def delete_replaced(self, seconds: float) -> None:
+        """Delete files whose rows this run has replaced longer ago."""
+        self.replaced.delete_older(seconds)
 
-        delta-rs adds two versions to the table, which change no row; the next commit continues after them.
+    def clean(self, table: str, kept: Collection[int], seconds: float) -> None:
+        """Delete what earlier runs have left in the folder of a table, and entries of its log that are old.
 
-        Raises:
-            WarehouseError: if another run has committed meanwhile.
+        Args:
+            table: its name.
+            kept: versions that readers may need.
+            seconds: for how long readers need files of replaced rows.
         """
-        if table == "runs" and self._version(table) != self._runs_version:
-            raise self._overtaken()
-        vacuum(self.folder(table), sorted(kept))
-        if table == "runs":
-            self._runs_version = self._version(table)
+        place = self.folder(table)
+        with merge_errors(place):
+            if (existing := self._table(table)) is None:
+                raise lost_table(place)
+            self.replaced.delete_left(place, existing, seconds)
+            shorten_log(place, existing, kept)
 
     @contextmanager
     def commit(self, table: str, replaced_runs: Collection[str] | None) -> "Iterator[Commit]":
@@ -405,9 +421,10 @@ class Warehouse:
                     options["predicate"] = f"run_id IN ({names})"
             # With retries, delta-rs would append to a table that another run has created meanwhile.
             options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
-            stream = RowStream(rows, schema)
+            stream, before = RowStream(rows, schema), _paths(existing)
             try:
                 write_deltalake(commit.path if existing is None else existing, stream.reader, **options)
+                self.replaced.add(commit.path, before - _paths(existing))
             except DeltaError as error:
                 is_created = existing is None and stream.error is None and "already exists" in str(error)
                 is_refused = "Unsupported table features" in str(error) or "append-only" in str(error)
@@ -442,6 +459,11 @@ class Warehouse:
         return WarehouseError(
             f"{self.root}: another run committed here meanwhile, and this one did not; run it again"
         )
+
+
+def _paths(existing: "DeltaTable | None") -> set[str]:
+    """The paths of the files of a table; none if it does not exist."""
+    return set() if existing is None else {file["path"] for file in list_files(existing)}
 
 
 def _compact(existing: "DeltaTable") -> None:

@@ -157,9 +157,20 @@ class RowDigest:
             columns = [*batch.columns, ranges, *(ranges.field(name) for name in RANGE_COLUMNS.values())]
             self._has_nulls |= any(column.null_count for column in columns)
             if batch.num_rows and not self._has_nulls:
-                self._count += batch.num_rows
-                # numpy would warn of each overflow of two scalars.
-                self._sum = (self._sum + int(_row_hashes(batch).sum(dtype=np.uint64))) & _UINT64
+                self.take_hashes(_row_hashes(batch))
+
+    def take_hashes(self, hashes: np.ndarray) -> None:
+        """Add rows by their `row_hashes`."""
+        self._count += len(hashes)
+        # numpy would warn of each overflow of two scalars.
+        self._sum = (self._sum + int(hashes.sum(dtype=np.uint64))) & _UINT64
+
+
+def row_hashes(rows: pa.Table) -> np.ndarray:
+    """uint64, a hash of each row of `carried_share_partitions`, which has no nulls."""
+    return np.concatenate(
+        [np.zeros(0, np.uint64), *(_row_hashes(batch) for batch in rows.to_batches() if len(batch))]
+    )
 
 
 def _row_hashes(batch: pa.RecordBatch) -> np.ndarray:

@@ -57,6 +57,11 @@ class LiveLog:
         self._move_outcomes(judged.log.keys)
         self.latest, self.judged = judged, (self.state, self.judged[0])
 
+    def unwritten_outcomes(self) -> np.ndarray | None:
+        """OUTCOMES rows of the fold whose rows are written next; None if it was not shown."""
+        unwritten = self.unwritten.judged or self.unwritten.latest
+        return self.outcomes.copy() if unwritten is not None and unwritten is self.latest else None
+
     def shown(self) -> ShownLog | None:
         """What metrics show; None before the first fold."""
         if self.latest is None:

@@ -11,11 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import pyarrow as pa
+import numpy as np
 
-from share_state.delta.merge import DELETED
 from share_state.errors import InputError
-from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint
+from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import add_group_outcomes
 from share_state.pipeline.live_log import LiveLog
 from share_state.pipeline.live_tables import Shown
@@ -25,9 +24,8 @@ from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, Unwri
 from share_state.pipeline.stream_findings import merge_findings, shown_times
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun
-from share_state.pipeline.stream_state import CARRIED_LOGS, state_rows
+from share_state.pipeline.stream_state import CarriedState
 from share_state.pipeline.stream_tables import StreamTables
-from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import EMPTY_ROWS, GrownLog, LogFacts, NewRecords, Read, StreamSource
 from share_state.sources.partition_count import PartitionCount
@@ -97,6 +95,7 @@ class LocalStream:
         self._findings = begun.findings if tables is None else tables.findings
         self._outcomes = begun.outcomes
         self._is_saved = True
+        self._carried = dict[int, CarriedState]()
         self._problems = list[str]()
         self._writer = ThreadPoolExecutor(1, "share-state-tables")
         self._writing: Future[float] | None = None
@@ -264,24 +263,37 @@ class LocalStream:
             # The tables of an earlier run have rows of logs that have not grown since.
             unread = {number: log for number, log in self.logs.items() if log.unwritten.is_empty}
             self._judge_unread(unread)
-        changes = [LogChanges("", problems=[problem]) for problem in self._problems]
+        problems = [LogChanges("", problems=[problem]) for problem in self._problems]
         self._problems = []
+        unwritten = dict[int, tuple[UnwrittenChanges, FoldCheckpoint | None, np.ndarray | None]]()
         for number, log in self.logs.items():
-            if log.unwritten.is_empty:
-                continue
-            rows = log.unwritten.rows()
-            if log.unwritten.latest is not None:
-                rows.tables |= _state_changes(number, log.state)
-            changes.append(rows)
-            log.unwritten = UnwrittenChanges(log.state)
+            if not log.unwritten.is_empty:
+                unwritten[number] = log.unwritten, log.state, log.unwritten_outcomes()
+                log.unwritten = UnwrittenChanges(log.state)
         batch = tables.run.batch + 1
 
         def write() -> float:
             started = time.monotonic()
-            tables.write(batch, changes)
+            of_logs = [self._changes(number, *one) for number, one in unwritten.items()]
+            tables.write(batch, [*problems, *of_logs])
             return time.monotonic() - started
 
         self._writing = self._writer.submit(write)
+
+    def _changes(
+        self,
+        number: int,
+        unwritten: UnwrittenChanges,
+        state: FoldCheckpoint | None,
+        outcomes: np.ndarray | None,
+    ) -> LogChanges:
+        """The changed rows of a log partition, those of its state included."""
+        rows = unwritten.rows(outcomes)
+        if unwritten.latest is not None:
+            if number not in self._carried:
+                self._carried[number] = CarriedState(f"{STATE_TOPIC}-{number}", unwritten.before)
+            rows.tables |= self._carried[number].changes(state)
+        return rows
 
     def _judge_unread(self, logs: Mapping[int, LiveLog]) -> None:
         for number, log in logs.items():
@@ -307,17 +319,3 @@ class LocalStream:
             return time.monotonic() - started
 
         self._writing = self._writer.submit(write)
-
-
-def _state_changes(number: int, state: FoldCheckpoint | None) -> dict[str, pa.Table]:
-    """The rows of the state of a log partition that replace those before it."""
-    name = f"{STATE_TOPIC}-{number}"
-    if state is not None:
-        return state_rows(name, state)
-    gone = {}
-    for table in (CHECKPOINT_TABLE, CARRIED_LOGS):
-        schema = table_schema(table)
-        columns = [pa.array([name if one.name == "log" else None], one.type) for one in schema]
-        rows = pa.Table.from_arrays(columns, [one.name for one in schema])
-        gone[table] = rows.append_column(DELETED, pa.array([True]))
-    return gone

@@ -29,7 +29,7 @@ KEYS = {
     IN_FLIGHT: ("group_id", "topic_id", "partition"),
     CUTOFF: ("topic", "partition"),
     HISTORY_TABLE: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
-    CHECKPOINT_TABLE: ("log",),
+    CHECKPOINT_TABLE: ("log", "key"),
     CARRIED_LOGS: ("log",),
 }
 """The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition."""
@@ -157,12 +157,18 @@ class UnwrittenChanges:
         if folded.archiving_ranges is not None and len(folded.archiving_ranges):
             self._ranges.append(folded.archiving_ranges)
 
-    def rows(self) -> LogChanges:
-        """The changed rows of the tables; there was a fold."""
+    def rows(self, outcomes: np.ndarray | None = None) -> LogChanges:
+        """The changed rows of the tables; there was a fold.
+
+        Args:
+            outcomes: OUTCOMES rows, one per share-partition of `judged` or `latest`; None if they are unknown.
+        """
         shown = self.judged or self.latest
         assert shown is not None
         is_by_clock = self._is_by_clock or self.judged is not None
-        changed = _changed_rows(shown.log, self.before, is_all=self._is_read_anew, is_by_clock=is_by_clock)
+        changed = _changed_rows(
+            shown.log, self.before, outcomes, is_all=self._is_read_anew, is_by_clock=is_by_clock
+        )
         changes, folded = LogChanges(shown.log.log.name, changed), shown.log
         if self.latest is None:
             changes.tables = {HISTORY_TABLE: changed[HISTORY_TABLE], FINDINGS: shown.findings}
@@ -190,7 +196,12 @@ class UnwrittenChanges:
 
 
 def _changed_rows(
-    folded: FoldedLog, before: FoldCheckpoint | None, *, is_all: bool, is_by_clock: bool
+    folded: FoldedLog,
+    before: FoldCheckpoint | None,
+    outcomes: np.ndarray | None,
+    *,
+    is_all: bool,
+    is_by_clock: bool,
 ) -> dict[str, pa.Table]:
     """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before.
 
@@ -223,10 +234,11 @@ def _changed_rows(
     gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone["group_id"]))
     starts = np.where(rows_before["exists"], rows_before["start_offset"], NO_PREVIOUS_START)
     judged = np.flatnonzero(exists) if is_by_clock else live
+    of_judged = None if outcomes is None else outcomes[judged]
     return {
         STATE: _with_gone(states, gone),
         IN_FLIGHT: _with_gone(ranges, key_columns(old_keys, replaced, Topics())),
-        HISTORY_TABLE: _with_gone(history_rows(folded, judged, starts[judged]), gone),
+        HISTORY_TABLE: _with_gone(history_rows(folded, judged, starts[judged], of_judged), gone),
     }
 
 

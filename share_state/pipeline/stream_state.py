@@ -1,12 +1,14 @@
 """The state of a stream's fold between two micro-batches: in memory, as one value, and as rows of a warehouse."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from share_state.delta.merge import without_deleted
+from share_state.delta.merge import DELETED, without_deleted
 from share_state.fold.checkpoint import (
     CHECKPOINT_TABLE,
     FoldCheckpoint,
@@ -15,6 +17,7 @@ from share_state.fold.checkpoint import (
     checkpoint_share_partitions,
     restore_checkpoint,
     resume_point_of,
+    row_hashes,
     sealed,
     with_digest,
 )
@@ -57,13 +60,58 @@ def checkpoint_of(state: bytes) -> FoldCheckpoint | None:
     return None if resume_point_of(log) is None else restore_checkpoint(log, rows)
 
 
-def state_rows(name: str, checkpoint: FoldCheckpoint) -> dict[str, pa.Table]:
-    """The state of a fold as changed rows of `carried_share_partitions` and `carried_logs`, as an audit writes them."""
-    digest, row = RowDigest(), checkpoint_row(name, checkpoint)
-    rows = pa.concat_tables(digest.of_each(checkpoint_share_partitions(name, checkpoint)))
-    row["carried"] = sealed(name, with_digest(row["carried"], digest.text))
-    log = pa.Table.from_pylist([row], schema=table_schema(CARRIED_LOGS))
-    return {CHECKPOINT_TABLE: without_deleted(rows), CARRIED_LOGS: without_deleted(log)}
+class CarriedState:
+    """What `carried_share_partitions` and `carried_logs` hold of a log partition, to find which rows change."""
+
+    def __init__(self, name: str, checkpoint: FoldCheckpoint | None) -> None:
+        """Note what the tables hold.
+
+        Args:
+            name: of the log partition.
+            checkpoint: the state from which the tables are read or were written; None if they hold none.
+        """
+        self._name = name
+        self._keys = pa.array([], pa.binary())
+        self._hashes = np.zeros(0, np.uint64)
+        if checkpoint is not None:
+            self._note(pa.concat_tables(checkpoint_share_partitions(name, checkpoint)))
+
+    def changes(self, checkpoint: FoldCheckpoint | None) -> dict[str, pa.Table]:
+        """The changed rows of both tables, as an audit writes them, once the state is another; None for none."""
+        before, hashes_before = self._keys, self._hashes
+        rows, log = table_schema(CHECKPOINT_TABLE).empty_table(), table_schema(CARRIED_LOGS).empty_table()
+        if checkpoint is not None:
+            rows = pa.concat_tables(checkpoint_share_partitions(self._name, checkpoint))
+        self._note(rows)
+        if checkpoint is not None:
+            digest, row = RowDigest(), checkpoint_row(self._name, checkpoint)
+            digest.take_hashes(self._hashes)
+            row["carried"] = sealed(self._name, with_digest(row["carried"], digest.text))
+            log = pa.Table.from_pylist([row], schema=log.schema)
+        place = pc.index_in(self._keys, before).fill_null(-1).to_numpy(zero_copy_only=False)
+        is_same = (place >= 0) & (np.append(hashes_before, np.uint64(0))[place] == self._hashes)
+        gone = before.filter(pc.invert(pc.is_in(before, self._keys)))
+        gone_logs = pa.array([self._name] if checkpoint is None else [], pa.string())
+        of_gone = {
+            CHECKPOINT_TABLE: {"log": pa.repeat(self._name, len(gone)), "key": gone},
+            CARRIED_LOGS: {"log": gone_logs},
+        }
+        changed = {CHECKPOINT_TABLE: rows.filter(pa.array(~is_same)), CARRIED_LOGS: log}
+        return {
+            table: pa.concat_tables([without_deleted(kept), _deleted_rows(table, of_gone[table])])
+            for table, kept in changed.items()
+        }
+
+    def _note(self, rows: pa.Table) -> None:
+        self._keys = rows["key"].combine_chunks()
+        self._hashes = row_hashes(rows)
+
+
+def _deleted_rows(table: str, key: Mapping[str, pa.Array]) -> pa.Table:
+    """Changed rows of a table, of which only the key columns are known, and which are gone."""
+    schema, count = table_schema(table), len(next(iter(key.values())))
+    rows = {one.name: key[one.name] if one.name in key else pa.nulls(count, one.type) for one in schema}
+    return pa.table(rows, schema=schema).append_column(DELETED, pa.repeat(True, count))
 
 
 def settled_state(name: str, checkpoint: FoldCheckpoint) -> FoldCheckpoint:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.commits import held_signals, standing
-from share_state.delta.merge import DELETED, keep_log_for_a_day, restore_version, without_deleted
+from share_state.delta.merge import DELETED, keep_short_log, opened, restore_version, without_deleted
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
@@ -108,7 +108,7 @@ class StreamTables:
         self._warehouse, self._letters = Warehouse(warehouse), letters
         self.committed: float | None = None
         self._known: Topics | None = None
-        self._committed_at, self._vacuumed_at = list[tuple[float, dict[str, int]]](), time.monotonic()
+        self._committed_at, self._cleaned_at = deque[tuple[float, dict[str, int]]](), time.monotonic()
         self.findings = table_schema(FINDINGS).empty_table()
         self._writing, self._is_closed = Lock(), False
 
@@ -125,7 +125,9 @@ class StreamTables:
         committed = CommittedTables(self._root)
         for table in (*self._tables, HISTORY_TABLE) if self.run.batch >= 0 else self._tables:
             # A killed run may have written them: this stream, whose micro-batch is repeated, or another.
-            self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
+            restore_version(self._place(table), committed.versions[table])
+            keep_short_log(self._place(table))
+            self._warehouse.versions[table] = opened(self._place(table)).version()
         self.findings = found = committed.read(FINDINGS)
         if self.run.batch < 0:
             self._begin_history()
@@ -138,7 +140,7 @@ class StreamTables:
 
     def _begin_table(self, table: str) -> None:
         self._warehouse.replace(table, [])
-        keep_log_for_a_day(self._place(table))
+        keep_short_log(self._place(table))
 
     def _begin_letters(self, committed: CommittedTables | None) -> None:
         """Continue with the committed tables of dead letters, or create them."""
@@ -234,7 +236,7 @@ class StreamTables:
         )
         self._commit_run()
         self.committed = time.time()
-        self._vacuum()
+        self._clean()
 
     def _notes(self) -> tuple[str, ...]:
         """The notes of the stream, and those of the last match of dead letters."""
@@ -322,17 +324,20 @@ class StreamTables:
         changed = [one.tables[STATE] for one in changes if STATE in one.tables]
         return _not_in(changed, without_deleted(now.filter(pc.invert(pc.and_(*is_same)))))
 
-    def _vacuum(self) -> None:
-        """Delete files that only versions older than `_KEPT_SECONDS` name."""
+    def _clean(self) -> None:
+        """Delete files that only versions older than `_KEPT_SECONDS` name, and old entries of the logs."""
         now = time.monotonic()
         self._committed_at.append((now, dict(self._warehouse.versions)))
-        if now - self._vacuumed_at < _KEPT_SECONDS:
+        self._warehouse.delete_replaced(_KEPT_SECONDS)
+        if now - self._cleaned_at < _KEPT_SECONDS:
             return
-        self._vacuumed_at = now
-        self._committed_at = [one for one in self._committed_at if now - one[0] < _KEPT_SECONDS]
+        self._cleaned_at = now
+        while len(self._committed_at) > 1 and now - self._committed_at[1][0] >= _KEPT_SECONDS:
+            # The one before those of the last minutes was still read when they began.
+            self._committed_at.popleft()
         for table in self._warehouse.versions:
             kept = {versions[table] for _, versions in self._committed_at if table in versions}
-            self._warehouse.vacuum(table, kept)
+            self._warehouse.clean(table, kept, _KEPT_SECONDS)
 
     def _place(self, table: str) -> str:
         return self._warehouse.folder(table)
@@ -370,6 +375,9 @@ class StreamTables:
                 # They are counts since the stream began, not since its reader looked last.
                 place = judged.schema.get_field_index(name)
                 judged = judged.set_column(place, name, pa.nulls(len(judged), pa.int64()))
+            place = judged.schema.get_field_index("reason")
+            reasons = pc.replace_substring(judged["reason"], "since the last audit", "since the stream began")
+            judged = judged.set_column(place, "reason", reasons)
             own.append(judged.append_column(DELETED, rows[DELETED]))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
@@ -393,11 +401,7 @@ class StreamTables:
         rows = pa.concat_tables(parts)
         if DELETED not in rows.column_names:
             rows = without_deleted(rows)
-        key = KEYS[table]
-        if table in _STATE_TABLES and {*self.run.progress} <= {*rows["log"].unique().to_pylist()}:
-            # There are no other rows to keep.
-            key = ()
-        self._warehouse.merge(table, rows, key, self.run.query, batch)
+        self._warehouse.merge(table, rows, KEYS[table], self.run.query, batch)
 
     def result(self) -> RunResult:
         """The result of what is committed."""

@@ -32,7 +32,6 @@ from share_state.report.share_partitions import (
     latest_audit_filter,
     latest_share_partitions,
     number_rows,
-    records_by_state,
     verdict_rank,
     with_unreported_verdicts,
 )
@@ -48,7 +47,12 @@ _SHARE_PARTITION_METRICS = {
     "absent if unknown.",
     "oldest_unfinished_seconds": "Age of the first unfinished record at the newest record; at least that, if only its "
     "delivery is known; absent if unknown.",
+    "window_used_ratio": "Share of the in-flight limit that the window from start to end has used.",
 }
+_IN_FLIGHT_TEXT = (
+    "Records between start and end by delivery state; gaps are available; states without records are absent."
+)
+_MOST_DELIVERIES = 10
 _LOG_PARTITION_METRICS = {
     "cutoff_offset": "Records of the log partition before this offset are redundant; absent if none are.",
     "redundant_records": "Records before the cutoff.",
@@ -101,6 +105,7 @@ class Metrics(Collector):
             "lag": "sum",
             "poison_records": "sum",
             "oldest_unfinished_seconds": "max",
+            "window_used_ratio": "max",
         }
         topics = group_pieces(self._survey(), ["group_id", "name", "verdict"], sums)
         if topics is None:
@@ -130,8 +135,10 @@ class Metrics(Collector):
             text,
             (({"group_id": group, "trouble": code}, count) for (group, code), count in troubles.items()),
         )
-        states = {state.lower(): "sum" for state in DELIVERY_STATES}
-        yield self._in_flight("group", group_pieces(records_by_state(self._tables), ["group_id"], states))
+        yield from self._group_records()
+        text = "Largest share of its in-flight limit that a window from start to end of the group has used."
+        windows = group_rows(topics, ["group_id"], {"window_used_ratio": "max"})
+        yield self._column("group_window_used_ratio", text, windows, "window_used_ratio")
         counts = (
             ({"group_id": one.group_id, "outcome": outcome}, getattr(one, outcome))
             for one in self._report.deliveries
@@ -143,6 +150,24 @@ class Metrics(Collector):
         if self._tables.holds("share_groups"):
             members = self._tables.read("share_groups", columns=["group_id", "members"])
             yield self._column("group_members", "Members of the group.", members, "members")
+
+    def _group_records(self) -> Iterator[Metric]:
+        """Records in flight by delivery state and by deliveries."""
+        columns = ["group_id", "state", "delivery_count"]
+        pieces = self._tables.batches("in_flight", [*columns, "record_count"])
+        rows = group_pieces(pieces, columns, {"record_count": "sum"})
+        states, deliveries = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        for row in rows.to_pylist() if rows is not None else ():
+            group, records = row["group_id"], row["record_count"]
+            states[group, row["state"]] += records
+            deliveries[group, str(min(row["delivery_count"], _MOST_DELIVERIES))] += records
+        samples = (({"group_id": group, "state": state}, count) for (group, state), count in states.items())
+        yield self._family("group_in_flight_records", _IN_FLIGHT_TEXT, samples)
+        text = f"Records between start and end by how often they were delivered; {_MOST_DELIVERIES} is that or more."
+        samples = (
+            ({"group_id": group, "deliveries": times}, count) for (group, times), count in deliveries.items()
+        )
+        yield self._family("group_delivered_records", text, samples)
 
     def _outcome_totals(self) -> Iterator[CounterMetricFamily]:
         """Counters of what became of deliveries."""
@@ -171,6 +196,8 @@ class Metrics(Collector):
             "lag",
             "time",
             "oldest_unfinished_time",
+            "effective_start_offset",
+            "end_offset",
         )
         by = [*ascending("rank"), *descending("poison_records", "waiting_records", "lag"), *ascending(*KEY)]
         worst = list[pa.Table]()
@@ -183,7 +210,14 @@ class Metrics(Collector):
             rows = rows.append_column(
                 "oldest_unfinished_seconds", _seconds_since(rows, "oldest_unfinished_time")
             )
+            rows = rows.append_column("window_used_ratio", self._window_use(rows))
             yield rows.append_column("share_partitions", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
+
+    def _window_use(self, rows: pa.Table) -> pa.Array:
+        """The share of its limit that each window has used, as IN_FLIGHT_LIMIT counts it; null if unknown."""
+        limits = pa.array(self._report.limits.of_groups("record_locks", rows["group_id"]).astype(float))
+        width = pc.subtract(rows["end_offset"], rows["effective_start_offset"])
+        return pc.divide(pc.max_element_wise(width, 0).cast(pa.float64()), limits)
 
     def _with_open_verdicts(self, rows: pa.Table) -> pa.Table:
         """Rows in which an acknowledged verdict is OK, so that no alert fires on it."""
@@ -206,9 +240,10 @@ class Metrics(Collector):
         rows = rows.append_column("name", _topic_names(rows))
         rows = rows.append_column("start_offset_unmoved_seconds", _seconds_since(rows, "moved_time"))
         rows = rows.append_column("oldest_unfinished_seconds", _seconds_since(rows, "oldest_unfinished_time"))
+        rows = rows.append_column("window_used_ratio", self._window_use(rows))
         for name, help_text in _SHARE_PARTITION_METRICS.items():
             yield self._column(f"group_topic_partition_{name}", help_text, rows, name)
-        yield self._in_flight("group_topic_partition", rows)
+        yield self._in_flight(rows)
         is_verdict = {
             one: pc.cast(pc.equal(rows["verdict"], one), pa.int8()) for one in self._report.verdicts
         }
@@ -267,13 +302,12 @@ class Metrics(Collector):
         ):
             yield self._family(name, help_text, _present([{}], [value]))
 
-    def _in_flight(self, level: str, rows: pa.Table | None) -> GaugeMetricFamily:
-        text = "Records between start and end by delivery state, gaps as available; states without records are absent."
-        if rows is None:
-            return self._family(f"{level}_in_flight_records", text, ())
+    def _in_flight(self, rows: pa.Table) -> GaugeMetricFamily:
         counts = {state: rows[state.lower()] for state in DELIVERY_STATES}
         counts = {state: count for state, count in counts.items() if pc.sum(count).as_py()}
-        return self._by_label(f"{level}_in_flight_records", text, rows, "state", counts)
+        return self._by_label(
+            "group_topic_partition_in_flight_records", _IN_FLIGHT_TEXT, rows, "state", counts
+        )
 
     def _column(self, name: str, help_text: str, rows: pa.Table, column: str) -> GaugeMetricFamily:
         # A start offset of -1 is not initialized, and 4.0 wrote no group sizes.

@@ -156,6 +156,10 @@ def test_a_group_that_only_gives_up_has_a_verdict(cli: Command, tmp_path: Path, 
         (row,) = history(tmp_path / "w")
         text = "30 records were given up or rejected since the last audit, and none was acknowledged for 29 min"
         assert row["reason"] == text
+    stream = ("stream", tmp_path / "in", "--out", tmp_path / "live", "--once", "--quiet", "--fail-on", "off")
+    assert cli(*stream).code == 0
+    (live,) = history(tmp_path / "live")
+    assert (live["verdict"], "since the last audit" in (live["reason"] or "")) == (verdict, False)
     # What the last audit has reported is over.
     log_with(tmp_path / "next", snapshot(), *records, update([(200, 200, AVAILABLE, 1)], after=60 * MINUTE))
     shutil.rmtree(tmp_path / "in")

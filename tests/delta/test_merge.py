@@ -1,15 +1,20 @@
 """Rows that are merged into a table by key replace those with the same key, in whatever order the table holds them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.delta.merge import DELETED
-from share_state.delta.reader import open_table
+from share_state.delta import table_files
+from share_state.delta.merge import DELETED, without_deleted
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.stream_changes import KEYS
 from share_state.schema.declarations import table_schema
@@ -33,25 +38,72 @@ def _in_flight(rows: Sequence[_Row]) -> pa.Table:
     return pa.Table.from_pylist(given, table_schema("in_flight"))
 
 
-@given(before=_ROWS, changed=st.lists(st.tuples(_KEYS, st.integers(10, 19), st.booleans()), max_size=6))
+_CHANGED = st.lists(st.tuples(_KEYS, st.integers(10, 19), st.booleans()), max_size=6)
+
+
+@pytest.fixture(scope="module", params=[1, 4 << 20], ids=["many files", "one file"])
+def file_bytes(request: pytest.FixtureRequest) -> Iterator[int]:
+    """How large the files of tables become."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_files, "_LEAST_BYTES", request.param)
+        patch.setattr(table_files, "_MOST_SMALL", 2)
+        yield request.param
+
+
+@pytest.mark.usefixtures("file_bytes")
+@given(before=_ROWS, micro_batches=st.lists(_CHANGED, min_size=1, max_size=4))
 def test_changed_rows_replace_those_with_the_same_key(
     before: list[_Row],
-    changed: list[tuple[tuple[str, str | None, int], int, bool]],
+    micro_batches: list[list[tuple[tuple[str, str | None, int], int, bool]]],
     tmp_path_factory: pytest.TempPathFactory,
 ):
-    root = tmp_path_factory.mktemp("lake")
-    rows = _in_flight([(key, first) for key, first, _ in changed])
+    root, expected = tmp_path_factory.mktemp("lake"), before
     with Warehouse(str(root)) as lake:
         lake.replace("in_flight", [_in_flight(before)])
-        rows = rows.append_column(DELETED, pa.array([gone for *_, gone in changed], pa.bool_()))
+        for number, changed in enumerate(micro_batches):
+            rows = _in_flight([(key, first) for key, first, _ in changed])
+            rows = rows.append_column(DELETED, pa.array([gone for *_, gone in changed], pa.bool_()))
+            lake.merge("in_flight", rows, KEYS["in_flight"], "a-stream", number)
+            replaced = {key for key, *_ in changed}
+            expected = [(key, first) for key, first in expected if key not in replaced]
+            expected += [(key, first) for key, first, gone in changed if not gone]
+    for found in _as_others_read(f"{root}/in_flight"):
+        assert Counter(
+            (tuple(row[name] for name in KEYS["in_flight"]), row["first_offset"]) for row in found
+        ) == Counter(expected)
+
+
+def _as_others_read(place: str) -> Iterator[list[dict[str, Any]]]:
+    """The rows of a table as delta-rs, polars and DuckDB read them."""
+    table = DeltaTable(place)
+    yield table.to_pyarrow_table().to_pylist()
+    yield pl.read_delta(place).to_dicts()
+    if files := table.file_uris():
+        # Its extension for Delta, which is not in its package, reads the same files.
+        yield duckdb.read_parquet(files).to_arrow_table().to_pylist()
+
+
+def test_files_without_a_changed_key_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_files, "_LEAST_BYTES", 2000)
+    groups = [(f"g{number:03}", "t", 0) for number in range(400)]
+    place = tmp_path / "in_flight"
+
+    def merge(lake: Warehouse, rows: pa.Table) -> set[str]:
         lake.merge("in_flight", rows, KEYS["in_flight"], "a-stream", 0)
-        merged = open_table(f"{root}/in_flight")
-        assert merged is not None
-        found = merged.to_pyarrow_table()
-    replaced = {key for key, *_ in changed}
-    expected = [(key, first) for key, first in before if key not in replaced]
-    expected += [(key, first) for key, first, gone in changed if not gone]
-    names = KEYS["in_flight"]
-    assert Counter((tuple(row[name] for name in names), row["first_offset"]) for row in found.to_pylist()) == Counter(
-        expected
+        return {*DeltaTable(str(place)).file_uris()}
+
+    with Warehouse(str(tmp_path)) as lake:
+        lake.replace("in_flight", [])
+        files = merge(lake, without_deleted(_in_flight([(key, 1) for key in groups])))
+        assert len(files) > 10
+        for number in range(40):
+            # Two share-partitions that change all the time leave the files of the others.
+            now = merge(lake, without_deleted(_in_flight([(groups[at], number) for at in (7, 300)])))
+            kept, files = len(files & now), now
+            assert kept >= len(now) - (3 if number == 0 else 1)
+    statistics = pa.table(DeltaTable(str(place)).get_add_actions(flatten=True))
+    assert sum(statistics["num_records"].to_pylist()) == 400
+    assert (min(statistics["min.group_id"].to_pylist()), max(statistics["max.group_id"].to_pylist())) == (
+        "g000",
+        "g399",
     )

@@ -79,10 +79,10 @@ def test_an_audit_after_a_stream_has_the_tables_of_an_audit_alone(
     assert run(["audit", logs, "--out", lake, "--quiet"]) in (0, 1)
     assert (VACUUMED if begins_with_an_audit else OF_STREAM) in capsys.readouterr().out
     assert run(["audit", logs, "--out", str(tmp_path / "alone"), "--quiet"]) in (0, 1)
-    assert _of_states(tmp_path / "lake") == _of_states(tmp_path / "alone")
+    assert of_states(tmp_path / "lake") == of_states(tmp_path / "alone")
 
 
-def _of_states(lake: Path) -> dict[str, list[str]]:
+def of_states(lake: Path) -> dict[str, list[str]]:
     """What only the state topic says."""
     tables = CommittedTables(str(lake))
     rows = {name: tables.read(name).to_pylist() for name in ALONE}
@@ -109,7 +109,7 @@ def test_segments_that_grow_are_read_where_they_ended(scenario: str, tmp_path: P
         assert _stream(tmp_path) in (0, 1)
         truth = ["reconstruct", str(tmp_path / "in"), "--out", str(tmp_path / "truth"), "--quiet"]
         assert run(truth) in (0, 1)
-        assert _of_states(tmp_path / "lake") == _of_states(tmp_path / "truth")
+        assert of_states(tmp_path / "lake") == of_states(tmp_path / "truth")
 
 
 def test_what_became_of_deliveries_is_the_same_in_any_parts():

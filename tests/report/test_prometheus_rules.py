@@ -16,8 +16,12 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from share_state.fold.history import OUTCOME_COLUMNS
+from share_state.fold.limits import Limits
+from share_state.pipeline.stream_run import StreamProgress, StreamRun
+from share_state.pipeline.stream_tables import StreamTables
 from share_state.report.audit_data import read_report
 from share_state.report.prometheus import write_metrics
+from share_state.report.stream_metrics import CommittedStream, StreamMetrics
 from tests.report.made_warehouse import TONIGHT, MadeWarehouse, cutoff, finding, share_partition
 
 ROOT = Path(__file__).parents[2]
@@ -77,10 +81,27 @@ def expressions() -> list[str]:
     return [*(rule["expr"] for rule in ALERTS), *panels, *variables]
 
 
+@pytest.fixture(scope="module")
+def of_stream(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Metric]:
+    """The metrics that a stream alone has, by name."""
+    lake = str(tmp_path_factory.mktemp("lake") / "w")
+    stream = CommittedStream(StreamTables(lake, StreamRun("a-stream")), lambda: StreamProgress(1.5, 7), Limits(), lake)
+    families = StreamMetrics(stream, 2).collect()
+    return {f"{family.name}_total" if family.type == "counter" else family.name: family for family in families}
+
+
+def test_the_page_of_streams_lists_the_metrics_that_they_alone_have(of_stream: dict[str, Metric]):
+    rows = re.findall(r"^\| (`share_state_stream_.*?) \|", (ROOT / "docs/stream.md").read_text(), re.MULTILINE)
+    assert {name for row in rows for name in NAME.findall(row)} == of_stream.keys()
+
+
 @pytest.mark.parametrize("expression", dict.fromkeys(expressions()))
-def test_a_rule_or_panel_queries_metrics_and_labels_that_there_are(families: dict[str, Metric], expression: str):
+def test_a_rule_or_panel_queries_metrics_and_labels_that_there_are(
+    families: dict[str, Metric], of_stream: dict[str, Metric], expression: str
+):
     names = NAME.findall(expression)
     assert names
+    families = families | of_stream
     assert set(names) <= families.keys()
     for name, selector in SELECTOR.findall(expression):
         labels = {label for sample in families[name].samples for label in sample.labels}

@@ -1,0 +1,83 @@
+"""Deletes files of replaced rows once no reader needs them, and entries of Delta's log that no run names.
+
+delta-rs' own vacuum reads each version that is kept, and adds two versions to each table.
+"""
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pyarrow.fs import FileSelector
+
+from share_state.delta.reader import list_files, open_filesystem
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_LOG_MINUTES = 30
+SHORT_LOG = {
+    "delta.logRetentionDuration": f"interval {_LOG_MINUTES} minutes",
+    "delta.deletedFileRetentionDuration": f"interval {_LOG_MINUTES} minutes",
+    # A commit would delete the version that `runs` still names, of a table that was idle for longer.
+    "delta.enableExpiredLogCleanup": "false",
+}
+"""Properties of a table to which a stream adds a version per micro-batch: its log is kept for half an hour."""
+
+
+class ReplacedFiles:
+    """The files that this process has replaced."""
+
+    def __init__(self) -> None:
+        self._files, self._places = deque[tuple[float, str]](), set[str]()
+
+    def add(self, place: str, paths: Iterable[str]) -> None:
+        """Note files that are replaced now.
+
+        Args:
+            place: the folder of their table.
+            paths: their paths in it.
+        """
+        for path in paths:
+            self._files.append((time.monotonic(), f"{place}/{path}"))
+            self._places.add(f"{place}/{path}")
+
+    def delete_older(self, seconds: float) -> None:
+        """Delete those that were replaced longer ago."""
+        before = time.monotonic() - seconds
+        while self._files and self._files[0][0] <= before:
+            _, place = self._files.popleft()
+            self._places.discard(place)
+            _delete(place)
+
+    def delete_left(self, place: str, table: "DeltaTable", seconds: float) -> None:
+        """Delete files that earlier processes have replaced, or were killed before they committed.
+
+        Args:
+            place: folder of a table.
+            table: its latest version.
+            seconds: the least age of these files; no version names them for as long.
+        """
+        known = {file["path"] for file in list_files(table)}
+        filesystem, folder = open_filesystem(place)
+        before = datetime.now(UTC) - timedelta(seconds=seconds)
+        for found in filesystem.get_file_info(FileSelector(folder)):
+            is_left = found.is_file and found.base_name.endswith(".parquet") and found.mtime <= before
+            if is_left and found.base_name not in known and f"{place}/{found.base_name}" not in self._places:
+                _delete(f"{place}/{found.base_name}")
+
+
+def shorten_log(place: str, table: "DeltaTable", kept: Collection[int]) -> None:
+    """Delete entries of a table's log that are half an hour old, unless one of these versions may be among them."""
+    filesystem, folder = open_filesystem(place)
+    entry = filesystem.get_file_info(f"{folder}/_delta_log/{min(kept):020}.json")
+    if entry.is_file and entry.mtime > datetime.now(UTC) - timedelta(minutes=_LOG_MINUTES / 2):
+        table.cleanup_metadata()
+
+
+def _delete(place: str) -> None:
+    filesystem, path = open_filesystem(place)
+    with suppress(FileNotFoundError):
+        filesystem.delete_file(path)
