@@ -333,8 +333,13 @@ class _Advisor:
         return Option("WAIT", NOTHING, what, until=until, effect=self._effect(effect))
 
     def wait_for_consumers(self) -> Option | None:
-        what = "Wait: consumers receive these records again; those that skip records they have processed lose nothing."
-        return Option("WAIT", NOTHING, what, effect=self._consumed())
+        what = (
+            "consumers receive these records again; those that skip records they have processed lose nothing."
+        )
+        if self.is_empty:
+            what = f"Start consumers of the group, which is empty: {what}"
+            return Option("START_CONSUMERS", NOTHING, what, effect=self._consumed())
+        return Option("WAIT", NOTHING, f"Wait: {what}", effect=self._consumed())
 
     def _consumed(self) -> Effect | None:
         """The effect of the first fetches, all accepted; None if it is unknown what they return."""
@@ -606,6 +611,7 @@ _ACTIONS: Mapping[str, tuple[_Action, ...]] = {
     ),
     "STALL": (_Advisor.wait_for_deliveries, _Advisor.forbid_renewals, _Advisor.restart_consumers, *_MOVES),
     "STOP": (_Advisor.start_consumers,),
+    "NO_MEMBERS": (_Advisor.start_consumers,),
     "GIVING_UP": (_Advisor.stop_consumers,),
     "TOPIC_GONE": (_Advisor.upgrade, _Advisor.delete_offsets, _Advisor.delete_group),
     "DLQ_UNUSABLE": (_Advisor.check_dead_letter_topic,),

@@ -182,7 +182,7 @@ INCIDENTS = {
     "poison": Incident(
         poison, "POISON_RECORDS", ("record 1,950 failed 4 of 5 deliveries",), "RAISE_DELIVERY_COUNT_LIMIT",
     ),
-    "reject-all": Incident(reject_all, "GIVING_UP", ("1250 records were given up or rejected",), "STOP_CONSUMERS"),
+    "reject-all": Incident(reject_all, "GIVING_UP", ("1,250 records were given up or rejected",), "STOP_CONSUMERS"),
     "stuck-dead-letters": Incident(
         stuck_dead_letters,
         "ARCHIVING_STUCK",
@@ -196,10 +196,13 @@ INCIDENTS = {
         "RAISE_PARTITION_MAX_RECORD_LOCKS",
     ),
     "gap": Incident(gap, "STALL", ("waits at a gap, records 1,000 to 1,004",), "FORBID_RENEWALS"),
-    "reset": Incident(reset, "REWIND", ("its offsets were reset: SPSO went from 1,945 to 1,709",), "WAIT"),
+    "reset": Incident(reset, "REWIND", ("SPSO went from 1,950 to 1,709; its offsets were reset",), "WAIT"),
     "deleted-topic": Incident(deleted_topic, "TOPIC_GONE", ("no topic has this id: it was deleted",), "DELETE_OFFSETS"),
     "renewed-forever": Incident(
-        renewed_forever, "STALL", ("record 450, which a consumer holds and renews",), "FORBID_RENEWALS",
+        renewed_forever,
+        "STALL",
+        ("record 450 after 1 failed delivery; a consumer holds it, and renews its lock",),
+        "FORBID_RENEWALS",
     ),
 }  # fmt: skip
 
