@@ -17,9 +17,10 @@ from share_state.kafka.delivery_states import state_name
 from share_state.pipeline.plan import FoldPlan
 from share_state.repairs.commands import quote
 from share_state.repairs.opened_input import OpenedInput
-from share_state.repairs.remedies import HARM, Option, Repair, repairs
+from share_state.repairs.remedies import repairs
 from share_state.repairs.repair_plan import empty_groups
 from share_state.repairs.status import SharePartitionStatus, Survey, survey
+from share_state.repairs.subject import HARM, Option, Repair
 from share_state.report.broken_rules import summarize_findings
 from share_state.report.console import format_duration
 from share_state.report.diff import compare_states, fold_point, read_counted_states

@@ -24,12 +24,11 @@ from share_state.repairs.status import limits_of_run, survey
 from share_state.report.audit_data import read_report
 from share_state.simulator.settings import PartitionSettings
 from share_state.simulator.types import find_release
-from tests.cli.commands import Command, flipped, run_cli
-from tests.incidents.stories import INCIDENTS, MINUTES, Night
+from tests.cli.commands import Command, run_cli
+from tests.incidents.stories import BROKER_LOGS, INCIDENTS, LIMITS, MINUTES, BrokerLog, Night, damage
 from tests.profiles import some_of
 from tests.truth import DATA
 
-LIMITS = ("--limit", "full-window:record_locks=100", "--limit", "full-window:delivery_count=10")
 SCREENS = os.environ.get("SHARE_STATE_TEST_SCREENS")
 """A folder for the screens of all incidents, for a person to look at."""
 NAMES = [name for name, one in INCIDENTS.items() if one.action]
@@ -62,8 +61,9 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Audited:
         Path(SCREENS).mkdir(parents=True, exist_ok=True)
         shutil.copy(page, Path(SCREENS) / "audit.html")
         (Path(SCREENS) / "audit.txt").write_text(printed.getvalue())
-        picture = Path(SCREENS) / "window-stuck-dead-letters.svg"
-        assert run(["plot", "window", str(logs), "--group", "stuck-dead-letters", "--out", str(picture)]) == 0
+        for suffix in ("svg", "html"):
+            picture = Path(SCREENS) / f"window-stuck-dead-letters.{suffix}"
+            assert run(["plot", "window", str(logs), "--group", "stuck-dead-letters", "--out", str(picture)]) == 0
     return Audited(logs, lake, page.read_text(), metrics.read_text(), printed.getvalue())
 
 
@@ -173,10 +173,7 @@ def _check_next_delivery(night: Audited, name: str) -> None:
 
 
 def test_a_damaged_log_is_not_acted_upon(cli: Command, night: Audited, tmp_path: Path):
-    logs = tmp_path / "damaged"
-    shutil.copytree(night.logs, logs)
-    segment = logs / "__share_group_state-2" / f"{0:020}.log"
-    segment.write_bytes(flipped(segment.read_bytes(), batch=-3))
+    logs = damage(night.logs, tmp_path / "damaged")
     groups = {row["group_id"] for row in _suspects(cli, logs)}
     lines = _screen(cli, min(groups), logs, *LIMITS, name="damaged-log")
     _check_screen(lines, "STATE_SUSPECT", ("records from offset 1151 on are missing or unreadable",))
@@ -187,28 +184,12 @@ def _suspects(cli: Command, logs: Path) -> list[dict[str, Any]]:
     return [row for row in cli("show", logs, "--json", "--quiet").json["share_partitions"] if row["suspect"]]
 
 
-FIXTURES = [
-    (
-        DATA / "4.4.0/dlq",
-        "dq-auto",
-        ("--limit", "archiving_seconds=0"),
-        "ARCHIVING_STUCK",
-        "dead-letter write of record",
-    ),
-    (DATA / "cases/gap-stall", None, (), "STALL", "waits at a gap, records 21 to 30"),
-    (DATA / "4.3.1/chaos", None, ("--limit", "delivery_count=3"), "POISON_RECORDS", "failed 2 of 3 deliveries"),
-]
-
-
-@pytest.mark.parametrize(("logs", "group", "limits", "trouble", "words"), FIXTURES, ids=[one[3] for one in FIXTURES])
-def test_logs_of_brokers_are_explained_too(
-    cli: Command, logs: Path, group: str | None, limits: tuple[str, ...], trouble: str, words: str
-):
-    plans = cli("repair", logs, *limits, "--json", "--quiet").json["share_partitions"]
-    row = next(one for one in plans if one["trouble"] == trouble and group in (None, one["group_id"]))
-    place = ("--topic", row["topic_id"], "--partition", row["partition"])
-    lines = _screen(cli, row["group_id"], logs, *place, *limits, name=f"{logs.parent.name}-{logs.name}")
-    _check_screen(lines, trouble, (words,))
+@pytest.mark.parametrize("one", BROKER_LOGS, ids=lambda one: one.name)
+def test_logs_of_brokers_are_explained_too(cli: Command, one: BrokerLog):
+    lines = _screen(cli, *one.why, name=one.name)
+    _check_screen(lines, one.trouble, one.cause)
+    plans = cli("repair", one.logs, *one.limits, "--json", "--quiet").json["share_partitions"]
+    row = next(plan for plan in plans if plan["trouble"] == one.trouble and plan["group_id"] == one.group)
     option = next(line for line in lines if line.startswith("repair "))
     assert option.split()[1].rstrip(",") == row["options"][0]["action"]
 
@@ -234,16 +215,18 @@ def _check_one_voice(lake: Path) -> set[str]:
 def test_audit_and_why_tell_the_same_cause(cli: Command, night: Audited, tmp_path: Path):
     told = _check_one_voice(night.lake)
     assert told == {one.trouble for name, one in INCIDENTS.items() if one.action}
-    for name, (logs, _, limits, trouble, _) in enumerate(FIXTURES):
-        lake = tmp_path / str(name)
-        assert cli("audit", logs, "--out", lake, "--quiet", "--fail-on", "off", *limits).code == 0
-        assert trouble in _check_one_voice(lake)
+    for one in BROKER_LOGS:
+        lake = tmp_path / one.name
+        assert cli("audit", one.logs, "--out", lake, "--quiet", "--fail-on", "off", *one.limits).code == 0
+        assert one.trouble in _check_one_voice(lake)
 
 
 def test_the_page_of_an_incident_says_what_the_screen_says(cli: Command, night: Audited, tmp_path: Path):
     page = tmp_path / "why.html"
     lines = cli("why", "gap", night.logs, "--html", page, "--quiet").lines
     text = page.read_text()
+    if SCREENS is not None:
+        shutil.copy(page, Path(SCREENS) / "why-gap.html")
     assert lines[-1] == f"written: {page}"
     assert "STALL: SPSO does not move: it waits at a gap, records 1,000 to 1,004" in text
     assert "share-state repair" in text

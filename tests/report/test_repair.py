@@ -25,9 +25,10 @@ from share_state.errors import ShareStateError
 from share_state.fold.limits import Limits
 from share_state.kafka.delivery_states import DeliveryState
 from share_state.repairs.commands import KafkaTools, quote
-from share_state.repairs.remedies import HARM, repairs
+from share_state.repairs.remedies import repairs
 from share_state.repairs.repair_plan import RepairPlan
 from share_state.repairs.status import SharePartitionStatus, Survey, can_be_named
+from share_state.repairs.subject import HARM
 from share_state.simulator.types import StateBatch
 from tests.cli.commands import Command, flipped, run_cli
 from tests.kafka.batches import Record, consecutive
@@ -416,7 +417,7 @@ def _full_window(group: str, topic: str | None, records: int) -> Survey:
     row |= {"group_id": group, "topic_id": "We0ABtXRQ0uVly26I_w1Mw", "topic": topic, "partition": 0}
     row |= dict.fromkeys(("state_partition", "start_offset", "delivery_complete_count", "updates_since_snapshot"), 0)
     row |= dict.fromkeys(("snapshot_epoch", "state_epoch", "leader_epoch", "snapshot_offset"), 1)
-    row |= {"topic_end_offset": 2 * records + 200, "suspect": False}
+    row |= {"effective_start_offset": 0, "topic_end_offset": 2 * records + 200, "suspect": False}
     ranges = (StateBatch(0, records - 1, DeliveryState.AVAILABLE, 4),
               StateBatch(records, records + 99, DeliveryState.ACKNOWLEDGED, 1))  # fmt: skip
     cutoff = {"log_end_offset": 10, "cutoff_offset": 5}
