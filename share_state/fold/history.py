@@ -306,9 +306,9 @@ def _texts_at(piece: str | np.ndarray | pa.Array, rows: np.ndarray) -> pa.Scalar
     """A piece of a text in some rows."""
     if isinstance(piece, str):
         return pa.scalar(piece)
-    return (
-        piece.take(pa.array(rows)) if isinstance(piece, pa.Array) else pa.array(piece[rows]).cast(pa.string())
-    )
+    if isinstance(piece, pa.Array):
+        return piece.take(pa.array(rows))
+    return pa.array([f"{number:,}" for number in piece[rows].tolist()], pa.string())
 
 
 def _milliseconds_since(column: pa.ChunkedArray, until: np.ndarray) -> np.ndarray:

@@ -72,6 +72,7 @@ class Touch:
         recorded_start: the start offset in the record; -1 for none.
         before, after: state of the offset before and after it.
         start_before, start_offset, end_offset: SPSO before it, SPSO and SPEO after it; None for none.
+        lead_before, lead: where a leader that loads the state starts, before and after it; None for none.
         state_epoch_before: state epoch before it; None if there was no state.
         snapshot_epoch, state_epoch, leader_epoch, delivery_complete_count: fields of the state after it; None
             if there is no state.
@@ -89,6 +90,8 @@ class Touch:
     start_before: int | None = None
     start_offset: int | None = None
     end_offset: int | None = None
+    lead_before: int | None = None
+    lead: int | None = None
     state_epoch_before: int | None = None
     snapshot_epoch: int | None = None
     state_epoch: int | None = None
@@ -263,10 +266,12 @@ def _extend(
     _, covered_at = _covering(view.ranges, view.range_begins, range_ends, offset)
     changed = np.append(True, (seen.values[:, 1:] != seen.values[:, :-1]).any(axis=0))
     before, start_before = explanation.offset_state, explanation.start_offset
+    lead_before = explanation.effective_start
     epoch_before = explanation.state_epoch
     for row in np.flatnonzero(changed | (covered_at >= 0)).tolist():
         if row:
             before, start_before = seen.state(row - 1), seen.start(row - 1)
+            lead_before = seen.effective_start(row - 1)
             epoch_before = _state_epoch(reader, states, row - 1)
         after, record = seen.state(row), rows[row]
         chain = states.chains[row]
@@ -291,6 +296,8 @@ def _extend(
                 start_before=start_before,
                 start_offset=seen.start(row),
                 end_offset=seen.end(row),
+                lead_before=lead_before,
+                lead=seen.effective_start(row),
                 state_epoch_before=epoch_before,
                 **epochs,
             )

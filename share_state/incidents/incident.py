@@ -12,18 +12,20 @@ from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS, OUTCOME_COLUMNS
 from share_state.fold.limits import Limits
 from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
-from share_state.incidents.offset_story import OffsetStory, read_story
+from share_state.incidents.offset_story import OffsetStory, Reset, read_story
 from share_state.kafka.delivery_states import state_name
 from share_state.pipeline.plan import FoldPlan
 from share_state.repairs.commands import quote
 from share_state.repairs.opened_input import OpenedInput
-from share_state.repairs.remedies import HARM, Option, Repair, repairs
+from share_state.repairs.remedies import repairs
 from share_state.repairs.repair_plan import empty_groups
 from share_state.repairs.status import SharePartitionStatus, Survey, survey
+from share_state.repairs.subject import HARM, Option, Repair
+from share_state.report.broken_rules import summarize_findings
 from share_state.report.console import format_duration
 from share_state.report.diff import compare_states, fold_point, read_counted_states
-from share_state.report.share_partitions import STATE
-from share_state.report.troubles import WaitsFor, cause
+from share_state.report.share_partitions import IDENTITY_COLUMNS, STATE
+from share_state.report.troubles import TROUBLES, WaitsFor, cause, worst_trouble
 from share_state.simulator.types import find_release
 from share_state.sources.log_partition import STATE_TOPIC
 
@@ -39,7 +41,7 @@ class Incident:
     Attributes:
         group_id: the group.
         status: the share-partition.
-        trouble: code of TROUBLES, NO_MEMBERS, or None if it is healthy.
+        trouble: code of TROUBLES, a rule that it breaks, or None if it is healthy.
         cause: what is wrong, or what shows that nothing is, in one phrase.
         since: when it began; None if that is not known.
         time: up to when durations are measured.
@@ -133,10 +135,12 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
     """
     tables, plan = opened.tables, opened.plan
     surveyed = _surveyed(tables, selection, opened.limits)
-    troubled = [one for one in surveyed.found if one.troubles]
+    judged = _worst_first(surveyed.found, _findings(tables, selection))
+    troubled = [(one, worst) for one, _, worst in judged if worst is not None]
     # The worst come first: if all of these are in trouble, others that are left out may be, too.
-    is_cut = surveyed.left_out > 0 and len(troubled) == len(surveyed.found)
-    first = status = surveyed.found[0]
+    is_cut = surveyed.left_out > 0 and len(troubled) == len(judged)
+    first, findings, _ = judged[0]
+    status = first
     story = None
     unknown = [f"its history and the last hour: {opened.lacks_logs}"] if opened.lacks_logs else []
     if is_cut:
@@ -153,12 +157,16 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
     if status.troubles and status.row["dialect"] == SHARE_GROUP_STATE:
         asked = replace(surveyed, found=(status,))
         (repair,) = repairs(asked, opened.tools, empty_groups(tables))
-    trouble = NO_MEMBERS if status.row["verdict"] == NO_MEMBERS else None
-    if repair is not None:
-        trouble = repair.trouble
     elif status.troubles:
-        trouble = next(iter(status.troubles))
         unknown.append("what mends it: `repair` has no plan for control records of the draft")
+    if repair is not None and repair.trouble not in status.troubles:
+        # Only a rehearsal shows that no leader can load the state.
+        status = replace(status, troubles={repair.trouble: repair.sentence, **status.troubles})
+    worst = worst_trouble(status.troubles, findings)
+    trouble = worst[0] if worst else None
+    if trouble not in status.troubles:
+        # `repair` has an option for NO_MEMBERS, which is not what the screen is about.
+        repair = None
     outcomes, since = (
         _last_hour(plan, tables, selection.group_id, surveyed.time) if plan is not None else (None, None)
     )
@@ -167,7 +175,7 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
         group_id=group,
         status=status,
         trouble=trouble,
-        cause=cause_of(status, trouble, story, surveyed),
+        cause=_healthy(status, surveyed) if worst is None else _cause(status, *worst, story, surveyed),
         since=_since(status, trouble, story, surveyed.time),
         time=surveyed.time,
         limit=surveyed.limits.of_group("delivery_count", group),
@@ -178,9 +186,7 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
         repair=repair,
         option=next(iter(repair.options), None) if repair else None,
         others=tuple(
-            (f"{one.name}-{one.row['partition']}", next(iter(one.troubles)))
-            for one in troubled
-            if one is not first
+            (f"{one.name}-{one.row['partition']}", worst[0]) for one, worst in troubled if one is not first
         ),
         healthy=0 if is_cut else len(surveyed.found) - max(len(troubled), 1) + surveyed.left_out,
         unknown=(*unknown, *_unknown(status, surveyed)),
@@ -204,6 +210,34 @@ def _surveyed(tables: CommittedTables, selection: SharePartitionFilter, limits: 
     )
 
 
+_Findings = dict[tuple[Any, ...], list[dict[str, Any]]]
+
+
+def _findings(tables: CommittedTables, selection: SharePartitionFilter) -> _Findings:
+    """The findings of each share-partition by rule, as an audit shows them, by IDENTITY_COLUMNS."""
+    found = _Findings()
+    for row in summarize_findings(tables, (), selection.of_rows).to_pylist():
+        found.setdefault(tuple(row[name] for name in IDENTITY_COLUMNS), []).append(row)
+    return found
+
+
+def _worst_first(
+    statuses: Sequence[SharePartitionStatus], findings: _Findings
+) -> list[tuple[SharePartitionStatus, list[dict[str, Any]], tuple[str, str] | None]]:
+    """Share-partitions with their findings and the code and message of `worst_trouble`, in the order of an audit."""
+    judged = []
+    for status in statuses:
+        own = findings.get(tuple(status.row[name] for name in IDENTITY_COLUMNS), [])
+        judged.append((status, own, worst_trouble(status.troubles, own)))
+
+    def rank(worst: tuple[str, str] | None) -> int:
+        if worst is None:
+            return 3
+        return 2 if worst[0] == NO_MEMBERS else int(worst[0] not in TROUBLES)
+
+    return sorted(judged, key=lambda one: rank(one[2]))
+
+
 def _offset_of_story(status: SharePartitionStatus) -> int | None:
     waits = status.waits_for
     if waits is not None:
@@ -217,7 +251,7 @@ def _with_reset(status: SharePartitionStatus, story: OffsetStory | None) -> Shar
     if story is None or story.reset is None or "REWIND" in status.troubles:
         return status
     reset = story.reset
-    message = f"{reset.before - reset.after} offsets back: SPSO went from {reset.before} to {reset.after}"
+    message = f"{reset.before - reset.after:,} offsets back: {_moved(reset)}"
     # A state that cannot be trusted comes before everything that it says.
     first = {code: text for code, text in status.troubles.items() if code in ("STATE_SUSPECT", "UNLOADABLE")}
     return replace(
@@ -227,21 +261,26 @@ def _with_reset(status: SharePartitionStatus, story: OffsetStory | None) -> Shar
     )
 
 
-def cause_of(
-    status: SharePartitionStatus, trouble: str | None, story: OffsetStory | None, surveyed: Survey
+def _moved(reset: Reset) -> str:
+    return f"SPSO went from {reset.before:,} to {reset.after:,}"
+
+
+def _cause(
+    status: SharePartitionStatus, trouble: str, message: str, story: OffsetStory | None, surveyed: Survey
 ) -> str:
-    """The cause in one phrase."""
-    row = status.row
-    message = status.troubles.get(trouble or "") or row["reason"] or ""
-    if trouble is None:
-        return _healthy(status, surveyed)
-    if trouble == "REWIND" and story is not None and story.reset is not None:
-        reset = story.reset
-        moved = "its offsets were reset: SPSO went" if reset.by_reset else "SPSO went back without a reset,"
-        return f"{moved} from {reset.before:,} to {reset.after:,}, and finished records are delivered again"
-    limit = surveyed.limits.of_group("delivery_count", row["group_id"])
-    is_held = story is not None and story.held is not None
-    return cause(trouble, message, status.waits_for, limit, is_held=is_held)
+    """The cause in one phrase: as an audit names it, and what the log adds."""
+    limit = surveyed.limits.of_group("delivery_count", status.row["group_id"])
+    text = cause(trouble, message, status.waits_for, limit)
+    if story is None:
+        return text
+    if trouble == "REWIND" and story.reset is not None:
+        how = "its offsets were reset" if story.reset.by_reset else "no reset did that"
+        # The last audit may have been before some of it.
+        return f"{text}; {how}" if _moved(story.reset) in text else f"{text}; {how}: {_moved(story.reset)}"
+    is_waiting = trouble in ("STALL", "IN_FLIGHT_LIMIT") and text != message
+    if is_waiting and story.held is not None:
+        return f"{text}; a consumer holds it, and renews its lock"
+    return text
 
 
 def _healthy(status: SharePartitionStatus, surveyed: Survey) -> str:

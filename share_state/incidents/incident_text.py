@@ -8,8 +8,8 @@ from textwrap import wrap
 from share_state.errors import pluralize
 from share_state.incidents.incident import Incident
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING, state_name
-from share_state.repairs.remedies import HARM
 from share_state.repairs.repair_plan import describe_effect, describe_ranges
+from share_state.repairs.subject import HARM
 from share_state.report.audit_text import outcomes_text
 from share_state.report.console import UNKNOWN, format_duration, format_name, format_number, format_time
 

@@ -13,7 +13,7 @@ from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING,
 from share_state.pipeline.plan import FoldPlan
 from share_state.repairs.status import SharePartitionStatus
 from share_state.report.console import format_number, format_time
-from share_state.report.offset_events import failed_deliveries, goes_back, is_reset, spacing
+from share_state.report.offset_events import came_from, failed_deliveries, goes_back, is_reset, spacing
 from share_state.sources.pruned_logs import read_whole
 
 DEFAULT_LOCK = timedelta(seconds=30)
@@ -97,10 +97,11 @@ def _story(explanation: Explanation, status: SharePartitionStatus, renews: bool)
     reset = None
     if resets:
         touch = changes[resets[-1]]
-        assert touch.start_before is not None
+        before = came_from(touch)
+        assert before is not None
         assert touch.start_offset is not None
         moment = to_datetime(touch.timestamp)
-        reset = Reset(touch.start_before, touch.start_offset, touch.offset, moment, is_reset(touch))
+        reset = Reset(before, touch.start_offset, touch.offset, moment, is_reset(touch))
     since = changes[resets[-1] + 1 :] if resets else changes
     failures = list(failed_deliveries(since))
     changed = to_datetime(changes[-1].timestamp) if changes else None

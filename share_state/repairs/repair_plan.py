@@ -18,8 +18,9 @@ from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.releases import RELEASES
 from share_state.repairs.commands import BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES, KafkaTools, quote
 from share_state.repairs.rehearsal import Effect, Ranges, count_offsets
-from share_state.repairs.remedies import HARM, Option, Repair, repairs
+from share_state.repairs.remedies import repairs
 from share_state.repairs.status import Survey, survey
+from share_state.repairs.subject import HARM, Option, Repair
 from share_state.report.console import format_name, format_number, format_time, write_report
 from share_state.report.share_partitions import ascending
 

@@ -18,7 +18,7 @@ from share_state.delta.commits import standing
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError
 from share_state.fold.fold_options import SharePartitionFilter
-from share_state.fold.history import HISTORY_TABLE
+from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.kafka.delivery_states import DeliveryState
@@ -27,6 +27,7 @@ from share_state.pipeline.audit import run_audit
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import WRITER
+from share_state.report.lags import lags_of
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
     RULES_WITHOUT_STATE,
@@ -60,7 +61,7 @@ from share_state.stores.paths import to_path
 _STATE_COLUMNS = (
     *KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset",
     "snapshot_epoch", "state_epoch", "leader_epoch", "delivery_complete_count", "snapshot_offset",
-    "updates_since_snapshot", "write_time", "suspect",
+    "updates_since_snapshot", "write_time", "suspect", "unfinished_offsets",
 )  # fmt: skip
 _TIME = pa.timestamp("us", "UTC")
 _HISTORY = {
@@ -125,7 +126,8 @@ class Survey:
         time: the time up to which durations are measured: that of the newest record, or of the audit.
         inputs: what was read.
         without_state: what findings say of share-partitions that have no state, one line each.
-        other_rules: rule -> findings of errors and warnings that mean no trouble of a share-partition.
+        other_rules: rule -> findings of errors and warnings that mean no trouble of a share-partition; and
+            NO_MEMBERS -> share-partitions that are left out because only that is wrong with them.
     """
 
     found: tuple[SharePartitionStatus, ...]
@@ -232,6 +234,9 @@ def survey(
         states, where = states.filter(selection.of_rows), where & selection.of_rows
     verdicts = _verdicts(tables, where)
     rows = left_join(add_topic_key(states), verdicts, _HISTORY)
+    # A reconstruct has no verdicts, and its states show the lag.
+    lag = rows.column_names.index("lag")
+    rows = rows.set_column(lag, "lag", pc.coalesce(rows["lag"], lags_of(rows)))
     limits, observed = shown_limits(tables, where, limits or limits_of_run(dict(tables.run["options"])))
     findings = read_troubles(tables, where, states, limits)
     rows = left_join(
@@ -240,8 +245,14 @@ def survey(
     verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
     suspect = pc.if_else(rows["suspect"], pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
     rows = rows.append_column("rank", pc.min_element_wise(verdict, rows["trouble"], suspect))
+    others = _other_rules(tables, where)
     if selection is None:
         rows = rows.filter(pc.is_valid(rows["rank"]))
+    if selection is None and not groups:
+        # Many groups without members are batch jobs: who asks about one gives it.
+        is_idle = pc.equal(rows["rank"], TROUBLES.index(NO_MEMBERS))
+        others = {NO_MEMBERS: pc.sum(is_idle).as_py() or 0, **others}
+        rows = rows.filter(pc.invert(is_idle))
     # Nulls come last: the healthy ones.
     rows = rows.sort_by([*ascending("rank"), *ascending(*KEY)])
     selected = number_rows(rows.slice(0, most)).combine_chunks()
@@ -254,7 +265,7 @@ def survey(
         verdicts["time"][0].as_py() if verdicts is not None and len(verdicts) else tables.run["log_time"],
         tuple(tables.run["inputs"]),
         _without_state(tables, where),
-        _other_rules(tables, where),
+        {rule: count for rule, count in others.items() if count},
     )
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from share_state.delta.reader import REPORTED
 from share_state.errors import pluralize
 from share_state.fold.durations import duration_text
+from share_state.fold.history import NO_MEMBERS
 from share_state.fold.history import OK as VERDICT_OK
 from share_state.report.audit_data import AuditReport
 from share_state.report.broken_rules import BrokenRule
@@ -136,8 +137,10 @@ def _command(name: str, words: Sequence[str | None]) -> str | None:
 
 def _all_advice(report: AuditReport) -> Iterator[Advice]:
     """What is wrong in the order of `AuditReport.flagged`, then what its share-partitions do not show."""
-    troubles = list(_trouble_advice(report))
-    told = {one.trouble for one in troubles if one.trouble}
+    of_troubles = list(_trouble_advice(report))
+    told = {one.trouble for one in of_troubles if one.trouble}
+    # Many groups without members are batch jobs.
+    troubles = [one for one in of_troubles if one.trouble != NO_MEMBERS]
     yield from (one for one in troubles if one.severity == ERROR)
     for verdict in ("REWIND", "STOP"):
         yield from _verdict_advice(report, verdict, told)
@@ -155,7 +158,8 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
             WARNING, advice, "Fix what the findings of these log partitions report before deleting records."
         )
     yield from islice(_rule_advice(report, WARNING, told), 3)
-    yield from _verdict_advice(report, "NO_MEMBERS", told)
+    yield from (one for one in of_troubles if one.trouble == NO_MEMBERS)
+    yield from _verdict_advice(report, NO_MEMBERS, told)
     yield from _pinned_advice(report)
 
 

@@ -76,9 +76,15 @@ class BrokenRule:
     examples: tuple[dict[str, Any], ...]
 
 
-def summarize_findings(tables: CommittedTables, acknowledged: Sequence[Acknowledged]) -> pa.Table:
+def summarize_findings(
+    tables: CommittedTables, acknowledged: Sequence[Acknowledged], where: pc.Expression | None = None
+) -> pa.Table:
     """Count the findings of each share-partition, rule and severity; the most severe and newest first.
 
+    Args:
+        tables: of a run.
+        acknowledged: what a person has acknowledged.
+        where: which findings; all by default.
     Returns:
         IDENTITY_COLUMNS, rule, severity; topic_id, topic, state_partition, offset and message of the worst
         finding; count, new, open and failing (bigint); severity_rank (0 for an error).
@@ -86,7 +92,7 @@ def summarize_findings(tables: CommittedTables, acknowledged: Sequence[Acknowled
     by = [*IDENTITY_COLUMNS, "rule", "severity"]
     worst = dict.fromkeys(("topic_id", "topic", "state_partition", "offset", "message"), "first")
     sums = dict.fromkeys(("count", *NUMBERS), "sum")
-    found = group_pieces(_finding_pieces(tables, acknowledged), by, worst | sums | {"size": "max"})
+    found = group_pieces(_finding_pieces(tables, acknowledged, where), by, worst | sums | {"size": "max"})
     if found is None:
         return pa.schema([(name, pa.string()) for name in by]).empty_table()
     severity_rank = pc.index_in(found["severity"], pa.array(SEVERITIES))
@@ -94,11 +100,13 @@ def summarize_findings(tables: CommittedTables, acknowledged: Sequence[Acknowled
     return found.append_column("severity_rank", severity_rank).sort_by(order).drop_columns("size")
 
 
-def _finding_pieces(tables: CommittedTables, acknowledged: Sequence[Acknowledged]) -> Iterator[pa.Table]:
+def _finding_pieces(
+    tables: CommittedTables, acknowledged: Sequence[Acknowledged], where: pc.Expression | None
+) -> Iterator[pa.Table]:
     skipped, before = tables.unreported()
     known_before = identities(before)
     unreported = pa.array([one.run["run_id"] for one in (tables, *skipped)])
-    for piece in _findings_since(tables, skipped):
+    for piece in _findings_since(tables, skipped, where):
         rows = piece
         is_of_run = pc.is_in(rows["run_id"], unreported)
         is_new = pc.and_(is_of_run, pc.invert(pc.is_in(_identity(rows), known_before)))
@@ -117,9 +125,11 @@ def _finding_pieces(tables: CommittedTables, acknowledged: Sequence[Acknowledged
         yield rows.append_column("size", _sizes(rows["evidence"])).sort_by(descending("size"))
 
 
-def _findings_since(tables: CommittedTables, skipped: Sequence[CommittedTables]) -> Iterator[pa.Table]:
+def _findings_since(
+    tables: CommittedTables, skipped: Sequence[CommittedTables], where: pc.Expression | None
+) -> Iterator[pa.Table]:
     """The findings of a run, then those that it lacks and that earlier runs committed but did not report."""
-    yield from map(add_topic_key, tables.batches("findings", _FINDING_COLUMNS))
+    yield from map(add_topic_key, tables.batches("findings", _FINDING_COLUMNS, where))
     later = tables
     for earlier in skipped:
         if earlier.versions.get("findings") != later.versions.get("findings"):
@@ -127,7 +137,7 @@ def _findings_since(tables: CommittedTables, skipped: Sequence[CommittedTables])
                 [identities(one) for one in (tables, *skipped[: skipped.index(earlier)])]
             )
             with suppress(WarehouseError):
-                for rows in map(add_topic_key, earlier.batches("findings", _FINDING_COLUMNS)):
+                for rows in map(add_topic_key, earlier.batches("findings", _FINDING_COLUMNS, where)):
                     is_own = pc.equal(rows["run_id"], earlier.run["run_id"])
                     yield rows.filter(pc.and_(is_own, pc.invert(pc.is_in(_identity(rows), known))))
         later = earlier

@@ -26,12 +26,14 @@ from share_state.report.share_partitions import (
     select_share_partitions,
 )
 from share_state.report.troubles import (
+    LACKS_RECORDS,
     WaitsFor,
     cause,
     read_troubles,
     trouble_of_rule,
     troubles_of,
     waits_for,
+    worst_trouble,
 )
 from share_state.schema.declarations import table_schema
 
@@ -85,19 +87,15 @@ class FlaggedSharePartition:
     def why(self) -> str:
         """Why it needs attention, in one line: the cause of its worst trouble, as `repair` and `why` name it.
 
-        The verdict, which the status has already, is not named again.
+        The verdict, which the status has already, and a rule that means no trouble are not named.
         """
-        if (code := self.trouble) is not None and not self.status.startswith((code, SUSPECT)):
-            return f"{code}: {cause(code, self.troubles[code], self.waits_for, self.limit)}"
-        if self.now["reason"] and self.status.startswith(self.now["verdict"]):
-            return self.now["reason"]
-        for one in self.findings:
-            if one["open"]:
-                has_number = one["open"] == 1 or one["message"][:1].isdigit()
-                return (
-                    one["message"] if has_number else f"{one['open']:,} findings, the worst: {one['message']}"
-                )
-        return "records since its latest snapshot are missing or unreadable"
+        worst = worst_trouble(self.troubles, self.findings)
+        if worst is None:
+            return self.now["reason"] or LACKS_RECORDS
+        code, message = worst
+        text = cause(code, message, self.waits_for, self.limit)
+        is_named = code not in self.troubles or self.status.startswith((code, SUSPECT))
+        return text if is_named else f"{code}: {text}"
 
 
 def read_flagged(

@@ -1,12 +1,20 @@
-"""Why the lag of share-partitions is not known, in words."""
+"""The lag of share-partitions, and in words why it is not known."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from share_state.errors import pluralize
+from share_state.fold.states import compute_lags
 from share_state.report.console import print_line
 from share_state.sources.topics import TOPICS_HINT
+
+_KAFKA_LAG = ("topic_end_offset", "start_offset", "delivery_complete_count")
+LAG_COLUMNS = (*_KAFKA_LAG, "unfinished_offsets")
+"""Columns of share_partition_state from which the lag is computed."""
 
 NO_START = (
     "they have no start offset yet: their group is initializing them, or its first member has not fetched"
@@ -20,6 +28,12 @@ STALE = (
     f"were created again; {TOPICS_HINT}"
 )
 WITHOUT_STATE = "their group lists them, but the input holds no state of them"
+
+
+def lags_of(states: pa.Table) -> pa.ChunkedArray:
+    """The lag of each share-partition, from LAG_COLUMNS of its state; null if it is not known."""
+    # Only rows of the draft's control records have unfinished_offsets.
+    return pc.coalesce(states["unfinished_offsets"], compute_lags(*(states[name] for name in _KAFKA_LAG)))
 
 
 def lag_reason(row: Mapping[str, Any]) -> str | None:

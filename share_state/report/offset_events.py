@@ -67,7 +67,16 @@ def has_delivery(touches: Sequence[Touch]) -> bool:
 
 def goes_back(touch: Touch) -> bool:
     """Whether a record moves SPSO back: by a reset, or by a regression."""
-    return touch.start_offset is not None and (touch.start_before or 0) > touch.start_offset
+    return touch.start_offset is not None and (came_from(touch) or 0) > touch.start_offset
+
+
+def came_from(touch: Touch) -> int | None:
+    """SPSO before a record that set it.
+
+    The recorded one is a write behind: a snapshot that drops finished records takes it from where they ended.
+    """
+    is_dropped = touch.kind == "snapshot" and (touch.lead_before or 0) > (touch.lead or 0)
+    return touch.lead_before if is_dropped else touch.start_before
 
 
 def _event(touch: Touch, *, is_first: bool) -> str | None:
@@ -80,10 +89,10 @@ def _event(touch: Touch, *, is_first: bool) -> str | None:
         begun = "without a start offset" if touch.start_offset is None else f"with SPSO {touch.start_offset}"
         return f"the state was created again {begun} at {when(touch)}"
     if is_reset(touch):
-        before = "" if touch.start_before is None else f"from {touch.start_before} "
+        before = "" if touch.start_before is None else f"from {came_from(touch)} "
         return f"the offsets were reset {before}to {touch.start_offset} at {when(touch)}"
     if goes_back(touch):
-        return f"SPSO went back from {touch.start_before} to {touch.start_offset} at {when(touch)}"
+        return f"SPSO went back from {came_from(touch)} to {touch.start_offset} at {when(touch)}"
     is_dropped = touch.after.place in (Place.GAP, Place.BEYOND_END, Place.UNINITIALISED)
     if touch.before.place is Place.IN_FLIGHT and is_dropped:
         return f"the {touch.kind} at {when(touch)} no longer holds it"

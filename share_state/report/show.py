@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from share_state.delta.reader import CommittedTables
 from share_state.errors import pluralize
 from share_state.fold.fold_options import SharePartitionFilter
-from share_state.fold.states import KEY, SHARE_GROUP_STATE, compute_lags
+from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.report.console import print_json, print_line, print_table, row_pieces
-from share_state.report.lags import WITHOUT_STATE, lag_reason, print_lag_reasons
+from share_state.report.lags import LAG_COLUMNS, WITHOUT_STATE, lag_reason, lags_of, print_lag_reasons
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
     NO_BEGINNING,
@@ -65,8 +65,6 @@ _GROUP_COLUMNS = {
 }
 _GROUP_KEY = ("group_id", "topic_id", "topic", "partition")
 _MAX_LISTED = 10
-_KAFKA_LAG = ("topic_end_offset", "start_offset", "delivery_complete_count")
-LAG_COLUMNS = (*_KAFKA_LAG, "unfinished_offsets")
 SORTS = ("name", "lag", "in-flight")
 """By what `show` sorts share-partitions: their names, or a number, the largest first and unknown ones last."""
 _BY_KEY = ascending("group_id", "topic", "topic_id", "partition")
@@ -217,9 +215,7 @@ def read_lags(
         columns: of the table, LAG_COLUMNS among them; all by default.
     """
     states = tables.read("share_partition_state", where, columns).sort_by(_BY_KEY)
-    lags = compute_lags(*(states[name] for name in _KAFKA_LAG))
-    # Only rows of the draft's control records have this column.
-    states = states.append_column("lag", pc.coalesce(states["unfinished_offsets"], lags))
+    states = states.append_column("lag", lags_of(states))
     # By the default of share.auto.offset.reset, latest, if the end is known.
     hint = pc.if_else(
         pc.less(states["start_offset"], 0), states["topic_end_offset"], pa.scalar(None, pa.int64())

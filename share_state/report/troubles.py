@@ -4,7 +4,7 @@ A trouble is a verdict of an audit, or what some rules report. `read_troubles` f
 `shown_limits` the limits that hold for it, and `waits_for` what SPSO waits for.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import pluralize
-from share_state.fold.history import VERDICTS
+from share_state.fold.history import NO_MEMBERS, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY
 from share_state.kafka.delivery_states import TERMINAL, DeliveryState
@@ -45,6 +45,7 @@ TROUBLES = (
     "GIVING_UP",
     "DLQ_UNUSABLE",
     "DELETE_INCOMPLETE",
+    NO_MEMBERS,
     "CUTOFF_PINNED",
 )
 """Verdicts and rules that mean trouble, the most severe first. SPSO_STALL counts as STALL, its verdict."""
@@ -71,13 +72,16 @@ VERDICT_TEXTS = {
         "records are given up or rejected, and none is acknowledged",
         "read the first of these records, and find out why the consumers reject or release each.",
     ),
-    "NO_MEMBERS": (
+    NO_MEMBERS: (
         WARNING,
         "records wait, and the group has no members",
         "start its consumers; if it is a batch job that runs at other times, acknowledge the verdict.",
     ),
 }
 """Verdict -> its severity, what is wrong, and what to do."""
+
+LACKS_RECORDS = "records since its latest snapshot are missing or unreadable"
+"""What a suspect state means, if no finding says more."""
 
 _OF_STATE = ("POISON_RECORDS", "UNLOADABLE")
 """Troubles that the state shows. Archived poison records need no action, so only those that wait are looked up."""
@@ -143,19 +147,45 @@ def troubles_of(reported: Iterable[Mapping[str, Any]], row: Mapping[str, Any]) -
     if row["verdict"] in TROUBLES:
         messages[row["verdict"]] = row["reason"]
     if row["suspect"]:
-        messages.setdefault(TROUBLES[0], "records since its latest snapshot are missing or unreadable")
+        messages.setdefault(TROUBLES[0], LACKS_RECORDS)
     return {code: messages[code] for code in TROUBLES if code in messages}
 
 
-def cause(trouble: str, message: str, waits: WaitsFor | None, limit: int, *, is_held: bool = False) -> str:
-    """What is wrong with a share-partition, in one phrase.
+def worst_trouble(
+    troubles: Mapping[str, str], findings: Sequence[Mapping[str, Any]]
+) -> tuple[str, str] | None:
+    """The code of what is wrong with a share-partition, and its message; None if nothing is.
 
     Args:
-        trouble: code of TROUBLES, or another verdict.
+        troubles: code of TROUBLES -> message, the most severe first.
+        findings: rule, severity, open and message of its findings by rule, the most severe first.
+    """
+    broken = next((one for one in findings if one["open"] and one["severity"] in (ERROR, WARNING)), None)
+    code = next(iter(troubles), None)
+    if broken is not None and code is not None and troubles[code] == LACKS_RECORDS:
+        return code, _message(broken)
+    # Many groups without members are batch jobs, so that anything else about them comes first.
+    if code is not None and (code != NO_MEMBERS or broken is None):
+        return code, troubles[code]
+    return None if broken is None else (broken["rule"], _message(broken))
+
+
+def _message(finding: Mapping[str, Any]) -> str:
+    """The message of the worst finding of a rule, and of how many it is one unless it says so."""
+    has_number = finding["open"] == 1 or finding["message"][:1].isdigit()
+    return (
+        finding["message"] if has_number else f"{finding['open']:,} findings, the worst: {finding['message']}"
+    )
+
+
+def cause(trouble: str, message: str, waits: WaitsFor | None, limit: int) -> str:
+    """What is wrong with a share-partition, in one phrase, which `why` goes on with what the log shows.
+
+    Args:
+        trouble: code of TROUBLES, or another rule or verdict.
         message: of its finding, or reason of its verdict.
         waits: what SPSO waits for.
         limit: the delivery limit of the group.
-        is_held: whether the log shows that a consumer holds what SPSO waits for.
     """
     span = _span(waits)
     if trouble == "ARCHIVING_STUCK" and waits is not None and waits.state == DeliveryState.ARCHIVING:
@@ -166,8 +196,6 @@ def cause(trouble: str, message: str, waits: WaitsFor | None, limit: int, *, is_
         full = "the in-flight window is full, and" if trouble == "IN_FLIGHT_LIMIT" else "SPSO does not move:"
         if waits.is_gap:
             return f"{full} it waits at a gap, {span}: the log shows no delivery of it"
-        if is_held:
-            return f"{full} it waits for {span}, which a consumer holds and renews"
         return f"{full} it waits for {span} after {pluralize(waits.count, 'failed delivery', 'failed deliveries')}"
     return message
 

@@ -14,7 +14,7 @@ ONE = ("--group", "gs1", "--topic", "YDceSjdmT8S9BTxbi7vQIA", "--partition", 0)
 def test_an_offset_that_was_finished_before_a_reset_says_so(cli: Command):
     said = cli("explain", CASES / "explain-after-reset/reset-back", *ONE, "--offset", 12).lines[-1]
     assert said == (
-        "Offset 12: acknowledged in delivery 1 at 2026-09-21 14:13:24 UTC (record 3); the offsets were reset from 10 "
+        "Offset 12: acknowledged in delivery 1 at 2026-09-21 14:13:24 UTC (record 3); the offsets were reset from 20 "
         "to 5 at 2026-09-21 14:13:25 UTC (record 4); below SPSO since 2026-09-21 14:13:27 UTC (record 6), which moved "
         "SPSO from 5 to 20; no record since is about it."
     )
@@ -23,7 +23,7 @@ def test_an_offset_that_was_finished_before_a_reset_says_so(cli: Command):
 def test_an_offset_beyond_the_window_after_a_reset_says_what_it_was(cli: Command):
     said = cli("explain", CASES / "explain-after-reset/reset-back", *ONE, "--offset", 12, "--as-of-offset", "0=5")
     assert (
-        "acknowledged in delivery 1 at 2026-09-21 14:13:24 UTC (record 3); the offsets were reset from 10 to 5"
+        "acknowledged in delivery 1 at 2026-09-21 14:13:24 UTC (record 3); the offsets were reset from 20 to 5"
         in said.lines[-1]
     )
     assert "; no delivery is recorded since: beyond SPEO" in said.lines[-1]

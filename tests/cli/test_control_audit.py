@@ -44,7 +44,7 @@ def test_share_partitions_verdicts_poison_and_metrics_are_those_of_the_other_dia
     assert verdicts(report) == {"dead": "STOP", "busy": "STALL"}
     assert {one["now"]["group_id"]: one["why"] for one in report["troubled"]} == {
         "dead": "100 records wait, and no consumer has changed the state for 1 h 29 min",
-        "busy": "75 records wait, and SPSO has stayed at 10 for 1 h 29 min",
+        "busy": "SPSO does not move: it waits for records 10 to 14 after 4 failed deliveries",
     }
     rules = {one["rule"]: one for one in report["findings"]}
     assert rules.keys() == {"POISON_RECORDS", "SPSO_STALL"}

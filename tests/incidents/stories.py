@@ -1,10 +1,16 @@
-"""Ten incidents of a night, each of a group of its own in one simulated cluster, and what mends it."""
+"""Ten incidents of a night, each of a group of its own in one simulated cluster, three of brokers, and what mends them.
+
+`python -m tests.incidents.stories` prints what `why` says of each, at 80 columns.
+"""
 
 import json
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from share_state.cli.main import run
 from share_state.kafka.releases import LATEST
 from share_state.simulator.acquisition import LogBatch
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
@@ -13,6 +19,8 @@ from share_state.simulator.log_writer import StateTopicSettings
 from share_state.simulator.settings import AckBatch, AckType, PlayerSettings
 from share_state.simulator.types import SharePartitionKey
 from share_state.simulator.workload import Agent, Workload
+from tests.cli.commands import flipped
+from tests.truth import DATA
 
 SECOND, MINUTE = 1_000, 60_000
 START_MS = 1_795_650_000_000
@@ -20,6 +28,10 @@ MINUTES = 150
 """How long the night lasts."""
 BATCH = 5
 MEMBER = "consumer-1"
+
+
+LIMITS = ("--limit", "full-window:record_locks=100", "--limit", "full-window:delivery_count=10")
+"""Of the groups, which the state log does not have."""
 
 
 class Consumer:
@@ -182,7 +194,7 @@ INCIDENTS = {
     "poison": Incident(
         poison, "POISON_RECORDS", ("record 1,950 failed 4 of 5 deliveries",), "RAISE_DELIVERY_COUNT_LIMIT",
     ),
-    "reject-all": Incident(reject_all, "GIVING_UP", ("1250 records were given up or rejected",), "STOP_CONSUMERS"),
+    "reject-all": Incident(reject_all, "GIVING_UP", ("1,250 records were given up or rejected",), "STOP_CONSUMERS"),
     "stuck-dead-letters": Incident(
         stuck_dead_letters,
         "ARCHIVING_STUCK",
@@ -196,10 +208,13 @@ INCIDENTS = {
         "RAISE_PARTITION_MAX_RECORD_LOCKS",
     ),
     "gap": Incident(gap, "STALL", ("waits at a gap, records 1,000 to 1,004",), "FORBID_RENEWALS"),
-    "reset": Incident(reset, "REWIND", ("its offsets were reset: SPSO went from 1,945 to 1,709",), "WAIT"),
+    "reset": Incident(reset, "REWIND", ("SPSO went from 1,950 to 1,709; its offsets were reset",), "WAIT"),
     "deleted-topic": Incident(deleted_topic, "TOPIC_GONE", ("no topic has this id: it was deleted",), "DELETE_OFFSETS"),
     "renewed-forever": Incident(
-        renewed_forever, "STALL", ("record 450, which a consumer holds and renews",), "FORBID_RENEWALS",
+        renewed_forever,
+        "STALL",
+        ("record 450 after 1 failed delivery; a consumer holds it, and renews its lock",),
+        "FORBID_RENEWALS",
     ),
 }  # fmt: skip
 
@@ -234,3 +249,71 @@ def simulate_night(folder: Path) -> None:
     night = Night(folder)
     night.run(MINUTES)
     night.close()
+
+
+def damage(logs: Path, copy: Path) -> Path:
+    """A copy of the logs with a flipped byte in one of their last batches."""
+    shutil.copytree(logs, copy)
+    segment = copy / "__share_group_state-2" / f"{0:020}.log"
+    segment.write_bytes(flipped(segment.read_bytes(), batch=-3))
+    return copy
+
+
+@dataclass(frozen=True)
+class BrokerLog:
+    """An incident in the log of a broker.
+
+    Attributes:
+        logs, limits: the input.
+        group, topic, partition: the share-partition.
+        trouble, cause: as of Incident.
+    """
+
+    logs: Path
+    group: str
+    topic: str
+    partition: int
+    trouble: str
+    cause: tuple[str, ...]
+    limits: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of its screen."""
+        return f"{self.logs.parent.name}-{self.logs.name}"
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """The arguments of `why`."""
+        return (self.group, str(self.logs), "--topic", self.topic, "--partition", str(self.partition), *self.limits)
+
+
+BROKER_LOGS = [
+    BrokerLog(
+        DATA / "4.4.0/dlq", "dq-auto", "t0", 0, "ARCHIVING_STUCK", ("dead-letter write of record 195 does not finish",),
+        ("--limit", "archiving_seconds=0"),
+    ),
+    BrokerLog(
+        DATA / "cases/gap-stall", "gs1", "YDceSjdmT8S9BTxbi7vQIA", 0, "STALL", ("waits at a gap, records 21 to 30",),
+    ),
+    BrokerLog(
+        DATA / "4.3.1/chaos", "g0", "t1", 2, "POISON_RECORDS", ("record 232 failed 2 of 3 deliveries: poison",),
+        ("--limit", "delivery_count=3"),
+    ),
+]  # fmt: skip
+
+
+def print_screens() -> None:
+    """Print what `why` says of each incident."""
+    with tempfile.TemporaryDirectory() as folder:
+        logs = Path(folder, "night")
+        simulate_night(logs)
+        calls = [(name, str(logs), *LIMITS) for name in INCIDENTS]
+        calls += [("dead-consumers", str(damage(logs, Path(folder, "damaged-log"))), *LIMITS)]
+        for words in (*calls, *(one.why for one in BROKER_LOGS)):
+            print(f"$ share-state why {words[0]} {Path(words[1]).name}")  # noqa: T201
+            run(["why", *words, "--quiet", "--picture"])
+
+
+if __name__ == "__main__":
+    print_screens()

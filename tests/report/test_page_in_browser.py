@@ -3,9 +3,6 @@
 import html
 import json
 import re
-import shutil
-import subprocess
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -16,28 +13,13 @@ import pytest
 from share_state.report.audit_data import AuditReport
 from share_state.report.page import write_page
 from tests.profiles import by_profile, some_of
+from tests.report.browser import artifact, browse, framed, needs_browser
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on the PATH")
+pytestmark = needs_browser
 
-QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--proxy-server=127.0.0.1:9",
-)
 WIDTHS = by_profile((1280, 360), (1280, 900, 400, 360))
 SCHEMES = ("dark", "light")
 SCREEN, HEIGHT = 1600, 9000
-
-ARTIFACTS = Path(__file__).parents[2] / ".ci/artifacts"
-"""Pictures of the page, for a person to look at; CI may keep the folder."""
 
 MEASURE = """<script>
 const frame = document.querySelector("iframe");
@@ -54,18 +36,6 @@ frame.addEventListener("load", () => {
 </script>"""
 
 
-def _browse(folder: Path, page: Path, *options: str) -> str:
-    assert BROWSER is not None
-    command: Sequence[str] = [BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", *options, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
-    return done.stdout.decode()
-
-
-def _artifact(name: str) -> Path:
-    ARTIFACTS.mkdir(exist_ok=True)
-    return ARTIFACTS / name
-
-
 @pytest.fixture(scope="module")
 def written(troubled: AuditReport, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
@@ -73,19 +43,11 @@ def written(troubled: AuditReport, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder / "page.html"
 
 
-def _framed(written: Path, width: int, script: str) -> Path:
-    """A page that shows the page as a screen of this width would: a window has a least width, a frame has none."""
-    frame = f'<iframe src="page.html" style="width:{width}px;height:{HEIGHT}px;border:0"></iframe>'
-    framed = written.with_name(f"framed-{width}.html")
-    framed.write_text(f'<!DOCTYPE html><body style="margin:0">{frame}{script}</body>')
-    return framed
-
-
 @pytest.mark.parametrize("width", some_of(WIDTHS, 1))
 def test_no_element_is_wider_than_the_screen(written: Path, tmp_path: Path, width: int):
-    framed = _framed(written, width, MEASURE)
+    page = framed(written, width, HEIGHT, MEASURE)
     options = ("--allow-file-access-from-files", "--virtual-time-budget=5000", "--dump-dom")
-    document = _browse(tmp_path, framed, *options)
+    document = browse(tmp_path, page, *options)
     found = re.search(r'data-measured="([^"]*)"', document)
     assert found is not None
     measured = json.loads(html.unescape(found[1]))
@@ -102,10 +64,10 @@ def test_no_element_is_wider_than_the_screen(written: Path, tmp_path: Path, widt
 def test_the_page_is_drawn_in_the_scheme_of_the_screen_and_not_blank(
     written: Path, tmp_path: Path, width: int, scheme: str
 ):
-    picture = _artifact(f"page-{width}-{scheme}.png")
-    framed, size = _framed(written, width, ""), (max(width, 800), HEIGHT)
+    picture = artifact(f"page-{width}-{scheme}.png")
+    page, size = framed(written, width, HEIGHT, ""), (max(width, 800), HEIGHT)
     options = (f"--blink-settings=preferredColorScheme={SCHEMES.index(scheme)}", "--window-size={},{}".format(*size))
-    _browse(tmp_path, framed, *options, f"--screenshot={picture}")
+    browse(tmp_path, page, *options, f"--screenshot={picture}")
     pixels = matplotlib.image.imread(picture)[:, :, :3]
     assert pixels.shape[:2] == size[::-1]
     shown = pixels[:SCREEN, :width]
@@ -118,7 +80,7 @@ def test_the_page_is_drawn_in_the_scheme_of_the_screen_and_not_blank(
 
 
 def test_the_page_is_printed_on_a_few_sheets(written: Path, tmp_path: Path):
-    printed = _artifact("page.pdf")
-    _browse(tmp_path, written, "--no-pdf-header-footer", f"--print-to-pdf={printed}")
+    printed = artifact("page.pdf")
+    browse(tmp_path, written, "--no-pdf-header-footer", f"--print-to-pdf={printed}")
     sheets = printed.read_bytes().count(b"/Type /Page\n")
     assert 1 <= sheets <= 15

@@ -13,9 +13,10 @@ from share_state.errors import ShareStateError
 from share_state.fold.limits import Limits
 from share_state.kafka.delivery_states import DeliveryState
 from share_state.repairs.commands import KafkaTools
-from share_state.repairs.remedies import HARM, Option, Repair, repairs
+from share_state.repairs.remedies import repairs
 from share_state.repairs.repair_plan import RepairPlan
 from share_state.repairs.status import SharePartitionStatus, Survey
+from share_state.repairs.subject import HARM, Option, Repair
 from share_state.simulator.types import StateBatch
 from tests.cli.commands import run_cli
 from tests.truth import DATA
@@ -38,7 +39,8 @@ def _survey(
     row |= {"group_id": "g", "topic_id": "We0ABtXRQ0uVly26I_w1Mw", "topic": "t", "partition": 0}
     row |= dict.fromkeys(("state_partition", "delivery_complete_count", "updates_since_snapshot"), 0)
     row |= dict.fromkeys(("snapshot_epoch", "state_epoch", "leader_epoch", "snapshot_offset"), 1)
-    row |= {"start_offset": ranges[0].first_offset, "topic_end_offset": topic_end, "suspect": False}
+    start = ranges[0].first_offset
+    row |= {"start_offset": start, "effective_start_offset": start, "topic_end_offset": topic_end, "suspect": False}
     row |= {"moved_time": _NOW - unmoved}
     status = SharePartitionStatus(
         row, tuple(ranges), frozenset(gaps), {trouble: "trouble"}, 0, {"log_end_offset": 10, "cutoff_offset": 5}, None

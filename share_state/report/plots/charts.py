@@ -1,13 +1,15 @@
 """What all charts share: their style, the `Chart` class, inline SVG, and files (an HTML page, SVG or PNG).
 
 A chart looks the same wherever it is drawn, is readable without colour, and describes in words what it shows.
-An inline SVG contains no script and refers to nothing outside it.
+An inline SVG contains no script and refers to nothing outside it. A chart's own page zooms it with Panzoom
+(templates/panzoom.min.js, MIT) and says what is under the pointer (templates/chart.js).
 """
 
 import io
 import re
 import textwrap
 from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -103,6 +105,7 @@ _HEADING_CHARACTERS = 11
 """Of a heading, per inch of width."""
 
 _NOTEBOOK_DPI, _PNG_DPI = 100, 150
+_MS_PER_DAY = 86_400_000
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _URL = re.compile(r"url\(#([^)]+)\)")
 _GLYPHS = frozenset(FT2Font(f"{get_data_path()}/fonts/ttf/DejaVuSans.ttf").get_charmap())
@@ -192,6 +195,8 @@ class Chart(Figure):
         heading: the share-partition or log that it shows.
         says: what it shows, for people who cannot see it.
         title: the heading as drawn.
+        data: gid of a drawn thing -> data attributes that it has in a page, from which its script says what is
+            under the pointer.
     """
 
     @styled
@@ -200,8 +205,22 @@ class Chart(Figure):
         super().__init__(figsize=(width, height), layout="constrained", facecolor="white")
         FigureCanvasAgg(self)
         self.heading, self.says = heading, ""
+        self.data = dict[str, dict[str, str]]()
         wrapped = textwrap.fill(escape_missing_glyphs(heading), round(width * _HEADING_CHARACTERS))
         self.title = self.suptitle(wrapped, fontsize=10.5, x=0.01, ha="left")
+
+    def name_drawing(self, artist: Any, **data: str) -> None:
+        """Give something drawn the data attributes that it has in a page."""
+        gid = f"drawn-{len(self.data)}"
+        artist.set_gid(gid)
+        self.data[gid] = data
+
+    def name_plane(self, axes: Any, origin: int, name: str = "", shows: str = "") -> None:
+        """Give axes of time (days since 1970) and offset (minus the origin), once they are complete, their limits."""
+        (begin, end), (low, high) = axes.get_xlim(), axes.get_ylim()
+        times = {"begin": f"{begin * _MS_PER_DAY:.0f}", "end": f"{end * _MS_PER_DAY:.0f}"}
+        offsets = {"origin": str(origin), "low": f"{low:.6f}", "high": f"{high:.6f}"}
+        self.name_drawing(axes.patch, **times, **offsets, name=f"{name}, " if name else "", shows=shows)
 
     @styled
     def draw(self, renderer: Any) -> None:
@@ -257,7 +276,12 @@ def _chart_page(chart: Chart) -> str:
         svg = inline_svg(chart, "chart", chart.says)
     finally:
         chart.title.set_visible(True)
-    return TEMPLATES.get_template("chart.html").render(heading=chart.heading, svg=svg, says=chart.says)
+    zoom, script = (
+        Markup(files("share_state.report").joinpath("templates", name).read_text(encoding="utf-8"))
+        for name in ("panzoom.min.js", "chart.js")
+    )
+    page = {"heading": chart.heading, "svg": svg, "says": chart.says, "zoom": zoom, "script": script}
+    return TEMPLATES.get_template("chart.html").render(page)
 
 
 @styled
@@ -265,7 +289,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     """Write a figure as an SVG element for a page.
 
     Args:
-        figure: has no text from outside: group ids belong in the page, which escapes them.
+        figure: draws no text from outside: group ids belong in the page, which escapes them.
         name: unique in the page; ids begin with it.
         description: what the figure shows, for people who cannot see it.
     Returns:
@@ -278,12 +302,15 @@ def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     for parent in list(root.iter()):
         for child in [child for child in parent if _local_name(child.tag) in ("metadata", "style")]:
             parent.remove(child)
+    data = figure.data if isinstance(figure, Chart) else {}
     ids = {old: f"{name}-{number}" for number, old in enumerate(_referenced_ids(root))}
     for element in root.iter():
         element.tag = _local_name(element.tag)
         attributes = {_local_name(key): value for key, value in element.attrib.items()}
         element.attrib.clear()
+        own = data.get(attributes.get("id", ""), {})
         element.attrib.update(_clean_attributes(attributes, ids))
+        element.attrib.update({f"data-{key}": value for key, value in own.items()})
         element.text = (element.text or "").strip() or None
         element.tail = None
     for size in ("width", "height", "version"):

@@ -379,10 +379,13 @@ def window(
     facets = chart.subplots(len(shown), squeeze=False)[:, 0].tolist()
     begin, end = min(history.times[0] for history in shown), max(history.until for history in shown)
     for axes, history in zip(facets, shown, strict=True):
-        handles |= {handle.get_label(): handle for handle in _draw_window(axes, history, offset_range, said)}
+        drawn, origin = _draw_window(chart, axes, history, offset_range, said)
+        handles |= {handle.get_label(): handle for handle in drawn}
         if len(histories) > 1:
             axes.set_title(escape_missing_glyphs(history.name), fontsize=9, loc="left", wrap=True)
             axes.set_xlim(begin, end)
+        if drawn:
+            chart.name_plane(axes, origin, history.name if len(histories) > 1 else "", "not in flight")
     if handles:
         named = list(handles.values())
         chart.legend(handles=named, loc="outside right upper", frameon=False, fontsize=8, handleheight=1.4)
@@ -415,36 +418,43 @@ def _most_unfinished(histories: Sequence[History]) -> tuple[list[History], str]:
 
 
 def _draw_window(
-    axes: Axes, history: History, offset_range: tuple[int, int] | None, said: list[str]
-) -> list[Any]:
-    """Draw the window of one share-partition, add what it shows to `said`, and return what a legend names."""
+    chart: Chart, axes: Axes, history: History, offset_range: tuple[int, int] | None, said: list[str]
+) -> tuple[list[Any], int]:
+    """Draw the window of one share-partition, and add what it shows to `said`.
+
+    Returns:
+        What a legend names, and the offset at position 0.
+    """
     known = history.start >= 0
     if not known.any() or history.end[known].max() <= history.start[known].min():
         nothing = "nothing in the input was in flight" if history.doubt else "nothing was ever in flight"
         axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
         said.append(f"{nothing.capitalize()}.{history.doubt}")
-        return []
+        return [], 0
     origin, end = int(history.start[known].min()), int(history.end[known].max())
     if offset_range is not None:
         origin, end = offset_range[0], offset_range[1] + 1
     shown, span = list(tiles(history, origin, end)), end - origin
     # Unfinished offsets are drawn over finished ones.
     for tile in sorted(shown, key=lambda tile: tile.state not in TERMINAL):
-        axes.add_patch(PathPatch(rectangles(*_visible(tile, span)), **_tile_style(tile)))
+        patch = axes.add_patch(PathPatch(rectangles(*_visible(tile, span)), **_tile_style(tile)))
+        chart.name_drawing(patch, shows=_tile_label(tile))
     handles = list[Any]()
     for tile in shown:
         style = {**_tile_style(tile), "linewidth": 0.5}
         handles.append(Patch(**style, label=_tile_label(tile)))
     for values, label, line in ((history.end, "SPEO", "dashed"), (history.start, "SPSO", "solid")):
         steps = _steps(values, origin)
-        handles += axes.step(history.edges, steps, where="post", color=INK, ls=line, lw=1.8, label=label)
+        lines = axes.step(history.edges, steps, where="post", color=INK, ls=line, lw=1.8, label=label)
+        chart.name_drawing(lines[0], shows=label)
+        handles += lines
     axes.set_ylim(-0.02 * span, 1.03 * span)
     _set_axes(axes, history, origin)
     said.append(
         f"{history.period} offsets were {', '.join(map(_tile_label, shown)) or 'not in flight'}; at the end the window "
         f"is from {history.start[-1]:,} to {history.end[-1]:,}.{history.doubt}"
     )
-    return handles
+    return handles, origin
 
 
 def _visible(tile: Tile, span: int) -> np.ndarray:
@@ -509,6 +519,7 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
         axes.axhline(history.topic_end - origin, color=INK, linestyle="dotted", linewidth=1.2, label=label)
     axes.margins(y=0.08)
     _set_axes(axes, history, origin)
+    chart.name_plane(axes, origin)
     chart.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     first = int(history.start[known][0])
     last = int(history.start[known][-1])

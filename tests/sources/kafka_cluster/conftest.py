@@ -22,9 +22,10 @@ from tests.sources.kafka_cluster.workload import Workload, share_consumers_at_wo
 _TOOLS = {
     "kafka-console-share-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
     "kafka-share-groups.sh": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
-    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-configs.sh": "org.apache.kafka.tools.ConfigCommand",
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
 }
+_TOOLS_BEFORE_4_4 = _TOOLS | {"kafka-configs.sh": "kafka.admin.ConfigCommand"}
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
@@ -64,17 +65,17 @@ def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.Te
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """The environment of a shell that finds Kafka's tools, of 4.3.1."""
-    return _environment(tmp_path_factory.mktemp("tools"), jars.TEST_BROKER, jars.KAFKA_TOOLS)
+    return _environment(tmp_path_factory.mktemp("tools"), _TOOLS_BEFORE_4_4, jars.TEST_BROKER, jars.KAFKA_TOOLS)
 
 
 @pytest.fixture(scope="session")
 def tools_of_4_4(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """The environment of a shell that finds the tools of 4.4.0, which set offsets."""
-    return _environment(tmp_path_factory.mktemp("tools"), jars.SHARE_GROUP_TOOLS)
+    return _environment(tmp_path_factory.mktemp("tools"), _TOOLS, jars.SHARE_GROUP_TOOLS)
 
 
-def _environment(folder: Path, *sets: str) -> Mapping[str, str]:
-    """The environment of a shell that finds Kafka's tools, which need some sets of jars, in a folder."""
+def _environment(folder: Path, tools: Mapping[str, str], *sets: str) -> Mapping[str, str]:
+    """The environment of a shell that finds Kafka's tools (name -> class) in a folder, with sets of jars."""
     if shutil.which("jshell") is None:
         pytest.skip("no `jshell` on the PATH: a JDK has it")
     try:
@@ -82,7 +83,7 @@ def _environment(folder: Path, *sets: str) -> Mapping[str, str]:
     except SetupError as error:
         pytest.skip(str(error))
     class_path = os.pathsep.join(map(str, needed))
-    for name, main in _TOOLS.items():
+    for name, main in tools.items():
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec java {_JAVA_OPTIONS} -cp "{class_path}" {main} "$@"\n', encoding="utf-8")
         script.chmod(0o755)

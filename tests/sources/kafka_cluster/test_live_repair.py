@@ -75,10 +75,23 @@ class Group:
         for asked in (admin.create_topics([NewTopic(self.topic, 1, 1)]), admin.incremental_alter_configs([group])):
             for future in asked.values():
                 future.result(_PATIENCE)
+        self.produce(self.records)
+
+    def produce(self, records: int) -> None:
+        """Append records to the topic."""
+        kafka = {"bootstrap.servers": self.cluster.address, "log_level": 0}
         producer = Producer(kafka | {"batch.num.messages": 1})
-        for number in range(self.records):
+        for number in range(records):
             producer.produce(self.topic, f"{number}", partition=0)
         assert producer.flush(_PATIENCE) == 0
+
+    @property
+    def end(self) -> int:
+        """The end of the topic."""
+        reader = Consumer({"bootstrap.servers": self.cluster.address, "group.id": "reader", "log_level": 0})
+        _, end = reader.get_watermark_offsets(TopicPartition(self.topic, 0))
+        reader.close()
+        return end
 
     def consume(self, releases: int | None, is_done: Callable[[list[int]], bool]) -> None:
         """Accept all records but one, which is released, until what was acknowledged suffices."""
