@@ -51,9 +51,10 @@ def test_the_wheel_holds_what_the_commands_read_and_nothing_of_the_tests(wheel: 
         files = [path for path in (HOME / source).rglob("*") if path.is_file() and path.suffix != ".pyc"]
         assert {f"{target}/{path.relative_to(HOME / source)}" for path in files} <= names
     assert {name.split("/")[0] for name in names} == {"share_state", f"share_state-{__version__}.dist-info"}
-    assert f"share_state-{__version__}.dist-info/licenses/LICENSE" in names
+    licenses = f"share_state-{__version__}.dist-info/licenses"
+    assert {f"{licenses}/LICENSE", f"{licenses}/share_state/report/templates/panzoom.LICENSE.txt"} <= names
     assert "share_state/py.typed" in names
-    for line in (f"Version: {__version__}", "License-Expression: Apache-2.0", "Requires-Python: >=3.11"):
+    for line in (f"Version: {__version__}", "License-Expression: Apache-2.0 AND MIT", "Requires-Python: >=3.11"):
         assert line in metadata.splitlines()
     assert "share-state = share_state.cli.main:main" in scripts
 
