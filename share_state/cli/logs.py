@@ -240,7 +240,7 @@ def plot(
         chart = draw_plot(kind, plan, selection, since=begin, offset_range=part)
     save(chart, out)
     found = {"picture": kind, "of": chart.heading, "file": out, "says": chart.says}
-    console.print_json(found) if as_json else console.print_line(f"{out}: {chart.says}")
+    console.print_json(found) if as_json else console.print_sentence(f"{out}: {chart.says}")
 
 
 def _parse_range(text: str) -> tuple[int, int]:

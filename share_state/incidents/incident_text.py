@@ -18,6 +18,8 @@ _WIDEST = 110
 _LABEL = 11
 _CELLS = 60
 _MOST_OTHERS = 3
+_MOST_LINES = 3
+"""Of the commands of the first option."""
 _GLYPHS = {"waiting": "▒", "gap": "░", "archiving": "◆", "finished": "█"}
 """What a cell of the window shows, the least finished first."""
 
@@ -45,7 +47,10 @@ def incident_lines(incident: Incident, width: int = WIDTH, *, has_picture: bool 
         if has_picture and label == "lag":
             yield from window_picture(incident)
     yield "go on with"
-    yield from (f"  {command}" for command in incident.commands)
+    repair = incident.option.command.splitlines() if incident.option is not None else []
+    # Longer ones are in the plan of `repair`.
+    shown = repair if len(repair) <= _MOST_LINES else []
+    yield from (f"  {command}" for command in (*shown, *incident.commands))
 
 
 def incident_facts(incident: Incident) -> list[tuple[str, list[str]]]:

@@ -25,6 +25,7 @@ from share_state.report.console import (
     format_size,
     format_time,
     print_line,
+    print_sentence,
     print_table,
 )
 from share_state.report.cutoff_text import log_name, unknown_cutoffs
@@ -322,9 +323,10 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
     _print_rules(report, width)
     print_line(_shorten(_cutoff_line(report), width))
     for first in advice(report, most=1):
-        print_line(_shorten(f"next: {first.what}", width))
+        # A terminal has two lines for each.
+        print_sentence(_shorten(f"next: {first.what}", _longest(width)), " " * 6)
         if first.then:
-            print_line(_shorten(f"      {first.then}", width))
+            print_sentence(_shorten(f"      {first.then}", _longest(width)), " " * 6)
         for typed in (first.command, first.repair):
             if typed is not None and len(typed) <= _FILE_WIDTH:
                 print_line(f"      {typed}")
@@ -332,6 +334,11 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
         print_line(f"written: {path}")
     warehouse = report.warehouse
     print_line(f"tables are in {warehouse}: `share-state show {warehouse}`")
+
+
+def _longest(width: int) -> int:
+    """Characters that surely fit in two lines of a terminal, or one of a file."""
+    return width if width == _FILE_WIDTH else 2 * width - 26
 
 
 def _deliveries_line(report: AuditReport) -> str:

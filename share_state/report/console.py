@@ -5,10 +5,12 @@ A command prints tables and lines for a person, or one JSON document (`--json`) 
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import pyarrow as pa
@@ -77,6 +79,16 @@ def _cell(value: Any) -> str:
 def print_line(text: str = "") -> None:
     """Print a line on stdout: unprintable characters, also line breaks, are escaped."""
     sys.stdout.write(f"{one_line(text)}\n")
+
+
+def print_sentence(text: str, indent: str = "") -> None:
+    """Print a text on stdout, which a terminal breaks between words; files have it in a line."""
+    width = shutil.get_terminal_size().columns if is_terminal() else 0
+    if len(text) <= width or not width:
+        print_line(text)
+        return
+    for line in wrap(one_line(text), width, subsequent_indent=indent, break_on_hyphens=False):
+        print_line(line)
 
 
 def print_lines(text: str) -> None:

@@ -24,7 +24,7 @@ from share_state.fold.states import to_datetime
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ACQUIRED, ARCHIVING, state_name
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline.plan import FoldPlan
-from share_state.report.console import UNKNOWN, format_time, print_line, print_table
+from share_state.report.console import UNKNOWN, format_time, print_line, print_sentence, print_table
 from share_state.report.offset_events import earlier_life, has_delivery, is_reset, repeated_deliveries, when
 from share_state.report.share_partitions import NO_BEGINNING
 from share_state.sources.discovery import find_group_logs
@@ -461,10 +461,10 @@ def print_explanation(explanation: Mapping[str, Any]) -> None:
     numeric = ("RECORD", "DELIVERIES", "SPSO", "SPEO")
     print_table([*columns, *(["ASSIGNED TO"] if has_members else [])], rows, numeric=numeric)
     print_line()
-    print_line(explanation["sentence"])
+    print_sentence(explanation["sentence"])
     for letter in explanation.get("dead_letters", ()):
         place = f"{letter['dead_letter_topic']}-{letter['dead_letter_partition']} offset {letter['dead_letter_offset']}"
         text = f"Dead letter: {place}, {format_time(letter['timestamp'])}: {letter['reason'] or 'no reason'}"
-        print_line(text)
+        print_sentence(text)
     if explanation.get("dead_letters") == []:
-        print_line("The dead-letter topics that were read hold no dead letter for this offset.")
+        print_sentence("The dead-letter topics that were read hold no dead letter for this offset.")

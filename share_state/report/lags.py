@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from share_state.errors import pluralize
 from share_state.fold.states import compute_lags
-from share_state.report.console import print_line
+from share_state.report.console import print_line, print_sentence
 from share_state.sources.topics import TOPICS_HINT
 
 _KAFKA_LAG = ("topic_end_offset", "start_offset", "delivery_complete_count")
@@ -61,7 +61,7 @@ def print_lag_reasons(reasons: Iterable[str | None]) -> None:
     if counts:
         print_line()
     for line in _lines(counts):
-        print_line(line)
+        print_sentence(line)
 
 
 def _lines(counts: Counter[str]) -> Iterator[str]:

@@ -442,7 +442,7 @@ def lag_cell(row: Mapping[str, Any]) -> str | None:
     """The lag of a group; what is known of it if one of its share-partitions is unknown."""
     if row["lag"] is not None:
         return str(row["lag"])
-    return None if row["known_lag"] is None else f"at least {row['known_lag']}"
+    return None if row["known_lag"] is None else f"at least {row['known_lag']:,}"
 
 
 def _print_share_partitions(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -34,18 +34,6 @@ COORDINATES = {
     DEAD_LETTER_BROKER: ("org.apache.kafka", "kafka_2.13", "4.4.0"),
 }
 
-_IVY_FILE = """<ivy-module version="2.0">
-  <info organisation="io.share-state" module="jars"/>
-  <configurations><conf name="default"/></configurations>
-  <dependencies>
-    <dependency org="{}" name="{}" rev="{}" conf="default->default">
-      <exclude org="org.apache.kafka" module="kafka-tools"/>
-    </dependency>
-  </dependencies>
-</ivy-module>
-"""
-"""Excludes kafka-tools, which has jars of its own; a broker runs without it."""
-
 # Ivy mostly waits for the registry; several of them share the cores.
 _QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
@@ -136,15 +124,9 @@ def start_fetch(name: str) -> Iterator[Callable[[], None]]:
 def _ivy_command(name: str, scratch: Path) -> list[str]:
     """The call of Ivy that puts a set of jars into `scratch`/jars."""
     require("pyspark")
-    organisation, module, revision = COORDINATES[name]
-    of_module = ["-dependency", organisation, module, revision]
-    if name == DEAD_LETTER_BROKER:
-        ivy_file = scratch / "ivy.xml"
-        ivy_file.write_text(_IVY_FILE.format(organisation, module, revision), encoding="utf-8")
-        of_module = ["-ivy", str(ivy_file)]
     command = [java(), *_QUICK_START, "-jar", *map(str, _spark_jars().glob("ivy-*.jar"))]
-    command += ["-cache", f"{scratch}/cache", "-confs", "default", *of_module, "-types", "jar", "bundle"]
-    return [*command, "-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
+    command += ["-cache", f"{scratch}/cache", "-confs", "default", "-dependency", *COORDINATES[name]]
+    return [*command, "-types", "jar", "bundle", "-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
 
 
 def _store(name: str, fetched: Sequence[Path]) -> None:

@@ -46,3 +46,18 @@ def test_a_name_shows_what_it_is_made_of():
     assert console.format_name("") == '""'
     assert console.format_name("a\nb\N{RIGHT-TO-LEFT OVERRIDE}") == "a\\nb\\u202e"
     assert console.format_name("é שלום") == "é שלום"
+
+
+def test_a_sentence_breaks_between_words_on_a_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    text = "next: " + "a few words " * 12
+    console.print_sentence(text)
+    assert capsys.readouterr().out == f"{text}\n"
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    console.print_sentence(text, "      ")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert all(line.startswith("      ") for line in lines[1:])
+    assert " ".join(line.strip() for line in lines) == text.strip()
