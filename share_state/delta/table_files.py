@@ -87,11 +87,11 @@ class TableFiles:
         new = encoded(rows.filter(pc.invert(rows[DELETED])), schema)
         width = new.nbytes / max(1, len(new)) or 1.0
         large = max(_LEAST_BYTES, width * sum(file["num_records"] for file in listed.values()) / _MOST_LARGE)
-        pooled, separate, gone = [new], list[pa.Table](), [*listed]
+        pooled, separate = list[pa.Table](), list[pa.Table]()
+        gone = [*listed]
         if key:
             pooled, separate, gone = self._replaced(listed, rows, key, schema, large / width)
-            pooled.insert(0, new)
-        written = [*_parts(_joined(pooled), large), *separate]
+        written = [*_parts(_joined([new, *pooled]), large), *separate]
         paths = [_new_path() for _ in written]
         actions: list[Any] = [
             _write(f"{self.place}/{path}", path, piece) for path, piece in zip(paths, written, strict=True)
@@ -191,7 +191,8 @@ def _write(place: str, path: str, rows: pa.Table) -> Any:
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:
     """Delta's statistics of a file: of texts and whole numbers."""
-    least, greatest, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    least, greatest = dict[str, Any](), dict[str, Any]()
+    nulls = dict[str, int]()
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if column.type == _TEXTS:
             used = [_used_texts(chunk) for chunk in column.chunks]
