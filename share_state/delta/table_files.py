@@ -86,7 +86,9 @@ class TableFiles:
         listed = {file["path"]: file for file in list_files(existing)}
         new = encoded(rows.filter(pc.invert(rows[DELETED])), schema)
         width = new.nbytes / max(1, len(new)) or 1.0
-        large = max(_LEAST_BYTES, width * sum(file["num_records"] for file in listed.values()) / _MOST_LARGE)
+        large = max(
+            _LEAST_BYTES, width * sum(file["num_records"] or 0 for file in listed.values()) / _MOST_LARGE
+        )
         pooled, separate = list[pa.Table](), list[pa.Table]()
         gone = [*listed]
         if key:
