@@ -45,6 +45,7 @@ class Settings:
     stream_engines: tuple[str, ...] = option(("own process", "Spark"), "--stream: which engines, by turns")
     stream_seconds: int = option(60, "--stream: how long 1,000 records/s are written, 2 of 3 measured")
     soak_micro_batches: int = option(10_000, "--soak: for how many the logs grow")
+    soak_minutes: float = option(60.0, "--soak: it ends then, with fewer micro-batches")
     soak_keys: int = option(2_000, "--soak: share-partitions")
     end_to_end_records: tuple[int, ...] = option(
         (2_000_000, 20_000_000, 50_000_000), "--end-to-end: its sizes"

@@ -42,7 +42,7 @@ def soak(settings: Settings, memory: Bound) -> Iterator[Item]:
     count = settings.soak_micro_batches
     shape = replace(settings.log, records=2 * count * _RECORDS_A_MICRO_BATCH, keys=settings.soak_keys)
     with TemporaryDirectory(prefix="share-state-bench-", ignore_cleanup_errors=True) as scratch:
-        samples = _follow(generate(shape), count, Path(scratch))
+        samples = _follow(generate(shape), count, Path(scratch), settings.soak_minutes)
     tenth = max(1, len(samples) // _SAMPLES)
     rows = list[tuple[float | str, ...]]()
     for begin in range(0, len(samples), tenth):
@@ -66,7 +66,7 @@ def soak(settings: Settings, memory: Bound) -> Iterator[Item]:
     yield memory.check(latest / first, f"{latest / first:.2f}")
 
 
-def _follow(export: Export, count: int, folder: Path) -> list[_Sample]:
+def _follow(export: Export, count: int, folder: Path, minutes: float) -> list[_Sample]:
     """A sample per micro-batch."""
     parts = dict[Path, list[bytes]]()
     for log in find_logs([str(export.folder)]):
@@ -100,7 +100,10 @@ def _follow(export: Export, count: int, folder: Path) -> list[_Sample]:
                     with path.open("ab") as segment:
                         segment.write(of_log[number])
                 _await(process, folder, before)
-                samples.append(_sample(process.pid, folder, number + 1, time.monotonic() - begun))
+                seconds = time.monotonic() - begun
+                samples.append(_sample(process.pid, folder, number + 1, seconds))
+                if seconds > 60 * minutes:
+                    break
         finally:
             process.terminate()
     return samples

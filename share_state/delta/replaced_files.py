@@ -32,6 +32,7 @@ class ReplacedFiles:
 
     def __init__(self) -> None:
         self._files, self._places = deque[tuple[float, str]](), set[str]()
+        self._left = dict[str, set[str]]()
 
     def add(self, place: str, paths: Iterable[str]) -> None:
         """Note files that are replaced now.
@@ -52,21 +53,27 @@ class ReplacedFiles:
             self._places.discard(place)
             _delete(place)
 
-    def delete_left(self, place: str, table: "DeltaTable", seconds: float) -> None:
-        """Delete files that earlier processes have replaced, or were killed before they committed.
+    def delete_left(self, place: str, table: "DeltaTable") -> None:
+        """Delete files that neither this process has replaced nor a version names, as at the last call.
+
+        Earlier processes have replaced them, or were killed before they committed; or OPTIMIZE has replaced them.
 
         Args:
             place: folder of a table.
             table: its latest version.
-            seconds: the least age of these files; no version names them for as long.
         """
-        known = {file["path"] for file in list_files(table)}
+        known = {f"{place}/{file['path']}" for file in list_files(table)}
         filesystem, folder = open_filesystem(place)
-        before = datetime.now(UTC) - timedelta(seconds=seconds)
-        for found in filesystem.get_file_info(FileSelector(folder)):
-            is_left = found.is_file and found.base_name.endswith(".parquet") and found.mtime <= before
-            if is_left and found.base_name not in known and f"{place}/{found.base_name}" not in self._places:
-                _delete(f"{place}/{found.base_name}")
+        found = {
+            f"{place}/{one.base_name}"
+            for one in filesystem.get_file_info(FileSelector(folder))
+            if one.is_file
+        }
+        left = {one for one in found - known - self._places if one.endswith(".parquet")}
+        # Readers may still need those that are new here.
+        for one in left & self._left.get(place, set()):
+            _delete(one)
+        self._left[place] = left
 
 
 def shorten_log(place: str, table: "DeltaTable", kept: Collection[int]) -> None:

@@ -86,13 +86,14 @@ class TableFiles:
         listed = {file["path"]: file for file in list_files(existing)}
         new = encoded(rows.filter(pc.invert(rows[DELETED])), schema)
         width = new.nbytes / max(1, len(new)) or 1.0
-        large = max(_LEAST_BYTES, width * sum(file["num_records"] for file in listed.values()) / _MOST_LARGE)
-        pooled, separate = [new], list[pa.Table]()
+        large = max(
+            _LEAST_BYTES, width * sum(file["num_records"] or 0 for file in listed.values()) / _MOST_LARGE
+        )
+        pooled, separate = list[pa.Table](), list[pa.Table]()
         gone = [*listed]
         if key:
             pooled, separate, gone = self._replaced(listed, rows, key, schema, large / width)
-            pooled.insert(0, new)
-        written = [*_parts(_joined(pooled), large), *separate]
+        written = [*_parts(_joined([new, *pooled]), large), *separate]
         paths = [_new_path() for _ in written]
         actions: list[Any] = [
             _write(f"{self.place}/{path}", path, piece) for path, piece in zip(paths, written, strict=True)

@@ -17,6 +17,7 @@ from pyarrow.fs import FileSelector
 
 from share_state.delta import commits
 from share_state.delta.merge import (
+    keep_short_log,
     lost_table,
     merge_errors,
     merged_rows,
@@ -308,20 +309,26 @@ class Warehouse:
         """Delete files whose rows this run has replaced longer ago."""
         self.replaced.delete_older(seconds)
 
-    def clean(self, table: str, kept: Collection[int], seconds: float) -> None:
+    def clean(self, table: str, kept: Collection[int]) -> None:
         """Delete what earlier runs have left in the folder of a table, and entries of its log that are old.
 
         Args:
             table: its name.
             kept: versions that readers may need.
-            seconds: for how long readers need files of replaced rows.
+        Raises:
+            WarehouseError: if another run has committed meanwhile.
         """
         place = self.folder(table)
+        if table == "runs" and self._version(table) != self._runs_version:
+            raise self._overtaken()
         with merge_errors(place):
+            keep_short_log(place)
             if (existing := self._table(table)) is None:
                 raise lost_table(place)
-            self.replaced.delete_left(place, existing, seconds)
+            self.replaced.delete_left(place, existing)
             shorten_log(place, existing, kept)
+        if table == "runs":
+            self._runs_version = existing.version()
 
     @contextmanager
     def commit(self, table: str, replaced_runs: Collection[str] | None) -> "Iterator[Commit]":

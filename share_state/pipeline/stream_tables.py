@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.commits import held_signals, standing
-from share_state.delta.merge import DELETED, keep_short_log, opened, restore_version, without_deleted
+from share_state.delta.merge import DELETED, restore_version, without_deleted
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
@@ -125,9 +125,7 @@ class StreamTables:
         committed = CommittedTables(self._root)
         for table in (*self._tables, HISTORY_TABLE) if self.run.batch >= 0 else self._tables:
             # A killed run may have written them: this stream, whose micro-batch is repeated, or another.
-            restore_version(self._place(table), committed.versions[table])
-            keep_short_log(self._place(table))
-            self._warehouse.versions[table] = opened(self._place(table)).version()
+            self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
         self.findings = found = committed.read(FINDINGS)
         if self.run.batch < 0:
             self._begin_history()
@@ -140,7 +138,6 @@ class StreamTables:
 
     def _begin_table(self, table: str) -> None:
         self._warehouse.replace(table, [])
-        keep_short_log(self._place(table))
 
     def _begin_letters(self, committed: CommittedTables | None) -> None:
         """Continue with the committed tables of dead letters, or create them."""
@@ -335,9 +332,9 @@ class StreamTables:
         while len(self._committed_at) > 1 and now - self._committed_at[1][0] >= _KEPT_SECONDS:
             # The one before those of the last minutes was still read when they began.
             self._committed_at.popleft()
-        for table in self._warehouse.versions:
+        for table in [*self._warehouse.versions]:
             kept = {versions[table] for _, versions in self._committed_at if table in versions}
-            self._warehouse.clean(table, kept, _KEPT_SECONDS)
+            self._warehouse.clean(table, kept)
 
     def _place(self, table: str) -> str:
         return self._warehouse.folder(table)

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from share_state.cli.main import run as command
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
+from share_state.delta.replaced_files import SHORT_LOG
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import WarehouseError
@@ -207,8 +208,9 @@ def test_a_stream_deletes_the_files_that_it_has_replaced(tmp_path: Path, monkeyp
         (tmp_path / f"lake/{name}/left-by-a-killed-process.parquet").write_bytes(b"")
     stream.write(batches[2:], first=2)
     assert tables_in(stream.lake) == reconstructed(records, tmp_path)
-    for name in (*TABLES, "runs"):
+    for name in (*TABLES, "runs", "share_partition_history"):
         place = f"{stream.lake}/{name}"
+        assert SHORT_LOG.items() <= DeltaTable(place).metadata().configuration.items()
         # The latest version alone is left.
         named = {Path(uri).name for uri in DeltaTable(place).file_uris()}
         assert {path.name for path in Path(place).glob("*.parquet")} == named
