@@ -24,9 +24,11 @@ from share_state.report.console import (
     format_number,
     format_size,
     format_time,
+    print_header,
     print_line,
     print_sentence,
     print_table,
+    table_lines,
 )
 from share_state.report.cutoff_text import log_name, unknown_cutoffs
 from share_state.report.flagged import FlaggedSharePartition
@@ -41,11 +43,12 @@ OK = "ok"
 
 _POISON = "POISON_RECORDS"
 
-_MAX_ROWS = 5
-_MAX_RULES = 8
+_MAX_ROWS, _MAX_RULES = 5, 8
+_MAX_NARROW_ROWS, _MAX_NARROW_RULES = 3, 3
+"""Share-partitions and rules that are named, and how many on a narrow terminal, where they take more lines."""
 _MAX_PATHS = 3
 _MAX_FAILING = 3
-_FILE_WIDTH, _WIDTH_FOR_NUMBERS = 240, 110
+_FILE_WIDTH, _WIDTH_OF_ROWS = 240, 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +317,7 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
     if run["notes"]:
         more = f" (and {pluralize(len(run['notes']) - 1, 'more note')})" if len(run["notes"]) > 1 else ""
         print_line(f"note: {_shorten(run['notes'][0], 2 * width - 6 - len(more))}{more}")
-    print_line(_shorten(headline(report), width))
+    print_sentence(_shorten(headline(report), _longest(width)))
     statuses = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
     print_line(_shorten(f"status: {statuses or 'no share-partitions'}", width))
     if report.deliveries:
@@ -370,9 +373,11 @@ def outcomes_text(counts: Mapping[str, int]) -> str:
 def _print_flagged(report: AuditReport, width: int) -> None:
     if not report.flagged:
         return
-    numeric = ("START-OFFSET", "LAG", "START-UNMOVED") if width >= _WIDTH_FOR_NUMBERS else ()
+    numeric = ("PARTITION", "START-OFFSET", "LAG", "START-UNMOVED")
+    is_narrow = width < _WIDTH_OF_ROWS
+    shown = report.flagged[: _MAX_NARROW_ROWS if is_narrow else _MAX_ROWS]
     rows = []
-    for one in report.flagged[:_MAX_ROWS]:
+    for one in shown:
         now = one.now
         names = [
             _shorten(format_name(text), width // 6)
@@ -380,11 +385,14 @@ def _print_flagged(report: AuditReport, width: int) -> None:
         ]
         start = format_number(now["start_offset"]) if (now["start_offset"] or 0) >= 0 else UNKNOWN
         numbers = [start, format_number(now["lag"]), format_duration(now["moved_time"], now["time"])]
-        rows.append([one.status, *names, str(now["partition"]), *(numbers if numeric else []), one.why])
-    columns = ["STATUS", "GROUP", "TOPIC", "PARTITION", *numeric, "WHY"]
-    _print_fitted(columns, rows, width, ("PARTITION", *numeric))
-    unknown = (lag_reason({"delivery_complete_count": None, **one.now}) for one in report.flagged[:_MAX_ROWS])
-    if numeric and (reason := next(filter(None, unknown), None)):
+        rows.append([one.status, *names, str(now["partition"]), *numbers, one.why])
+    columns = ["STATUS", "GROUP", "TOPIC", *numeric, "WHY"]
+    if is_narrow:
+        _print_stacked(columns, rows, width, numeric)
+    else:
+        _print_fitted(columns, rows, width, numeric)
+    unknown = (lag_reason({"delivery_complete_count": None, **one.now}) for one in shown)
+    if reason := next(filter(None, unknown), None):
         print_line(_shorten(f"LAG -: {reason}", width))
     if more := len(report.flagged) + report.flagged_left_out - len(rows):
         verb = "needs" if more == 1 else "need"
@@ -395,6 +403,7 @@ def _print_rules(report: AuditReport, width: int) -> None:
     if not report.findings:
         print_line("no findings")
         return
+    most = _MAX_NARROW_RULES if width < _WIDTH_OF_ROWS else _MAX_RULES
     rows = [
         [
             one.severity,
@@ -402,12 +411,12 @@ def _print_rules(report: AuditReport, width: int) -> None:
             *map(format_number, (one.count, one.new, one.open)),
             one.examples[0]["message"],
         ]
-        for one in report.findings[:_MAX_RULES]
+        for one in report.findings[:most]
     ]
     numeric = ("COUNT", "NEW", "OPEN")
     _print_fitted(["SEVERITY", "RULE", *numeric, "FOR EXAMPLE"], rows, width, numeric)
-    if len(report.findings) > _MAX_RULES:
-        print_line(f"... and {pluralize(len(report.findings) - _MAX_RULES, 'more rule')}")
+    if len(report.findings) > most:
+        print_line(f"... and {pluralize(len(report.findings) - most, 'more rule')}")
 
 
 def _cutoff_line(report: AuditReport) -> str:
@@ -427,6 +436,20 @@ def _cutoff_line(report: AuditReport) -> str:
         holder = _shorten(format_name(pinned["limited_by_group"]), 40)
         line += f"; group {holder} alone holds back {pluralize(pinned['pinned_records'], 'more record')}"
     return line
+
+
+def _print_stacked(columns: list[str], rows: list[list[str]], width: int, numeric: Sequence[str]) -> None:
+    """Print a table for a narrow terminal: the last column of each row is a line of its own.
+
+    The column before it is left out if the row is too long with it.
+    """
+    header, *lines = table_lines(columns[:-1], [row[:-1] for row in rows], numeric)
+    if max(map(len, (header, *lines))) > width:
+        header, *lines = table_lines(columns[:-2], [row[:-2] for row in rows], numeric)
+    print_header(header)
+    for line, row in zip(lines, rows, strict=True):
+        print_line(_shorten(line, width))
+        print_line(_shorten(f"  {row[-1]}", width))
 
 
 def _print_fitted(columns: list[str], rows: list[list[str]], width: int, numeric: Sequence[str]) -> None:
