@@ -133,7 +133,7 @@ def test_no_audit_fills_more_than_thirty_lines(made: MadeWarehouse, capsys: pyte
     assert all(character.isprintable() for line in lines for character in line)
 
 
-def test_a_terminal_of_eighty_columns_has_the_numbers_of_a_row_and_the_reason_below_it(
+def test_at_eighty_columns_a_row_has_its_numbers_and_its_reason_is_below_it(
     troubled: AuditReport, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("FORCE_COLOR", "1")
