@@ -8,16 +8,19 @@ from typing import Any
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from share_state.delta import table_files
 from share_state.delta.merge import DELETED, without_deleted
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.stream_changes import KEYS
 from share_state.schema.declarations import table_schema
+from tests.profiles import nightly
 
 _KEYS = st.tuples(st.sampled_from(["g", "h", "g\nh"]), st.sampled_from([None, "t", "u"]), st.integers(0, 2))
 _ROWS = st.lists(st.tuples(_KEYS, st.integers(0, 9)), max_size=12)
@@ -107,3 +110,25 @@ def test_files_without_a_changed_key_stay(tmp_path: Path, monkeypatch: pytest.Mo
         "g000",
         "g399",
     )
+
+
+@nightly("Spark reads what the test above reads with others")
+def test_spark_reads_a_table_that_many_micro_batches_have_changed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(table_files, "_LEAST_BYTES", 2000)
+    groups = [(f"g{number:03}", "t", 0) for number in range(200)]
+    place = str(tmp_path / "in_flight")
+    with Warehouse(str(tmp_path)) as lake:
+        lake.replace("in_flight", [])
+        for number in range(20):
+            changed = [(key, number) for key in groups[number::7]]
+            rows = _in_flight(changed).append_column(DELETED, pa.array([False, number > 10] * 100)[: len(changed)])
+            lake.merge("in_flight", rows, KEYS["in_flight"], "a-stream", number)
+    expected = DeltaTable(place).to_pyarrow_table()
+    found = spark.read.format("delta").load(place).toArrow().select(expected.column_names).cast(expected.schema)
+    assert Counter(map(str, found.to_pylist())) == Counter(map(str, expected.to_pylist()))
+    assert 0 < len(expected) < 200
+    # The statistics, too: a filter leaves out files by them.
+    some = spark.read.format("delta").load(place).filter("group_id = 'g014'").count()
+    assert some == expected.filter(pc.field("group_id") == "g014").num_rows
