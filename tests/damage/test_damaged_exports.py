@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -150,10 +150,13 @@ def test_what_is_undetectable_is_listed_with_its_reason(page: str):
         assert one.reason in text.partition(one.damage)[2]
 
 
+_PLACE = TemporaryDirectory(prefix="share_state-tests-")
+
+
 @cache
 def truth_of(history: str, seed: int) -> Judged:
     """A whole export as the product reads it."""
-    folder = Path(mkdtemp(prefix="whole-"))
+    folder = Path(_PLACE.name, f"{history} {seed}")
     return write_and_judge(whole_export(history, seed), folder / "logs", dialect_of(history))
 
 
