@@ -17,6 +17,7 @@ from share_state.fold.groups.sticky import fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.report.console import print_line, print_table
 from share_state.rules.breaches import SEVERITIES
+from share_state.rules.findings import findings
 from share_state.rules.registry import Scope, checks_of
 from share_state.rules.share_groups import judge_sticky
 from share_state.sources.formats import ExportPaths
@@ -54,19 +55,23 @@ class Claims:
         if not len(owners := self.owners.filter(where)):
             known = sorted({*self.owners["group_id"].to_pylist()})
             there = f"there are {', '.join(known[:3])}" if known else "no group has any"
-            raise InputError(f"group {group}: no member claims a partition; {there}")
-        return Claims(self.claims.filter(where), owners, self.findings.filter(where), self.is_read)
+            read = " in the records that could be read" if self.findings["group_id"].null_count else ""
+            raise InputError(f"group {group}: no member claims a partition{read}; {there}")
+        # A record that cannot be read may be one of the group.
+        broken = self.findings.filter(where | pc.field("group_id").is_null())
+        return Claims(self.claims.filter(where), owners, broken, self.is_read)
 
 
 def claims_of_run(tables: CommittedTables) -> Claims:
-    """The claims that the run of a warehouse read.
+    """The claims that the run of a warehouse read, and the records of groups that it could not read.
 
     Raises:
         WarehouseError: if a table is gone.
     """
-    findings = tables.read("findings", pc.field("rule").isin([code for code, _ in checks_of(Scope.CLAIMS)]))
+    codes = [code for scope in (Scope.GROUP_RECORDS, Scope.CLAIMS) for code, _ in checks_of(scope)]
+    broken = tables.read("findings", pc.field("rule").isin(codes))
     claims, owners = (tables.read(name) for name in ("sticky_claim", "effective_previous_assignment"))
-    return Claims(claims, owners, findings, tables.holds("share_groups"))
+    return Claims(claims, owners, broken, tables.holds("share_groups"))
 
 
 def claims_of_export(place: str) -> Claims:
@@ -83,7 +88,9 @@ def claims_of_export(place: str) -> Claims:
     folded = fold_groups(read_group_export(ExportPaths((place,))))
     generations, unreadable = read_generations(folded.classic, folded.sticky)
     sticky = fold_sticky(generations, unreadable, None, history=True)
-    return Claims(sticky.sticky_claim, sticky.effective_previous_assignment, judge_sticky(sticky))
+    unread = findings(Scope.GROUP_RECORDS, folded.faults)
+    found = pa.concat_tables([unread, judge_sticky(sticky)])
+    return Claims(sticky.sticky_claim, sticky.effective_previous_assignment, found)
 
 
 def describe_claims(claims: Claims) -> dict[str, Any]:
@@ -117,23 +124,27 @@ def print_claims(described: Mapping[str, Any], *, group: str | None) -> None:
         columns,
         map(_cells, shown),
         numeric=("GENERATION", "SINCE"),
-        otherwise="no member of a group with a sticky assignor claims a partition",
+        otherwise="in the records that were read, no member of a group with a sticky assignor claims a partition",
     )
     if earlier := len({(row["group_id"], row["record_offset"]) for row in owners}) - len(latest):
         print_line()
         where = "above" if group is not None else "with --group GROUP or --json"
         print_line(f"{pluralize(earlier, 'earlier generation')} {where}")
-    generations = {(row["group_id"], row["record_offset"]): row["group_generation"] for row in shown}
-    broken = [row for row in described["findings"] if (row["group_id"], row["offset"]) in generations]
+    generations = {(row["group_id"], row["record_offset"]): row["group_generation"] for row in owners}
+    left_out = generations.keys() - {(row["group_id"], row["record_offset"]) for row in shown}
+    broken = [row for row in described["findings"] if (row["group_id"], row["offset"]) not in left_out]
     if broken:
         print_line()
-    for row in sorted(
-        broken, key=lambda row: (row["group_id"], row["offset"], SEVERITIES.index(row["severity"]))
-    ):
-        generation = generations[row["group_id"], row["offset"]]
-        print_line(
-            f"{row['severity']}: {row['rule']}, group {row['group_id']}, generation {generation}: {row['message']}"
-        )
+    for row in sorted(broken, key=_rank):
+        generation = generations.get((row["group_id"], row["offset"]))
+        of_group = "" if row["group_id"] is None else f", group {row['group_id']}"
+        place = f"record {row['offset']}" if generation is None else f"generation {generation}"
+        print_line(f"{row['severity']}: {row['rule']}{of_group}, {place}: {row['message']}")
+
+
+def _rank(finding: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Findings by group and record, the most severe first."""
+    return finding["group_id"] or "", finding["offset"] or 0, SEVERITIES.index(finding["severity"])
 
 
 def _cells(row: Mapping[str, Any]) -> list[Any]:

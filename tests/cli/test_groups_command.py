@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Command
+from tests.cli.commands import Command, flipped
 from tests.fold.groups.described import Scenario
 from tests.fold.groups.group_writer import classic_group, share_group, write_group_log
 from tests.fold.groups.test_sticky_audit import EXAMPLE, members_of
@@ -200,6 +200,16 @@ def test_claims_are_shown_of_an_export_of_the_groups_alone(cli: Command, claimed
     of_group = cli("groups", claimed, "--claims", "--group", "cg")
     assert len(of_group.table) == 1 + 2 * 5
     assert "generation 7: c1 names generation 7, but the group begins 7" in of_group.out
+
+
+def test_claims_of_a_damaged_record_are_not_passed_over_in_silence(cli: Command, claimed: Path):
+    (segment,) = claimed.rglob("*.log")
+    segment.write_bytes(flipped(segment.read_bytes(), batch=-1))
+    said = cli("groups", claimed, "--claims")
+    assert {row[1] for row in said.table[1:]} == {"7"}
+    assert "error: CRC_MISMATCH, record 1: " in said.out
+    unknown = cli("groups", claimed, "--claims", "--group", "x")
+    assert "group x: no member claims a partition in the records that could be read; there are cg" in unknown.err
 
 
 def test_claims_of_a_warehouse_are_those_of_its_export(cli: Command, claimed: Path, tmp_path: Path):
