@@ -96,15 +96,18 @@ class Warehouse:
         root: path or address.
         staging: for rows that tasks make before all are known.
         versions: table -> the Delta version that this run committed.
-        replaced: files whose rows it has replaced.
+        replaced: files whose rows it has replaced; None unless it deletes them itself.
     """
 
-    def __init__(self, root: str, folders: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, root: str, folders: Mapping[str, str] | None = None, *, deletes_replaced: bool = False
+    ) -> None:
         """Begin a run.
 
         Args:
             root: folder, or address in an object store.
             folders: table -> its folder there if it differs from the table's name; "" is the root itself.
+            deletes_replaced: whether it calls `delete_replaced` and `clean`, as a stream does.
         """
         self.root, self._folders = absolute_address(root), folders or {}
         self.staging = Staging(self.root)
@@ -112,7 +115,7 @@ class Warehouse:
         self._missing, self._is_begun = missing_folders(root), False
         self._opened: dict[str, DeltaTable] = {}
         self._files: dict[str, TableFiles] = {}
-        self.replaced = ReplacedFiles()
+        self.replaced = ReplacedFiles() if deletes_replaced else None
         self._new, self._runs_version = set[str](), self._version("runs")
         self._commits, self._is_committed = f"{root} is written", False
 
@@ -179,7 +182,9 @@ class Warehouse:
                 files = self._files.setdefault(table, TableFiles(table, place))
                 with self.commit(table, None) as commit:
                     assert commit.existing is not None
-                    self.replaced.add(place, files.merge(commit.existing, rows, key, properties))
+                    replaced = files.merge(commit.existing, rows, key, properties)
+                    if self.replaced is not None:
+                        self.replaced.add(place, replaced)
                 return
             merged = merged_rows(existing, table, rows, key)
         self._write(table, merged, None, properties)
@@ -307,6 +312,7 @@ class Warehouse:
 
     def delete_replaced(self, seconds: float) -> None:
         """Delete files whose rows this run has replaced longer ago."""
+        assert self.replaced is not None
         self.replaced.delete_older(seconds)
 
     def clean(self, table: str, kept: Collection[int]) -> None:
@@ -325,6 +331,7 @@ class Warehouse:
             keep_short_log(place)
             if (existing := self._table(table)) is None:
                 raise lost_table(place)
+            assert self.replaced is not None
             self.replaced.delete_left(place, existing)
             shorten_log(place, existing, kept)
         if table == "runs":
@@ -428,10 +435,12 @@ class Warehouse:
                     options["predicate"] = f"run_id IN ({names})"
             # With retries, delta-rs would append to a table that another run has created meanwhile.
             options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
-            stream, before = RowStream(rows, schema), _paths(existing)
+            stream = RowStream(rows, schema)
+            before = set[str]() if self.replaced is None else _paths(existing)
             try:
                 write_deltalake(commit.path if existing is None else existing, stream.reader, **options)
-                self.replaced.add(commit.path, before - _paths(existing))
+                if self.replaced is not None:
+                    self.replaced.add(commit.path, before - _paths(existing))
             except DeltaError as error:
                 is_created = existing is None and stream.error is None and "already exists" in str(error)
                 is_refused = "Unsupported table features" in str(error) or "append-only" in str(error)

@@ -105,7 +105,7 @@ class StreamTables:
         self._options = dict(options or {})
         self._topics = topics
         self._started, self._root = datetime.now(UTC), warehouse
-        self._warehouse, self._letters = Warehouse(warehouse), letters
+        self._warehouse, self._letters = Warehouse(warehouse, deletes_replaced=True), letters
         self.committed: float | None = None
         self._known: Topics | None = None
         self._committed_at, self._cleaned_at = deque[tuple[float, dict[str, int]]](), time.monotonic()
