@@ -14,12 +14,13 @@ from share_state.fold.offset_bits import (
     clear_below,
     covered_offsets,
     first_archiving_bit,
+    first_unfinished_bit,
     holds,
     load,
     merge,
     store,
 )
-from share_state.fold.outcomes import count_changes, note_times
+from share_state.fold.outcomes import count_changes, note_deletion, note_reset, note_times
 from share_state.fold.record_context import follows_loss, set_before
 from share_state.fold.state_chains import (
     NO_OFFSET,
@@ -113,6 +114,7 @@ def _advance(row, batches, chain, ring, bits, context, outcome):
     archiving = first_archiving_bit(ring, bits) if had_archiving else np.int64(NO_OFFSET)
     replaces = fold_record(row, chain) == REPLACED
     if not chain.exists:
+        note_deletion(outcome)
         clear(ring, bits)
         return True
     start = chain.start_offset
@@ -120,6 +122,8 @@ def _advance(row, batches, chain, ring, bits, context, outcome):
     if start < NO_OFFSET or (existed and before < NO_OFFSET):
         return False
     if replaces and not is_compared:
+        if existed and before >= 0:
+            note_reset(outcome, first_unfinished_bit(ring, bits, before), start)
         clear(ring, bits)
     elif start < before:
         return False

@@ -25,6 +25,7 @@ from share_state.fold.interval_map import (
     first_difference,
     first_illegal_transition,
     first_lowered,
+    first_unfinished,
     has_capacity,
     load_incoming,
     merge_incoming,
@@ -32,7 +33,14 @@ from share_state.fold.interval_map import (
 )
 from share_state.fold.limits import Limits
 from share_state.fold.offset_bits import empty_ring
-from share_state.fold.outcomes import OUTCOMES, count_replaced, grown_outcomes, note_times
+from share_state.fold.outcomes import (
+    OUTCOMES,
+    count_replaced,
+    grown_outcomes,
+    note_deletion,
+    note_reset,
+    note_times,
+)
 from share_state.fold.record_context import (
     INITIAL_CONTEXT,
     RECORD_CONTEXT,
@@ -342,6 +350,7 @@ def advance(row, batches, chain, buffer, size, finished, context, outcome):
     )
     replaces = fold_record(row, chain) == REPLACED
     if not chain.exists:
+        note_deletion(outcome)
         return np.int64(0), np.int64(0)
     start = chain.start_offset
     cut = np.int64(-1) if replaces else max(np.int64(-1), start)
@@ -353,6 +362,8 @@ def advance(row, batches, chain, buffer, size, finished, context, outcome):
         if existed and not context.is_initial:
             _compare(row.start_offset, buffer, size, end, context)
             count_replaced(buffer, size, end, outcome)
+        elif existed and before >= 0:
+            note_reset(outcome, first_unfinished(buffer, size, before), start)
         size = replace_with_incoming(buffer, end)
         finished = count_terminal(buffer, 0, size, start)
     else:

@@ -31,6 +31,8 @@ PREVIOUS_START = "previous_start"
 FIRST_DELIVERY_AT = "first_delivery_at"
 LOG_TIME = "log_time"
 IS_KEPT, ONLY_FAILING = "is_kept", "only_failing"
+REWOUND_FROM, REWOUND_TO = "rewound_from", "rewound_to"
+_ONLY_FOR_VERDICTS = (PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME, IS_KEPT, ONLY_FAILING, REWOUND_TO)
 OK = "OK"
 NO_MEMBERS = "NO_MEMBERS"
 GIVING_UP = "GIVING_UP"
@@ -74,9 +76,10 @@ def history_pieces(folded: Folded) -> Iterator[pa.Table]:
     Returns:
         The columns of schemas/tables/share_partition_history.yaml with these four null, and PREVIOUS_START
         (start offset at the last audit), FIRST_DELIVERY_AT (first delivery since the start offset moved),
-        LOG_TIME (ms, `Folded.judged_at`), IS_KEPT (whether the input shows nothing new of the log) and
-        ONLY_FAILING (ms between the first and the last record given up or rejected since the last
-        acknowledgement; -1 for none); one row per live share-partition, in pieces.
+        LOG_TIME (ms, `Folded.judged_at`), IS_KEPT (whether the input shows nothing new of the log), ONLY_FAILING
+        (ms between the first and the last record given up or rejected since the last acknowledgement; -1 for
+        none) and REWOUND_TO (SPSO after the reset that `rewound_from` is about; null without one); one row per
+        live share-partition, in pieces.
     """
     pieces, limits = folded.state_pieces, folded.limits_of("delivery_count")
     # What became of the share-partitions of a log that is not in the input since then is not known.
@@ -84,10 +87,13 @@ def history_pieces(folded: Folded) -> Iterator[pa.Table]:
     outcomes = None if is_kept else folded.outcomes
     for begin, end in piece_bounds(pieces.size):
         chains, before = slice_chains(folded.chains, begin, end), folded.previous_starts[begin:end]
-        columns = _outcome_columns(outcomes, begin, end)
-        rows = _history(folded, pieces.build(begin, end), chains, before, limits[begin:end], columns)
+        states = pieces.build(begin, end)
+        resets = _resets(outcomes, begin, end, states)
+        columns = _outcome_columns(outcomes, begin, end) | {REWOUND_FROM: resets[REWOUND_FROM]}
+        rows = _history(folded, states, chains, before, limits[begin:end], columns)
         rows = rows.append_column(LOG_TIME, pa.array(np.full(len(rows), folded.judged_at)))
         rows = rows.append_column(IS_KEPT, pa.array(np.full(len(rows), is_kept)))
+        rows = rows.append_column(REWOUND_TO, resets[REWOUND_TO])
         yield rows.append_column(ONLY_FAILING, pa.array(_only_failing(outcomes, begin, end)))
 
 
@@ -102,6 +108,15 @@ def _outcome_columns(outcomes: np.ndarray | None, begin: int, end: int) -> dict[
     if outcomes is None:
         return dict.fromkeys(OUTCOME_COLUMNS, pa.nulls(end - begin, pa.int64()))
     return {column: pa.array(outcomes[name][begin:end].copy()) for column, name in OUTCOME_COLUMNS.items()}
+
+
+def _resets(outcomes: np.ndarray | None, begin: int, end: int, states: pa.Table) -> dict[str, pa.Array]:
+    """`rewound_from` and REWOUND_TO: null where no reset moved SPSO back, or consumers have come back since."""
+    if outcomes is None:
+        return dict.fromkeys((REWOUND_FROM, REWOUND_TO), pa.nulls(end - begin, pa.int64()))
+    start, own = states["effective_start_offset"].fill_null(-1).to_numpy(), outcomes[begin:end]
+    is_over = (start < 0) | (start >= own["rewound_from"])
+    return {name: pa.array(own[name].copy(), mask=is_over) for name in (REWOUND_FROM, REWOUND_TO)}
 
 
 def _history(
@@ -165,7 +180,8 @@ def add_verdicts(
 ) -> pa.Table:
     """Add time, run and verdict to rows of `history_pieces`; the verdicts follow Burrow.
 
-    - REWIND: SPSO is lower than at the last audit.
+    - REWIND: SPSO is lower than at the last audit, or was reset since then and consumers have not come back to
+      where it was. Once they stop or stall after a reset, that is the verdict.
     - STOP: records wait, and no consumer has changed the state for `stall_minutes`.
     - STALL: records wait, and SPSO has not moved for `stall_minutes` since the first delivery after its last
       move; the reason names the time since that move. The recorded SPSO is one write behind: if finished
@@ -199,20 +215,29 @@ def add_verdicts(
     is_active = (start >= 0) & (unfinished > 0)
     stalled_from = limits.stall_minutes * _MS_PER_MINUTE
     only_failing = rows[ONLY_FAILING].fill_null(-1).to_numpy()
+    rewound_from, rewound_to = (rows[name].fill_null(-1).to_numpy() for name in (REWOUND_FROM, REWOUND_TO))
+    is_lower = (start >= 0) & (start < before)
+    was_reset = ~is_lower & (rewound_from >= 0)
     is_empty = pc.is_in(rows["group_id"], pa.array(empty_groups, pa.string())).to_numpy(zero_copy_only=False)
     failed = sum(rows[name].fill_null(0).to_numpy() for name in ("given_up_records", "rejected_records"))
-    cases = {
-        REWIND: (start >= 0) & (start < before),
-        STOP: is_active & (idle >= stalled_from),
-        STALL: is_active & (effective == start) & (delivered >= stalled_from),
-        GIVING_UP: (start >= 0) & (only_failing >= limits.giving_up_minutes * _MS_PER_MINUTE),
-        NO_MEMBERS: is_active & is_empty,
-    }
-    verdict = np.select(list(cases.values()), [VERDICTS.index(name) for name in cases], VERDICTS.index(OK))
+    cases = [
+        (REWIND, is_lower),
+        (STOP, is_active & (idle >= stalled_from)),
+        (STALL, is_active & (effective == start) & (delivered >= stalled_from)),
+        (REWIND, was_reset),
+        (GIVING_UP, (start >= 0) & (only_failing >= limits.giving_up_minutes * _MS_PER_MINUTE)),
+        (NO_MEMBERS, is_active & is_empty),
+    ]
+    verdict = np.select(
+        [is_meant for _, is_meant in cases],
+        [VERDICTS.index(name) for name, _ in cases],
+        VERDICTS.index(OK),
+    )
+    came_from, went_to = np.where(is_lower, before, rewound_from), np.where(is_lower, start, rewound_to)
     members = pc.if_else(pa.array(is_empty), "; the group has no members", "")
     wait = (unfinished, pc.if_else(pa.array(unfinished == 1), " record waits", " records wait"))
     reasons = {
-        REWIND: (before - start, " offsets back: SPSO went from ", before, " to ", start),
+        REWIND: (came_from - went_to, " offsets back: SPSO went from ", came_from, " to ", went_to),
         STOP: (*wait, ", and no consumer has changed the state for ", duration_texts(idle), members),
         STALL: (*wait, ", and SPSO has stayed at ", start, " for ", duration_texts(unmoved), members),
         GIVING_UP: (
@@ -223,7 +248,7 @@ def add_verdicts(
         NO_MEMBERS: (*wait, ", and the group has no members"),
     }
     oldest, origin = _oldest_times(rows, is_active, record_times)
-    kept = rows.drop_columns([PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME, IS_KEPT, ONLY_FAILING])
+    kept = rows.drop_columns(list(_ONLY_FOR_VERDICTS))
     columns: dict[str, Any] = dict(zip(kept.column_names, kept.columns, strict=True))
     columns |= {
         "run_id": pa.repeat(pa.scalar(run_id), len(rows)),

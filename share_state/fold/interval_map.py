@@ -336,6 +336,19 @@ def first_archiving(buffer, size, start, end):
     return np.int64(-1)
 
 
+@kernel
+def first_unfinished(buffer, size, start):
+    """The first offset from `start` on that is not terminal: where a leader starts that loads these ranges."""
+    offset = start
+    for row in range(size):
+        if buffer[row].last < offset:
+            continue
+        if buffer[row].first > offset or not is_terminal(buffer[row].state):
+            break
+        offset = buffer[row].last + 1
+    return offset
+
+
 @inlined
 def count_terminal(buffer, begin, end, start):
     """Number of terminal offsets from `start` on in rows `begin` to `end`."""

@@ -223,6 +223,18 @@ def first_archiving_bit(ring, bits):
 
 
 @kernel
+def first_unfinished_bit(ring, bits, start):
+    """The first offset from `start` on, which is not before any range, that is not terminal."""
+    if start >> 6 < ring.low:
+        return start
+    for word in range(start >> 6, ring.top + 1):
+        unfinished = ~bits[_row_of(word) + _STATE] & _mask(word, start, (word << 6) + 63)
+        if unfinished != 0:
+            return (word << 6) + first_one(unfinished)
+    return max(start, (ring.top + 1) << 6)
+
+
+@kernel
 def store(ring, bits, out, filled):
     """Write the canonical ranges to `out` from row `filled` on; returns the row after the last one."""
     is_open = False

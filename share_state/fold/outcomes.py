@@ -34,6 +34,11 @@ OUTCOMES = np.dtype(
             "i8",
         ),  # ms, when the first was given up or rejected since the last acknowledgement, or -1
         ("failing_until", "i8"),  # ms, when the last was
+        (
+            "rewound_from",
+            "i8",
+        ),  # where a leader started before SPSO was reset to an earlier offset; 0 for never, -1 if deleted since
+        ("rewound_to", "i8"),  # SPSO after the latest such reset
         ("limit", "i8"),  # delivery limit of the group
     ]
 )
@@ -134,6 +139,26 @@ def count_replaced(buffer, size, incoming_end, outcome):
                 count_outcome(outcome, first, end, buffer[at].count, buffer[at].state, count, state)
             first = end + 1
             at += 1
+
+
+@inlined
+def note_reset(outcome, before, after):
+    """Note that an initialization set SPSO.
+
+    Args:
+        outcome: OUTCOMES row, updated.
+        before: where a leader of the state before it would have started.
+        after: SPSO since then.
+    """
+    if before > after >= 0:
+        outcome.rewound_from = max(outcome.rewound_from, before)
+        outcome.rewound_to = after
+
+
+@inlined
+def note_deletion(outcome):
+    """Forget the resets of a share-partition that was deleted."""
+    outcome.rewound_from = np.int64(-1)
 
 
 @inlined

@@ -152,7 +152,6 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
         # Locks of the draft are not renewed.
         renews = bool(surveyed.releases) and find_release(surveyed.releases[-1]).renews
         story = read_story(plan, status, offset, renews=renews)
-    status = _with_reset(status, story)
     repair = None
     if status.troubles and status.row["dialect"] == SHARE_GROUP_STATE:
         asked = replace(surveyed, found=(status,))
@@ -175,7 +174,7 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
         group_id=group,
         status=status,
         trouble=trouble,
-        cause=_healthy(status, surveyed) if worst is None else _cause(status, *worst, story, surveyed),
+        cause=_healthy(status, story, surveyed) if worst is None else _cause(status, *worst, story, surveyed),
         since=_since(status, trouble, story, surveyed.time),
         time=surveyed.time,
         limit=surveyed.limits.of_group("delivery_count", group),
@@ -246,21 +245,6 @@ def _offset_of_story(status: SharePartitionStatus) -> int | None:
     return None if start is None or start < 0 else start
 
 
-def _with_reset(status: SharePartitionStatus, story: OffsetStory | None) -> SharePartitionStatus:
-    """The status with REWIND, if the log shows a reset that consumers have not caught up with."""
-    if story is None or story.reset is None or "REWIND" in status.troubles:
-        return status
-    reset = story.reset
-    message = f"{reset.before - reset.after:,} offsets back: {_moved(reset)}"
-    # A state that cannot be trusted comes before everything that it says.
-    first = {code: text for code, text in status.troubles.items() if code in ("STATE_SUSPECT", "UNLOADABLE")}
-    return replace(
-        status,
-        troubles={**first, "REWIND": message, **status.troubles},
-        previous_start=status.previous_start or reset.before,
-    )
-
-
 def _moved(reset: Reset) -> str:
     return f"SPSO went from {reset.before:,} to {reset.after:,}"
 
@@ -273,24 +257,34 @@ def _cause(
     text = cause(trouble, message, status.waits_for, limit)
     if story is None:
         return text
-    if trouble == "REWIND" and story.reset is not None:
-        how = "its offsets were reset" if story.reset.by_reset else "no reset did that"
-        # The last audit may have been before some of it.
-        return f"{text}; {how}" if _moved(story.reset) in text else f"{text}; {how}: {_moved(story.reset)}"
+    if trouble == "REWIND" and story.reset is not None and not story.reset.by_reset:
+        return f"{text}; no reset did that"
+    if trouble in ("REWIND", "STOP", NO_MEMBERS):
+        return text + _reset_before(story, text)
     is_waiting = trouble in ("STALL", "IN_FLIGHT_LIMIT") and text != message
     if is_waiting and story.held is not None:
         return f"{text}; a consumer holds it, and renews its lock"
     return text
 
 
-def _healthy(status: SharePartitionStatus, surveyed: Survey) -> str:
+def _reset_before(story: OffsetStory | None, text: str) -> str:
+    """The reset that made SPSO wait for an offset again, as the end of a text; empty if there was none."""
+    if story is None or story.reset is None or not story.reset.by_reset:
+        return ""
+    moved = _moved(story.reset)
+    # The last audit may have been before some of it.
+    return "; its offsets were reset" if moved in text else f"; its offsets were reset: {moved}"
+
+
+def _healthy(status: SharePartitionStatus, story: OffsetStory | None, surveyed: Survey) -> str:
     row = status.row
     behind = "the lag is unknown" if row["lag"] is None else f"lag {row['lag']:,}"
     active = ""
     if surveyed.time is not None and row["active_time"] is not None:
         age = format_duration(row["active_time"], surveyed.time)
         active = f", consumers last changed its state {age} before the end of the input"
-    return f"no trouble: {behind}{active}"
+    text = f"no trouble: {behind}{active}"
+    return text + _reset_before(story, text)
 
 
 def _since(

@@ -98,4 +98,11 @@ def _added(before: np.ndarray, new: np.ndarray) -> np.ndarray:
     rows["failing_until"] = np.where(
         goes_on, np.maximum(before["failing_until"], new["failing_until"]), rows["failing_until"]
     )
+    is_reset = new["rewound_from"] > 0
+    rows["rewound_from"] = np.where(
+        new["rewound_from"] == 0,
+        before["rewound_from"],
+        np.where(is_reset, np.maximum(before["rewound_from"], new["rewound_from"]), new["rewound_from"]),
+    )
+    rows["rewound_to"] = np.where(is_reset, new["rewound_to"], before["rewound_to"])
     return rows

@@ -30,6 +30,7 @@ from share_state.fold.history import (
     LOG_TIME,
     ONLY_FAILING,
     PREVIOUS_START,
+    REWOUND_TO,
     history_pieces,
 )
 from share_state.fold.log_stats import Folded
@@ -117,6 +118,7 @@ _COLUMNS_TO_FINISH = {
         pa.field(FIRST_DELIVERY_AT, pa.timestamp("us", "UTC")),
         pa.field(LOG_TIME, pa.int64()),
         pa.field(IS_KEPT, pa.bool_()),
+        pa.field(REWOUND_TO, pa.int64()),
         pa.field(ONLY_FAILING, pa.int64()),
     ],
 }

@@ -66,7 +66,7 @@ _STATE_COLUMNS = (
 _TIME = pa.timestamp("us", "UTC")
 _HISTORY = {
     "verdict": pa.string(), "reason": pa.string(), "lag": pa.int64(), "moved_time": _TIME, "active_time": _TIME,
-    "oldest_unfinished_time": _TIME,
+    "oldest_unfinished_time": _TIME, "rewound_from": pa.int64(),
 }  # fmt: skip
 _RANGE = ("first_offset", "last_offset", "delivery_state", "delivery_count", "gap")
 
@@ -76,15 +76,16 @@ class SharePartitionStatus:
     """A share-partition, and what is wrong with it.
 
     Attributes:
-        row: its row of share_partition_state; verdict, reason, lag, moved_time, active_time and
-            oldest_unfinished_time of the latest audit, null if unknown.
+        row: its row of share_partition_state; verdict, reason, lag, moved_time, active_time,
+            oldest_unfinished_time and rewound_from of the latest audit, null if unknown.
         ranges: in flight, ascending, from the start offset to the end; gaps are AVAILABLE with delivery count
             0.
         gaps: first offsets of the ranges that no batch covers.
         troubles: code of TROUBLES -> message of its finding, or reason of its verdict; the most severe first.
         archiving_ms: how long its first offset in ARCHIVING has waited; 0 if none has waited for long.
         cutoff: the row of `cutoff` of its log partition.
-        previous_start: where a leader would have started at the previous audit; None if it is unknown.
+        previous_start: where a leader would have started before SPSO went back; None if it did not, or that
+            is unknown.
     """
 
     row: Mapping[str, Any]
@@ -329,7 +330,7 @@ def _statuses(
             troubles=troubles_of(reported.get(place, ()), row),
             archiving_ms=int(of_rules.get("ARCHIVING_STUCK", {}).get("milliseconds") or 0),
             cutoff=cutoffs.get(row["state_partition"], {}),
-            previous_start=previous.get(place),
+            previous_start=row["rewound_from"] or previous.get(place),
         )
 
 

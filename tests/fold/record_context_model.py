@@ -199,7 +199,8 @@ def chunks(records: StateRecords, cuts: list[int]) -> Iterator[StateRecords]:
 def outcomes(records: StateRecords, keys: int, limit: int, count_from: int) -> list[dict[str, int]]:
     """What became of deliveries by share-partition: offset by offset, from records at or after `count_from`."""
     counts = ("acknowledged", "given_up", "rejected", "released", "dead_lettered")
-    found = [dict.fromkeys(counts, 0) | {"failing_since": -1, "failing_until": -1} for _ in range(keys)]
+    times = {"failing_since": -1, "failing_until": -1}
+    found = [dict.fromkeys((*counts, "rewound_from", "rewound_to"), 0) | times for _ in range(keys)]
     known: dict[int, Fact] = {}
     for row in records.rows:
         if row["key"] < 0:
@@ -208,11 +209,24 @@ def outcomes(records: StateRecords, keys: int, limit: int, count_from: int) -> l
         values, of_key = _values(row, records.batches), int(row["key"])
         fact = _fact(row, values, known)
         after = known[of_key]["state"]
-        if before is None or after is None or fact["is_initial"] or not fact["is_folded"]:
+        if not fact["is_folded"] or row["offset"] < count_from:
             continue
-        if row["offset"] >= count_from:
+        if after is None:
+            found[of_key]["rewound_from"] = -1
+        elif before is not None and fact["is_initial"]:
+            _note_reset(found[of_key], before, after["start"])
+        elif before is not None:
             _count(found[of_key], before["values"], after["values"], limit, int(row["timestamp"]))
     return found
+
+
+def _note_reset(found: dict[str, int], before: Fact, start: int) -> None:
+    leader_starts = before["start"]
+    while before["values"].get(leader_starts, (0, 0))[1] in TERMINAL:
+        leader_starts += 1
+    if 0 <= start < leader_starts and before["start"] >= 0:
+        found["rewound_from"] = max(found["rewound_from"], leader_starts)
+        found["rewound_to"] = start
 
 
 def _count(found: dict[str, int], old: Values, new: Values, limit: int, timestamp: int) -> None:

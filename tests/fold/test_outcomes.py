@@ -24,7 +24,8 @@ from tests.fold.record_context_model import EVERY_RECORD, chunks, outcomes
 from tests.profiles import some_of
 from tests.truth import DATA
 
-COUNTS = ("acknowledged", "given_up", "rejected", "released", "dead_lettered", "failing_since", "failing_until")
+COUNTS = ("acknowledged", "given_up", "rejected", "released", "dead_lettered", "failing_since", "failing_until",
+          "rewound_from", "rewound_to")  # fmt: skip
 
 
 def counted(records: StateRecords, keys: int, cuts: list[int], limit: int, count_from: int) -> list[dict[str, int]]:

@@ -139,6 +139,15 @@ def test_audit_page_metrics_and_repair_name_the_same_trouble(cli: Command, night
     assert f"share-state repair {night.lake} --group " in section
 
 
+@pytest.mark.parametrize("name", [*some_of([one for one in NAMES if one != "reset"], 1), "reset"])
+def test_repair_of_an_export_without_an_earlier_audit_names_the_same_trouble(cli: Command, night: Audited, name: str):
+    why = cli("why", name, night.logs, *LIMITS, "--json", "--quiet").json
+    (repair,) = cli("repair", night.logs, *LIMITS, "--group", name, "--json", "--quiet").json["share_partitions"]
+    assert why["trouble"] == repair["trouble"] == INCIDENTS[name].trouble
+    assert why["option"]["action"] == repair["options"][0]["action"]
+    assert why["cause"].startswith(repair["sentence"].partition(";")[0]) or name != "reset"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_option_mends_what_the_simulator_rehearses(cli: Command, night: Audited, name: str):
     why = cli("why", name, night.lake, "--json", "--quiet").json
@@ -276,20 +285,30 @@ def test_a_reconstruct_shows_no_trouble_but_judges_nothing(cli: Command, tmp_pat
     lines = _screen(cli, "g3", tmp_path / "lake")
     assert lines[0].startswith("NO TROUBLE SHOWN: g3 ")
     assert "not known  whether consumers work: a reconstruct gives no verdicts; run" in lines
-    assert _screen(cli, "g3", chaos)[0].startswith("NO_MEMBERS: g3 ")
+    assert _screen(cli, "g3", chaos)[0].startswith("REWIND: g3 ")
 
 
 @pytest.mark.parametrize(
-    ("log", "cause", "sentence"),
+    ("log", "trouble", "cause", "sentence"),
     [
-        ("reset-back", "SPSO went from 20 to 5; its offsets were reset", "SPSO was reset from 20 to 5 at record 4"),
-        ("k19859", "SPSO went from 50 to 11; no reset did that", "SPSO went back from 50 to 11 at record 4"),
+        (
+            "reset-back",
+            "REWIND",
+            "15 offsets back: SPSO went from 20 to 5; its offsets were reset",
+            "SPSO was reset from 20 to 5 at record 4",
+        ),
+        (
+            "k19859",
+            "START_OFFSET_REGRESSION",
+            "the start offset decreases from 50 to 11",
+            "SPSO went back from 50 to 11 at record 4",
+        ),
     ],
 )
-def test_only_a_reset_is_called_one(cli: Command, log: str, cause: str, sentence: str):
+def test_only_a_reset_is_called_one(cli: Command, log: str, trouble: str, cause: str, sentence: str):
     lines = _screen(cli, "gs1", DATA / "cases/explain-after-reset" / log, "--as-of-offset", "0=5", name=log)
     said = " ".join(line.strip() for line in lines)
-    assert said.startswith("REWIND: gs1 ")
+    assert said.startswith(f"{trouble}: gs1 ")
     assert cause in said
     assert sentence in said
 
