@@ -105,6 +105,10 @@ class CommandStream:
         """Write lines, escaped, unless the reader is gone."""
         self._attempt(self._stream.writelines, map(_escape_as_json, lines))
 
+    def close(self) -> None:
+        """Drop text from now on, as if the reader were gone; the wrapped stream stays open."""
+        self.closed = True
+
     def flush(self) -> None:
         """Write what is buffered, unless the reader is gone."""
         self._attempt(self._stream.flush)

@@ -1,7 +1,6 @@
 """The wheel works alone: it holds what the commands read, and an empty environment with it needs no checkout."""
 
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from share_state import __version__
 from share_state.cli.command import DONE, UNUSABLE
 from share_state.errors import EXTRAS
 from tests.cli.every_command import CALLS, CLUSTER, prepare
+from tests.processes import run_on_terminal
 from tests.profiles import nightly
 
 HOME = Path(__file__).parents[1]
@@ -57,21 +57,6 @@ def test_the_wheel_holds_what_the_commands_read_and_nothing_of_the_tests(wheel: 
     for line in (f"Version: {__version__}", "License-Expression: Apache-2.0 AND MIT", "Requires-Python: >=3.11"):
         assert line in metadata.splitlines()
     assert "share-state = share_state.cli.main:main" in scripts
-
-
-def _on_terminal(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str]:
-    """Exit code and output of a command whose stdout and stderr are one terminal."""
-    reader, terminal = pty.openpty()
-    with subprocess.Popen(command, stdout=terminal, stderr=terminal, cwd=folder, env=environment) as process:
-        os.close(terminal)
-        output = b""
-        try:
-            while read := os.read(reader, 65536):
-                output += read
-        except OSError:  # Linux: the last writer has closed the terminal
-            pass
-    os.close(reader)
-    return process.returncode, output.decode()
 
 
 def test_the_wheel_alone_requires_neither_spark_nor_charts_nor_kafka_clients(wheel: Path):
@@ -128,17 +113,17 @@ def test_an_empty_environment_with_the_wheel_needs_no_checkout(wheel: Path, tmp_
     subprocess.run([tmp_path / "venv/bin/python", *_PIP, "install", f"{wheel}[spark]"], check=True, cwd=tmp_path)
     assert not (tmp_path / "venv/share/share-state").exists()
     reconstruct = [str(tmp_path / "venv/bin/share-state"), "reconstruct", str(EXPORT), "--out"]
-    code, output = _on_terminal([*reconstruct, "w"], tmp_path, environment)
+    code, output = run_on_terminal([*reconstruct, "w"], tmp_path, environment)
     assert code == 0, output
     assert "read and fold: compiling kernels (" in output
     assert "tables are in w " in output
-    code, output = _on_terminal([*reconstruct, "again"], tmp_path, environment)
+    code, output = run_on_terminal([*reconstruct, "again"], tmp_path, environment)
     assert (code, "compiling" in output) == (0, False), output
-    code, output = _on_terminal([*reconstruct, "spark", "--master", "local[1]"], tmp_path, environment)
+    code, output = run_on_terminal([*reconstruct, "spark", "--master", "local[1]"], tmp_path, environment)
     assert code == 0, output
     jars = tmp_path / "venv/share/share-state/jars/delta-4.4.0"
     assert not jars.exists()
     python = [str(tmp_path / "venv/bin/python"), "-c", _READS_DELTA]
-    code, output = _on_terminal(python, tmp_path, environment)
+    code, output = run_on_terminal(python, tmp_path, environment)
     assert (code, output.splitlines()[-1]) == (0, "6"), output
     assert list(jars.glob("*.jar"))

@@ -80,6 +80,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         with suppress(ShareStateError):
             sys.stdout.flush()
         sys.stderr.flush()
+        # Libraries that kept the stream, as colorama does, have nothing to say once the command is done.
+        sys.stdout.close()
         sys.stdout, sys.stderr = streams
 
 

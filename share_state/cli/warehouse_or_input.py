@@ -80,12 +80,15 @@ def open_input(
     if clock is None and "clock" in settings.model_fields_set:
         clock = settings.clock
     by_wall_clock = is_by_wall_clock(clock, is_live=address is not None and not spec.has_as_of)
-    with open_plan(spec) as plan:
+    with ExitStack() as stack:
+        plan = stack.enter_context(open_plan(spec))
         plan.check_time()
-        with progress("read and fold"), audited(plan, inputs, is_live=by_wall_clock) as tables:
-            progress.close()
-            words = (*inputs, *words_of(options))
-            yield OpenedInput(tables, plan, None, plan.options.limits, tools, words)
+        # What the command prints must not meet the line of a running phase.
+        with progress("read and fold"):
+            tables = stack.enter_context(audited(plan, inputs, is_live=by_wall_clock))
+        progress.close()
+        words = (*inputs, *words_of(options))
+        yield OpenedInput(tables, plan, None, plan.options.limits, tools, words)
 
 
 def _settings(options: InputOptions, inputs: Sequence[str], sets: Sequence[str]) -> AuditSettings:
@@ -157,9 +160,10 @@ def audit_export(
             raise nothing from None
         plan.check_time()
         progress = Progress(quiet=quiet)
-        with progress("read and fold"), audited(plan, [place]) as made:
-            progress.close()
-            yield made
+        with progress("read and fold"):
+            made = stack.enter_context(audited(plan, [place]))
+        progress.close()
+        yield made
 
 
 def words_of(options: InputOptions) -> list[str]:

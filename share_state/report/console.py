@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -40,6 +41,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def _terminal_width() -> int:
+    """Columns of the terminal that stdout is; 0 if it is none."""
+    return shutil.get_terminal_size().columns if is_terminal() else 0
+
+
 def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Any]],
@@ -49,16 +55,44 @@ def print_table(
 ) -> None:
     """Print rows below a header, aligned; the `numeric` columns are right-aligned.
 
-    Cells are escaped, and those of great length elided; only --json has them whole. Without rows print
-    `otherwise`, or only the header.
+    Cells are escaped, and those of great length elided; only --json has them whole. On a terminal that is narrower
+    than the table, the columns that do not fit follow each row on lines of their own, with their names. Without rows
+    print `otherwise`, or only the header.
     """
     cells = list(rows)
     if not cells and otherwise is not None:
         print_line(otherwise)
         return
     header, *lines = table_lines(columns, cells, numeric)
+    width = _terminal_width()
+    if width and max(map(cell_len, (header, *lines))) > width:
+        header, *lines = _narrow_lines(columns, cells, numeric, width)
     print_header(header)
     sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _narrow_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], numeric: Container[str], width: int
+) -> Iterator[str]:
+    """The lines of a table on a narrow terminal, the header first."""
+    longest = [
+        max(map(cell_len, column)) for column in zip(columns, *(map(_cell, row) for row in rows), strict=True)
+    ]
+    ends = accumulate(longest, lambda end, size: end + len(_COLUMN_GAP) + size)
+    fitting = max(1, sum(end <= width for end in ends))
+    header, *lines = table_lines(columns[:fitting], [row[:fitting] for row in rows], numeric)
+    yield header
+    indent = 2 * _COLUMN_GAP
+    for line, row in zip(lines, rows, strict=True):
+        yield line
+        others = (
+            f"{column} {_cell(value)}"
+            for column, value in zip(columns[fitting:], row[fitting:], strict=True)
+            if value is not None
+        )
+        yield from wrap(
+            ", ".join(others), width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
 
 
 def table_lines(
@@ -96,7 +130,7 @@ def print_line(text: str = "") -> None:
 
 def print_sentence(text: str, indent: str = "") -> None:
     """Print a text on stdout, which a terminal breaks between words; files have it in a line."""
-    width = shutil.get_terminal_size().columns if is_terminal() else 0
+    width = _terminal_width()
     if len(text) <= width or not width:
         print_line(text)
         return
@@ -122,7 +156,7 @@ def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
     for found in sorted(findings, key=lambda found: (SEVERITIES.index(found["severity"]), found["rule"])):
         statement = rules[found["rule"]].statement
         count = pluralize(found["count"], "finding")
-        print_line(f"{found['severity']}: {found['rule']}, {count}. What should hold: {statement}")
+        print_sentence(f"{found['severity']}: {found['rule']}, {count}. What should hold: {statement}")
 
 
 def print_json(document: Any, lists: Mapping[str, Iterable[list[Any]]] | None = None) -> None:

@@ -10,6 +10,7 @@ from share_state.errors import InputError, ShareStateError, pluralize
 from share_state.report.console import (
     format_time,
     print_line,
+    print_sentence,
     print_table,
     write_report,
 )
@@ -56,9 +57,9 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
             names = [
                 f"{one['group_id']} (would lose {one['lost_records']:,} records)" for one in row["ignored"]
             ]
-            print_line(f"{log}: ignored, without a subscription: {listed(names)}")
+            print_sentence(f"{log}: ignored, without a subscription: {listed(names)}")
         if row["skipped_records"] or row["unflagged_records"]:
-            print_line(
+            print_sentence(
                 f"{log}: skipped {row['skipped_records']:,} control records of other types, and "
                 f"{row['unflagged_records']:,} records that look like share state but lack the control flag "
                 "(compressed batches are not read)"
@@ -83,10 +84,10 @@ def _print_reasons(rows: Sequence[Mapping[str, Any]]) -> None:
     explained = [row for row in rows if row["reason"]]
     for row in explained[:_REASONS_SHOWN]:
         label = "" if row["safe"] else "not safe: "
-        print_line(f"{label}{log_name(row)}: {row['reason']}")
+        print_sentence(f"{label}{log_name(row)}: {row['reason']}")
     if len(explained) > _REASONS_SHOWN:
         more = pluralize(len(explained) - _REASONS_SHOWN, "more log partition")
-        print_line(f"and {more}: --json lists them")
+        print_sentence(f"and {more}: --json lists them")
 
 
 def refused(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -111,12 +112,12 @@ def print_pruning(rows: Sequence[Mapping[str, Any]]) -> None:
     due = [row for row in own if (row["cutoff_offset"] or 0) > (row["log_start_offset"] or 0)]
     if due:
         records = pluralize(sum(row["redundant_records"] or 0 for row in due), "record")
-        print_line(
+        print_sentence(
             f"due for the broker's own pruning: {records} of {pluralize(len(due), 'state partition')} "
             f"({_INTERVAL}, by default 5 minutes)"
         )
     if any(row["pinned_records"] for row in own):
-        print_line(_FREED_BY)
+        print_sentence(_FREED_BY)
 
 
 def print_verification(
@@ -129,19 +130,19 @@ def print_verification(
         compared, differing: as in RunResult.
     """
     if not_proven := len(refused(rows)):
-        print_line(f"not verified: {pluralize(not_proven, 'log partition')} whose cutoff is not safe")
+        print_sentence(f"not verified: {pluralize(not_proven, 'log partition')} whose cutoff is not safe")
     if compared is None:
         if not not_proven:
-            print_line("no log has a cutoff, so there is nothing to verify")
+            print_sentence("no log has a cutoff, so there is nothing to verify")
     elif not differing:
-        print_line(
+        print_sentence(
             f"verified: the records at or after the cutoff fold to the same state for all {compared:,} share-partitions"
         )
-        print_line(
+        print_sentence(
             "(compared: all columns except max_leader_epoch and max_state_epoch, which depend on deleted records)"
         )
     else:
-        print_line(
+        print_sentence(
             f"NOT SAFE: {len(differing):,} of {compared:,} share-partitions change: {', '.join(differing[:5])}"
         )
 
