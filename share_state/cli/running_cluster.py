@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from share_state.cli.command import DONE, FOUND, command
+from share_state.cli.command import DONE, FOUND, Quiet, command
 from share_state.cli.input_options import InputOptions
 from share_state.cli.options import FailOn, Json, fails
 from share_state.errors import pluralize
@@ -59,20 +59,31 @@ def topics(
 
 @command("share-state compare /lake/share_state kafka://broker-1:9092")
 def compare(
-    warehouse: Annotated[str, typer.Argument(metavar="WAREHOUSE", help="Folder of the Delta tables.")],
+    warehouse: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT|WAREHOUSE",
+            help="Folder or address of the Delta tables; or an export, which is read with default options.",
+        ),
+    ],
     cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="kafka://HOST:PORT[,HOST:PORT...].")],
     options: InputOptions,
     fail_on: FailOn = "error",
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> int:
-    """Compare the tables with the offsets of a running cluster."""
+    """Compare the tables of a warehouse, or of an export, with the offsets of a running cluster."""
+    from share_state.cli.warehouse_or_input import open_tables  # noqa: PLC0415  imports Delta
     from share_state.report.compare import compare as compare_offsets  # noqa: PLC0415  only this command asks a broker
     from share_state.report.compare import list_groups, print_comparison  # noqa: PLC0415
     from share_state.sources.kafka_admin import fetch_broker_offsets  # noqa: PLC0415
+    from share_state.sources.kafka_client import bootstrap_servers  # noqa: PLC0415
 
-    names = list_groups(warehouse)
-    answers = fetch_broker_offsets(cluster, options.get("kafka_properties"), names)
-    found = compare_offsets(warehouse, answers)
+    # Before an export is read.
+    bootstrap_servers(cluster)
+    with open_tables(warehouse, quiet=quiet) as tables:
+        answers = fetch_broker_offsets(cluster, options.get("kafka_properties"), list_groups(tables))
+        found = compare_offsets(tables, answers)
     console.print_json(found | {"warehouse": warehouse, "cluster": cluster}) if as_json else print_comparison(
         found
     )

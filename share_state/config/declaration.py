@@ -45,7 +45,7 @@ READING_COMMANDS = (
 OTHER_COMMANDS: Mapping[str, str] = {
     "show": "it reads a warehouse, which has the options of its run, or an export with the defaults",
     "groups": "it reads a warehouse, which has the options of its run, or an export with the defaults",
-    "compare": "it reads a warehouse and asks a cluster; it folds no log",
+    "compare": "it reads a warehouse, which has the options of its run, or an export with the defaults",
     "topics": "it reads facts about topics, no log of share groups",
     "simulate": "it writes logs",
     "rules": "it reads nothing",

@@ -36,28 +36,19 @@ ShareKey = tuple[str, str, int]
 """(group_id, topic, partition)"""
 
 
-def list_groups(warehouse: str) -> set[str]:
-    """The share groups of a warehouse.
-
-    Raises:
-        WarehouseError: if there is no warehouse.
-    """
-    states = CommittedTables(warehouse).read(
-        "share_partition_state", pc.field("dialect") == SHARE_GROUP_STATE
-    )
+def list_groups(tables: CommittedTables) -> set[str]:
+    """The share groups that have state."""
+    states = tables.read("share_partition_state", pc.field("dialect") == SHARE_GROUP_STATE, ["group_id"])
     return set(states["group_id"].to_pylist())
 
 
-def compare(warehouse: str, answers: "BrokerOffsets") -> dict[str, Any]:
-    """Compare the tables of a warehouse with a broker's answers.
+def compare(tables: CommittedTables, answers: "BrokerOffsets") -> dict[str, Any]:
+    """Compare tables with a broker's answers.
 
     Returns:
         `run`, `verdicts` (verdict -> number), `share_partitions` (one row each: key, verdict, values of both
         sides) and `findings` (rule, severity, key, message, evidence).
-    Raises:
-        WarehouseError: if there is no warehouse.
     """
-    tables = CommittedTables(warehouse)
     names = dict(
         zip(*(answers.after.topics.names[name].to_pylist() for name in ("topic_id", "topic")), strict=True)
     )

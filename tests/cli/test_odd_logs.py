@@ -54,7 +54,7 @@ CALLS = {
 ELSEWHERE = {
     "stream": "test_a_micro_batch_of_any_rows_is_folded",
     "simulate": "test_an_odd_history_is_simulated_or_refused",
-    "compare": "compares a warehouse with a running cluster",
+    "compare": "asks a running cluster",
     "rules": "reads nothing",
     "setup": "reads nothing",
 }

@@ -3,10 +3,13 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from share_state.cli.warehouse_or_input import open_tables
+from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.executor import Executor
@@ -39,12 +42,16 @@ def told(worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> BrokerOf
     return fetch_broker_offsets(f"kafka://{worked.broker.secured}", properties, worked.groups)
 
 
+def _compared(warehouse: str, told: BrokerOffsets) -> dict[str, Any]:
+    return compare(CommittedTables(warehouse), told)
+
+
 @pytest.mark.broker
 def test_a_broker_says_what_its_log_folds_to(worked: Workload, warehouse: str, told: BrokerOffsets) -> None:
-    found = compare(warehouse, told)
+    found = _compared(warehouse, told)
     assert found["verdicts"] == {SAME: len(found["share_partitions"]), MOVED_ON: 0, DIFFERS: 0}
     assert not found["findings"]
-    assert list_groups(warehouse) == set(worked.groups)
+    assert list_groups(CommittedTables(warehouse)) == set(worked.groups)
     assert {row["log_lag"] for row in found["share_partitions"]} > {0}
 
 
@@ -56,7 +63,7 @@ def test_another_number_while_the_log_rests_is_an_error(
 ) -> None:
     first, *others = told.share_partitions
     other = replace(first, **{field: getattr(first, field) + 1})
-    (finding,) = compare(warehouse, replace(told, share_partitions=[other, *others]))["findings"]
+    (finding,) = _compared(warehouse, replace(told, share_partitions=[other, *others]))["findings"]
     assert (finding["rule"], finding["severity"], finding["group_id"]) == (rule, "error", first.group_id)
     assert f"{field} {getattr(first, field)} in the log, {getattr(other, field)} at the broker" in finding["message"]
 
@@ -64,14 +71,16 @@ def test_another_number_while_the_log_rests_is_an_error(
 @pytest.mark.broker
 def test_what_one_side_lacks_is_an_error(warehouse: str, told: BrokerOffsets) -> None:
     first, *others = told.share_partitions
-    (missing,) = compare(warehouse, replace(told, share_partitions=others))["findings"]
+    (missing,) = _compared(warehouse, replace(told, share_partitions=others))["findings"]
     assert (missing["rule"], missing["severity"], missing["partition"]) == (
         "BROKER_STATE_MISSING",
         "error",
         first.partition,
     )
     stray = replace(first, group_id="another")
-    (unknown,) = compare(warehouse, replace(told, share_partitions=[*told.share_partitions, stray]))["findings"]
+    (unknown,) = compare(
+        CommittedTables(str(warehouse)), replace(told, share_partitions=[*told.share_partitions, stray])
+    )["findings"]
     assert (unknown["rule"], unknown["severity"], unknown["group_id"]) == ("LOG_STATE_MISSING", "error", "another")
     assert unknown["state_partition"] in range(3)
 
@@ -84,7 +93,7 @@ def test_a_topic_that_is_gone_is_told(warehouse: str, told: BrokerOffsets) -> No
     known = set(names["topic_id"].to_pylist())
     ends = topics.ends.filter(pa.array([one in known for one in topics.ends["topic_id"].to_pylist()]))
     after = replace(told.after, topics=Topics(names, ends))
-    found = compare(warehouse, replace(told, share_partitions=kept, after=after))
+    found = _compared(warehouse, replace(told, share_partitions=kept, after=after))
     assert {finding["rule"] for finding in found["findings"]} == {"TOPIC_GONE"}
 
 
@@ -99,7 +108,7 @@ def test_a_topic_of_the_same_name_is_another(warehouse: str, told: BrokerOffsets
     look = replace(
         told.after, topics=Topics(pa.Table.from_pylist(renamed, topics.names.schema), topics.ends.slice(0, 0))
     )
-    found = compare(warehouse, BrokerOffsets(told.share_partitions, look, look))
+    found = _compared(warehouse, BrokerOffsets(told.share_partitions, look, look))
     old = [one for one in found["findings"] if one["rule"] == "TOPIC_GONE"]
     assert {(one["topic"], one["topic_id"]) for one in old} == {(ids["orders"], ids["orders"])}
     assert {one["topic"] for one in found["findings"] if one["rule"] == "LOG_STATE_MISSING"} == {"orders"}
@@ -109,9 +118,9 @@ def test_a_topic_of_the_same_name_is_another(warehouse: str, told: BrokerOffsets
 @pytest.mark.broker
 def test_a_lag_that_no_broker_tells_is_not_missed(warehouse: str, told: BrokerOffsets) -> None:
     silent = [replace(answer, lag=None) for answer in told.share_partitions]
-    assert compare(warehouse, replace(told, share_partitions=silent))["verdicts"][DIFFERS] == 0
+    assert _compared(warehouse, replace(told, share_partitions=silent))["verdicts"][DIFFERS] == 0
     (first, *_), (_, *others) = silent, told.share_partitions
-    assert compare(warehouse, replace(told, share_partitions=[first, *others]))["verdicts"][DIFFERS] == 1
+    assert _compared(warehouse, replace(told, share_partitions=[first, *others]))["verdicts"][DIFFERS] == 1
 
 
 @driver_alone
@@ -127,11 +136,11 @@ def test_a_broker_that_went_on_is_not_at_fault(
         options=FoldOptions(topics=live.topics or Topics(), partition_count=PartitionCount(live.state_partitions)),
     )
     run_reconstruct(tasks, work, str(tmp_path / "earlier"))
-    found = compare(str(tmp_path / "earlier"), told)
+    found = _compared(str(tmp_path / "earlier"), told)
     assert found["verdicts"][DIFFERS] == 0 < found["verdicts"][MOVED_ON]
     assert {finding["severity"] for finding in found["findings"]} == {"info"}
     back = [replace(one, start_offset=0) for one in told.share_partitions]
-    findings = compare(str(tmp_path / "earlier"), replace(told, share_partitions=back))["findings"]
+    findings = _compared(str(tmp_path / "earlier"), replace(told, share_partitions=back))["findings"]
     codes = {one["rule"] for one in findings}
     page = (Path(__file__).parents[3] / "docs/inputs.md").read_text()
     assert "BROKER_START_BEHIND" in codes
@@ -177,15 +186,17 @@ def test_the_answers_of_brokers_agree_with_their_logs(
         if one["startOffset"] is not None
     ]
     look = ClusterOffsets("", tuple(PartitionOffsets(number, 0, end) for number, end in ends.items()), 3, topics)
-    found = compare(str(tmp_path / "lake"), BrokerOffsets(answers, look, look))
+    found = _compared(str(tmp_path / "lake"), BrokerOffsets(answers, look, look))
     print_comparison(found)
     assert len(answers) == 49
     assert found["verdicts"] == {SAME: len(found["share_partitions"]), MOVED_ON: 0, DIFFERS: 0}, found["findings"]
     assert capsys.readouterr().out.startswith(f"{len(found['share_partitions'])} share-partitions (run ")
+    with open_tables(str(scenario)) as tables:
+        assert compare(tables, BrokerOffsets(answers, look, look))["verdicts"] == found["verdicts"]
     one, *others = look.logs
     short = replace(look, logs=(replace(one, end_offset=one.end_offset - 1), *others))
     moved = [replace(answer, start_offset=answer.start_offset + 1) for answer in answers]
-    found = compare(str(tmp_path / "lake"), BrokerOffsets(moved, short, short))
+    found = _compared(str(tmp_path / "lake"), BrokerOffsets(moved, short, short))
     (shorter,) = (finding for finding in found["findings"] if finding["rule"] == "BROKER_LOG_SHORTER")
     assert (shorter["severity"], shorter["state_partition"]) == ("error", one.partition)
     assert f"ended at {one.end_offset} in the run, ends at {one.end_offset - 1} at the broker" in shorter["message"]

@@ -191,7 +191,7 @@ def test_an_audit_reads_on_and_agrees_with_the_coordinator(pruning: PruningBroke
     result = run_audit(lambda _: nullcontext(LocalExecutor()), overtaken_plan(pruning), lake, inputs=(pruning.address,))
     assert result.share_partitions == len(_GROUPS) * _PARTITIONS
     assert not result.findings
-    verdicts = compare(lake, fetch_broker_offsets(pruning.address, None, _GROUPS))["verdicts"]
+    verdicts = compare(CommittedTables(str(lake)), fetch_broker_offsets(pruning.address, None, _GROUPS))["verdicts"]
     assert {verdict: count for verdict, count in verdicts.items() if count} == {SAME: len(_GROUPS) * _PARTITIONS}
 
 
