@@ -17,6 +17,7 @@ from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError, pluralize
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import to_datetime
+from share_state.kafka.releases import ARCHIVING_SINCE
 from share_state.pipeline.task import CUTOFF, SUMMARY, Digest, returned_table
 from share_state.rules.findings import complete_durations, count_findings, counts_at_end, drop_unproven
 from share_state.sources.log_partition import STATE_TOPIC
@@ -218,7 +219,7 @@ def keep_proven(
     if archiving is None:
         return drop_unproven(findings)
     log, offset, time = archiving
-    why = f" (the writer must be 4.4 or later: ARCHIVING is in {log} since offset {offset})"
+    why = f" (the writer must be {ARCHIVING_SINCE} or later: ARCHIVING is in {log} since offset {offset})"
     return drop_unproven(findings, time // 1000, why)
 
 
@@ -259,7 +260,8 @@ KEPT_NOTES = (TOPICS_NOTE, WRITER, DEAD_LETTERS_NOTE, AGES_NOTE, *EXTENT_NOTES)
 def _writer_note(log: str, offset: int, ms: int) -> str:
     time = to_datetime(ms)
     since = f" since {time:%Y-%m-%d %H:%M:%S} UTC" if time else ""
-    return f"{WRITER}: Kafka 4.4 or later{since}, inferred from state ARCHIVING in {log} at offset {offset}"
+    writer = f"{WRITER}: Kafka {ARCHIVING_SINCE} or later"
+    return f"{writer}{since}, inferred from state ARCHIVING in {log} at offset {offset}"
 
 
 def check_records(results: pa.Table) -> None:

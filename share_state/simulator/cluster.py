@@ -366,7 +366,7 @@ def _state_fields(entry: CoordinatorEntry, release: Release) -> dict[str, Any]:
     }
     if release.counts_completed:
         line["deliveryCompleteCount"] = state.delivery_complete_count
-    if release.has_initialize:
+    if release.has_times:
         line |= {"createTimestamp": state.create_timestamp, "writeTimestamp": state.write_timestamp}
     return line | {
         "stateBatches": [list(batch) for batch in state.batches],

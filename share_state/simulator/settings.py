@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from share_state.errors import ShareStateError
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.kafka.releases import RELEASES, Release
+from share_state.kafka.releases import LATEST, Release
 
 
 class AckType(IntEnum):
@@ -305,7 +305,7 @@ class PlayerSettings:
         traces: whether results contain the in-flight batches.
     """
 
-    release: Release = RELEASES["4.3"]
+    release: Release = LATEST
     configs: BrokerConfigs | DraftConfigs = field(default_factory=BrokerConfigs)
     settings: PartitionSettings | None = None
     dialect: Dialect = "share_group_state"
