@@ -145,12 +145,12 @@ def write_declared_pages(folder: Path) -> None:
 
 
 _RELEASES_HEAD = """\
-What the brokers and tools of each Kafka release do, where they differ. Reader, rules, simulator and repair plans
-take these facts from the same table. A column stands for every patch level of its line that has no column of its
-own."""
+What the brokers and tools of each Kafka release do, where they differ. Reader, rules, simulator and repair
+plans take these facts from the same table. A column stands for every patch level of its line that has no column
+of its own."""
 _UNRELEASED = """\
-{} is not out: its column holds what is merged. `--release` and `limits.writer_version` refuse it until then, and no
-rule calls what it will write a fault."""
+{} is not out: its column holds what is merged. `--release` and `limits.writer_version` refuse it until then, and
+no rule calls what it will write a fault."""
 
 
 def releases_page() -> str:

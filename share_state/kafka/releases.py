@@ -1,7 +1,7 @@
 """The Kafka releases that this version knows: what each writes, refuses and offers.
 
-Reader, rules, simulator, repair and docs/releases.md take these facts from here, and nothing else names a release. A
-new release is one more entry of RELEASE_HISTORY, with what differs from the one before it.
+Reader, rules, simulator, repair and docs/releases.md take these facts from here, and no other module compares
+releases. A new release is one more entry of RELEASE_HISTORY, with what differs from the one before it.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,15 @@ def _fact(about: str, doc: str, default: object) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What the partition leaders, coordinators and tools of one Kafka release do; the defaults are those of 4.0.
+    """What partition leaders, coordinators and tools of one Kafka release do; the defaults are those of 4.0.
+
+    Size: one field per fact in which releases differ.
 
     Args:
-        name: its line, such as "4.4"; of a patch level that differs from the newest one of its line, the version.
+        name: its line, such as "4.4"; the version of a patch level that differs from the newest one of its line.
         patch: the first version that does all this, such as "4.4.0".
-    Source: Kafka SharePartition, ShareCoordinatorShard, GroupMetadataManager and ShareGroupCommand of 4.0.2, 4.1.2,
-        4.2.0 to 4.2.2, 4.3.1 and 4.4.0.
+    Source: Kafka SharePartition, ShareCoordinatorShard, GroupMetadataManager and ShareGroupCommand of 4.0.2,
+        4.1.2, 4.2.0 to 4.2.2, 4.3.1 and 4.4.0.
     """
 
     name: str
@@ -55,8 +57,8 @@ class Release:
     )
     reset_raises_epoch: bool = _fact(
         WRITES,
-        "a reset of offsets raises the group epoch, which is the state epoch that it writes; otherwise several resets "
-        "of an empty group write the same one",
+        "a reset of offsets raises the group epoch, which is the state epoch that it writes; otherwise several "
+        "resets of an empty group write the same one",
         False,
     )
     skips_equal_initialize: bool = _fact(
@@ -88,9 +90,10 @@ class Release:
         "refused",
     )
     has_initialize: bool = _fact(
-        OFFERS, "share-partitions are initialized and deleted; otherwise the first read or write creates the state",
+        OFFERS,
+        "share-partitions are initialized and deleted; otherwise the first read or write creates the state",
         False,
-    )  # fmt: skip
+    )
     fetches_load_gaps: bool = _fact(OFFERS, "offsets that no loaded range covers are fetched again", False)
     resets_to_latest: bool = _fact(
         OFFERS, "kafka-share-groups.sh --reset-offsets moves a start offset to the end of the topic", False
@@ -180,8 +183,8 @@ RELEASES = {release.name: release for release in RELEASE_HISTORY if release.name
 """Release line -> its newest patch level."""
 
 UNRELEASED: Release | None = _4_5
-"""The release whose merged changes no rule calls a fault, but which is not out: nobody can write its logs yet. None if
-there is none; a release that is out is in RELEASE_HISTORY."""
+"""The release whose merged changes no rule calls a fault, but which is not out: nobody can write its logs yet.
+None if there is none; a release that is out is in RELEASE_HISTORY."""
 
 SIMULATED = tuple(release.name for release in sorted(RELEASE_HISTORY, key=lambda one: _version(one.name)))
 """The names of releases that differ."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from math import gcd
@@ -37,6 +37,8 @@ class RunResult:
         findings: (severity, rule) -> number.
         progress: log partition -> next offset to read; None if the format has no offsets.
         index: log partition -> entries of its share snapshot file (control records only).
+        earliest_offsets: log partition -> earliest share offset from which on a later audit may read it; None
+            if it has to read it from its start (control records only).
         compared: share-partitions of logs with a safe cutoff that are folded again without the records before
             it; None unless `verify` is set.
         differing: those of them whose state differs.
@@ -58,6 +60,7 @@ class RunResult:
     findings: Mapping[tuple[str, str], int]
     progress: Mapping[str, int | None]
     index: Mapping[str, Sequence[ShareSnapshotEntry]] = field(default_factory=dict)
+    earliest_offsets: Mapping[str, int | None] = field(default_factory=dict)
     compared: int | None = None
     differing: tuple[str, ...] = ()
     carried: Mapping[str, str] = field(default_factory=dict)
@@ -167,6 +170,11 @@ def summarize(
             summary["log"]: [ShareSnapshotEntry(**entry) for entry in summary["index"]]
             for summary in summaries
         },
+        earliest_offsets={
+            summary["log"]: summary["earliest_offset"]
+            for summary in summaries
+            if not summary["log"].startswith(f"{STATE_TOPIC}-")
+        },
         compared=sum(proofs)
         if (proofs := [s["compared"] for s in summaries if s["compared"] is not None])
         else None,
@@ -177,9 +185,17 @@ def summarize(
         log_time=clock,
         archiving=first,
         complete_times={row["log"]: (row["complete_since"], row["newest_time"] or 0) for row in summaries},
-        notes=() if first is None else (_writer_note(*first),),
+        notes=(*(() if first is None else (_writer_note(*first),)), *_sought_notes(summaries)),
         key_modulus=gcd(*(summary["key_modulus"] for summary in summaries)),
     )
+
+
+def _sought_notes(summaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Which logs were not read from their start."""
+    for summary in summaries:
+        if (offset := summary["read_from"]) is not None:
+            size = summary["bytes"]
+            yield f"{summary['log']}: read from offset {offset} on, {size:,} bytes, {SOUGHT_NOTE}"
 
 
 def _changes(differing: Sequence[str]) -> str:
@@ -249,6 +265,9 @@ AGES_NOTE = "ages of records: "
 
 TOPICS_NOTE = "topics: "
 """Begins the note on a topics file that was found beside the logs."""
+
+SOUGHT_NOTE = "by its share snapshot file"
+"""Ends the notes on logs that were not read from their start."""
 
 EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE, TIME_NOTE, GROUPS_NOTE)
 """How notes begin that say what is not in the input."""

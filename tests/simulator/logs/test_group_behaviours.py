@@ -76,7 +76,7 @@ def test_a_recreated_group_leaves_a_tombstone_and_begins_anew(told):
             assert (after["kind"], after["snapshotEpoch"], after["startOffset"]) == ("snapshot", 0, -1)
 
 
-def test_the_first_reset_after_members_left_has_a_new_state_epoch_and_the_next_has_the_same(told):
+def test_a_second_reset_of_an_empty_group_keeps_the_state_epoch(told):
     """A group that empties gets a new epoch; a reset raises none before 4.5."""
     for chain in chains(told["altered"]):
         resets = [one for one in chain if one["kind"] == "snapshot" and one["leaderEpoch"] == 0][1:]
