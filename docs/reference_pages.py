@@ -3,6 +3,7 @@
 - docs/tables and docs/records.md, from the declarations in schemas/
 - the blocks about rules in docs/rules, from the rule registry
 - the table of keys in docs/audit-configuration.md, from share_state/config/model.py
+- docs/releases.md, from share_state/kafka/releases.py
 - docs/options.md, from share_state/config/sections.py and inputs.py
 - docs/commands, from the declarations of the commands (docs/command_pages.py)
 
@@ -21,6 +22,16 @@ from share_state.config.loading import ConfigError
 from share_state.config.model import Key, keys
 from share_state.config.sections import GroupConfig
 from share_state.errors import DeclarationError, ShareStateError
+from share_state.kafka.releases import (
+    OFFERS,
+    REFUSES,
+    RELEASE_HISTORY,
+    UNRELEASED,
+    WRITES,
+    Release,
+    column_name,
+    facts,
+)
 from share_state.rules.registry import Rule, registered
 from share_state.schema.declarations import Field, declaration_names, record, struct, table
 
@@ -131,6 +142,42 @@ def write_declared_pages(folder: Path) -> None:
     for name in declaration_names("tables", "table"):
         path = folder / "tables" / f"{name}.md"
         path.write_text(table_page(name, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+_RELEASES_HEAD = """\
+What the brokers and tools of each Kafka release do, where they differ. Reader, rules, simulator and repair
+plans take these facts from the same table. A column stands for every patch level of its line that has no column
+of its own."""
+_UNRELEASED = """\
+{} is not out: its column holds what is merged. `--release` and `limits.writer_version` refuse it until then, and
+no rule calls what it will write a fault."""
+
+
+def releases_page() -> str:
+    """Return docs/releases.md: what each release writes, refuses and offers."""
+    columns = RELEASE_HISTORY if UNRELEASED is None else (*RELEASE_HISTORY, UNRELEASED)
+    lines = ["# Kafka releases", "", GENERATED.format("share_state/kafka/releases.py"), ""]
+    lines += [_RELEASES_HEAD]
+    if UNRELEASED is not None:
+        lines += ["", _UNRELEASED.format(UNRELEASED.name)]
+    for about in (WRITES, REFUSES, OFFERS):
+        lines += ["", f"## What each {about}", ""]
+        lines += [f"| {' | '.join(['', *map(column_name, columns)])} |", "| --- " * (1 + len(columns)) + "|"]
+        for fact in facts():
+            if fact.metadata["about"] == about:
+                cells = [_cell(fact.metadata["doc"]), *(_release_cell(one, fact.name) for one in columns)]
+                lines += [f"| {' | '.join(cells)} |"]
+    return "\n".join(lines) + "\n"
+
+
+def _release_cell(release: Release, fact: str) -> str:
+    value = getattr(release, fact)
+    return ("yes" if value else "") if isinstance(value, bool) else value
+
+
+def write_releases_page(path: Path) -> None:
+    """Write docs/releases.md."""
+    path.write_text(releases_page(), encoding="utf-8")
 
 
 INDEX = "README.md"
@@ -314,6 +361,7 @@ if __name__ == "__main__":
         write_rules_pages(docs / "rules")
         write_keys_page(docs / "audit-configuration.md")
         write_options_page(docs / "options.md")
+        write_releases_page(docs / "releases.md")
         write_command_pages(docs / "commands")
     except ShareStateError as error:
         sys.exit(str(error))

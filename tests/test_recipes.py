@@ -158,10 +158,38 @@ def test_a_new_version_of_a_state_record_is_four_files(checkout: Checkout, tmp_p
     checkout.append(name, f'  - releases: "4.5+"\n    version: 1\n    flexible: true\n    fields:\n{fields}')
     kernel = "share_state/kafka/state_records.py"
     checkout.edit(kernel, "if row.value_version != 0:", "if not 0 <= row.value_version <= 1:")
-    last, more = 'Release("4.2"), _4_3, LATEST)', 'Release("4.2"), _4_3, LATEST, replace(LATEST, name="4.5"))'
-    checkout.edit("share_state/kafka/releases.py", last, more)
+    add_release(checkout)
     assert reconstructed("after", "--limit", "writer_version=4.5") == ([], [5])
     assert len(checkout.changed) == 3  # and its test
+
+
+def add_release(checkout: Checkout) -> None:
+    """What CONTRIBUTING's recipe of a release says: 4.5 comes out."""
+    releases = "share_state/kafka/releases.py"
+    checkout.edit(releases, "_4_2, _4_3, _4_4)", "_4_2, _4_3, _4_4, _4_5)")
+    checkout.edit(releases, "UNRELEASED: Release | None = _4_5", "UNRELEASED: Release | None = None")
+
+
+def test_a_release_is_an_entry(checkout: Checkout, tmp_path: Path):
+    options = ("--groups", 8, "--minutes", 5, "--release", "4.5", "--quiet")
+    said = checkout.run("share_state", "simulate", "--out", tmp_path / "before", *options, code=2).stderr
+    assert said.startswith("share-state: --release 4.5: Kafka 4.5 is not out")
+    add_release(checkout)
+    checkout.share_state("simulate", "--out", tmp_path / "after", *options)
+    with (tmp_path / "after/events.jsonl").open() as events:
+        resets = [one for one in map(json.loads, events) if one["event"] == "init" and one["start_offset"] >= 0]
+    # Each of two resets of an empty group raises the epoch; in 4.4 the second does not.
+    assert resets
+    assert all(
+        second["state_epoch"] - first["state_epoch"] == 1
+        for first, second in zip(resets[::2], resets[1::2], strict=True)
+    )
+    checkout.run("docs.reference_pages")
+    page = (checkout.root / "docs/releases.md").read_text()
+    assert "| 4.3 | 4.4 | 4.5 |" in page
+    assert "is not out" not in page
+    assert "4.4|4.5" in checkout.share_state("repair", "--help").replace(" ", "").replace("\n", "")
+    assert len(checkout.changed) == 1
 
 
 @nightly("six commands in processes of their own")

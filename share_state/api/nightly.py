@@ -71,6 +71,7 @@ def nightly_audit(
                 replaced_files_days=settings.retention.replaced_files_days,
                 by_wall_clock=settings.clock == "wall",
                 afresh=afresh,
+                full_read_every=settings.control_records.full_read_every,
                 cluster=settings.cluster,
                 progress=progress,
             )
@@ -78,7 +79,7 @@ def nightly_audit(
                 _LOG.info("%s", note)
             _LOG.info("committed run %s: %s", result.run_id, _counts(result))
             if settings.control_records.index is not None:
-                write_share_snapshots(settings.control_records.index, result.index)
+                write_share_snapshots(settings.control_records.index, result.index, result.earliest_offsets)
             with progress("report"):
                 report = _write_reports(settings, plan.options.limits)
             progress.close()

@@ -323,7 +323,7 @@ def cutoff(
                 _LOG.info("%s", note)
         progress.close()
     if index is not None and not spec.has_as_of:
-        write_share_snapshots(index, result.index, accept=accept)
+        write_share_snapshots(index, result.index, result.earliest_offsets, accept=accept)
     named_holders = name_holders(result.cutoff, plan.options.topics)
     result_rows, named = replace(result, cutoff=named_holders).plain(), None
     not_deletable = refused(result_rows["cutoff"])

@@ -75,6 +75,13 @@ def simulate(
     checkpoint_every: Annotated[
         int, typer.Option(metavar="N", help="control_records: deltas before the next checkpoint.")
     ] = 10,
+    checkpoint_at_end: Annotated[
+        bool,
+        typer.Option(
+            "--checkpoint-at-end",
+            help="control_records: also write a checkpoint when nothing is in flight (SPSO = SPEO).",
+        ),
+    ] = False,
     control_offsets_as_gaps: Annotated[
         bool,
         typer.Option(
@@ -114,6 +121,7 @@ def simulate(
         state_partitions=state_partitions,
         updates_per_snapshot=updates_per_snapshot,
         checkpoint_every=checkpoint_every,
+        checkpoints_at_end=checkpoint_at_end,
         control_offsets_as_gaps=control_offsets_as_gaps,
         codec=codec,
         prunes=prune,
@@ -130,6 +138,7 @@ def _to_json(result: Simulation) -> dict[str, Any]:
         "events": result.events,
         "records": result.records,
         "share_partitions": result.share_partitions,
+        "acknowledgements": dict(result.acknowledgements),
         "faults": [json.loads(planted.to_json()) for planted in result.planted],
         "mismatches": [json.loads(mismatch.to_json()) for mismatch in result.mismatches],
     }

@@ -288,6 +288,13 @@ class ControlSettings(Section):
         description="for control_records: folder of share snapshot files, which are checked and written again (not with"
         " --as-of-*)",
     )
+    full_read_every: Annotated[
+        Count, NoOption("tunes an audit with `index`: a key of the configuration is enough")
+    ] = Field(
+        default=7,
+        description="for control_records: every so many audits reads all of each topic-partition; the others"
+        " begin where the share snapshot files say",
+    )
 
 
 class InputSettings(Section):

@@ -109,8 +109,11 @@ class ControlOptions:
             not of an older epoch).
         subscriptions: topic -> groups that subscribe to it; None for all groups of the log.
         ignore_uncheckpointed: groups without a checkpoint do not limit the cutoff.
-        index: entries of a share snapshot file to check against the log; they never change the fold.
-        last_audit: group_id, start_offset and snapshot_offset of the share-partitions at the last audit.
+        index: entries of a share snapshot file to check against the log; they never change the result.
+        last_audit: group_id, start_offset, end_offset and snapshot_offset of the share-partitions at the last
+            audit; to read from an offset on, also moved_time and active_time.
+        read_from: the offset from which on the index and the last audit let the log be read; None for its
+            start.
     """
 
     mode: str = STRICT
@@ -118,6 +121,7 @@ class ControlOptions:
     ignore_uncheckpointed: bool = False
     index: Sequence[ShareSnapshotEntry] | None = None
     last_audit: pa.Table | None = None
+    read_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

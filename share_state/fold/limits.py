@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.kafka.compression import MAX_BODY_SIZE
-from share_state.kafka.releases import RELEASES, Release
+from share_state.kafka.releases import RELEASE_HISTORY, RELEASES, Release, releases_of_line
 
 GROUP_LIMITS = ("delivery_count", "record_locks")
 """Limits that a share group may set for itself (share.delivery.count.limit,
@@ -60,6 +60,16 @@ class Limits:
         """The release that wrote the log; None to infer it."""
         return None if self.writer_version is None else RELEASES[self.writer_version]
 
+    def possible_writers(self, archiving_since: int = -1) -> tuple[Release, ...]:
+        """The releases that may have written the log, with their patch levels.
+
+        Args:
+            archiving_since: as for `written_by_4_4_after`.
+        """
+        if self.writer is not None:
+            return releases_of_line(self.writer.name)
+        return tuple(one for one in RELEASE_HISTORY if archiving_since < 0 or one.dead_letters)
+
     def of_group(self, limit: str, group: str) -> int:
         """The value of one of GROUP_LIMITS for a share group."""
         return self.groups.get(group, {}).get(limit, getattr(self, limit))
@@ -109,7 +119,7 @@ class Limits:
             archiving_since: offset of the first record that only 4.4 or later can have written, -1 for none.
         """
         if self.writer is not None:
-            return None if self.writer.is_before("4.4") else -1
+            return -1 if self.writer.dead_letters else None
         return None if archiving_since < 0 else archiving_since
 
 

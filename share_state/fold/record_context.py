@@ -96,7 +96,8 @@ def rule_limits(limits: Limits, log_start_offset: int, archiving_since: int) -> 
     rows = np.zeros(1 + len(limits.groups), RULE_LIMITS)
     rows["delivery_count"], rows["log_start_offset"] = limits.values("delivery_count"), log_start_offset
     rows["written_by_4_4_after"] = LARGEST_OFFSET if since is None else since
-    rows["writer_is_known"], rows["lowers_counts"] = writer is not None, limits.writer_version == "4.1"
+    rows["writer_is_known"] = writer is not None
+    rows["lowers_counts"] = writer is not None and writer.leave_decrements_count
     rows["writes_archiving"] = writer is None or writer.dead_letters
     return rows
 

@@ -75,6 +75,7 @@ def run_audit(
     replaced_files_days: int = 7,
     by_wall_clock: bool = False,
     afresh: Collection[str] = (),
+    full_read_every: int = 7,
     cluster: str = "",
     progress: Progress | None = None,
 ) -> RunResult:
@@ -94,6 +95,7 @@ def run_audit(
         replaced_files_days: days that files of replaced rows are kept.
         by_wall_clock: measure durations up to the time of this audit instead of the last record of each log.
         afresh: names of log partitions to read from their start, or ALL_LOGS.
+        full_read_every: every so many audits reads all of each topic-partition with control records.
         cluster: name of the cluster; the warehouse keeps the first one that it is given.
         progress: shows the phases.
     Raises:
@@ -110,7 +112,7 @@ def run_audit(
     last = LastRun.of(warehouse)
     cluster = _cluster_of(warehouse, last, cluster)
     with progress("look for what is new"):
-        plan, notes = resume_plan(plan, last, afresh)
+        plan, notes = resume_plan(plan, last, afresh, full_read_every)
         notes += lost
         fingerprint |= _digests(plan, last)
         notes = [*notes, *_notes_since(plan, last, fingerprint, warehouse)]

@@ -88,6 +88,10 @@ class ResumedLog:
         found: the log partition with all its segments; None if it has none or is missing.
         is_compared: whether share-partitions of the last audit must be in it.
         counted_to: as in FoldOptions.
+        history: Parquet files with the rows that the last audit wrote to `share_partition_history`, and maybe
+            rows of others; for a log with control records.
+        run_id: the last audit.
+        read_to: the offset up to which it read the log; 0 if it did not.
     """
 
     status: ResumeStatus
@@ -96,6 +100,9 @@ class ResumedLog:
     found: LogPartition | None = None
     is_compared: bool = False
     counted_to: int = 0
+    history: tuple[str, ...] = ()
+    run_id: str = ""
+    read_to: int = 0
 
     def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
         """A function that returns a new copy of a log's checkpoint at each call.
@@ -116,9 +123,31 @@ class ResumedLog:
         where &= pc.field("partition") == pa.scalar(log.partition, pa.int32())
         with warehouse_errors(self.files[0]):
             rows = open_dataset("share_partition_state", self.files)
-            return rows.to_table(
-                ["group_id", "start_offset", "snapshot_offset"], filter=where
-            ).combine_chunks()
+            columns = ["group_id", "start_offset", "end_offset", "snapshot_offset"]
+            return rows.to_table(columns, filter=where).combine_chunks()
+
+    def with_times(self, starts: pa.Table, log: LogPartition) -> pa.Table:
+        """The table of `read_starts` with moved_time and active_time of the last audit; null without a row."""
+        where = (pc.field("dialect") == CONTROL_RECORDS) & (pc.field("topic") == log.topic)
+        where &= pc.field("partition") == pa.scalar(log.partition, pa.int32())
+        with warehouse_errors(self.history[0]):
+            rows = open_dataset("share_partition_history", self.history).to_table(
+                ["group_id", "moved_time", "active_time"], filter=where & (pc.field("run_id") == self.run_id)
+            )
+        return starts.join(rows, "group_id").combine_chunks()
+
+    def read_from(self, earliest: int | None, index: Sequence[ShareSnapshotEntry] | None) -> int | None:
+        """The offset from which on a log with control records is read; None for its start.
+
+        Args:
+            earliest: its earliest share offset, if the index has one: all groups had a checkpoint then.
+            index: the entries of its share snapshot file.
+        """
+        if earliest is None or not index or not self.files or not self.history:
+            return None
+        offset = min(earliest, *(entry.checkpoint_offset for entry in index))
+        # What was written between the last audit and the file would be in neither.
+        return offset if offset <= self.read_to else None
 
 
 def read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
@@ -144,6 +173,8 @@ class FoldPlan:
         options: how each log is folded; `fold_options` adds what differs from log to log.
         names_logs: whether the caller named single log partitions, so that no other is expected in the input.
         indexes: name of a log partition -> entries of its share snapshot file, to check against the log.
+        earliest_offsets: name of a log partition with such a file -> its earliest share offset. An audit reads
+            the log from there on, or from the earliest entry of the file.
         severities: rule -> severity or "off".
         judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.
@@ -174,6 +205,7 @@ class FoldPlan:
     options: FoldOptions = field(default_factory=FoldOptions)
     names_logs: bool = False
     indexes: Mapping[str, Sequence[ShareSnapshotEntry]] = field(default_factory=dict)
+    earliest_offsets: Mapping[str, int] = field(default_factory=dict)
     severities: Mapping[str, str] = field(default_factory=dict)
     judging: str = JUDGE_STATE
     verify: bool = False
@@ -245,9 +277,16 @@ class FoldPlan:
     def fold_options(self, log: LogPartition) -> FoldOptions:
         """How one of the logs is folded."""
         resumed = (self.resumed or {}).get(log.name)
-        control = replace(self.options.control, index=self.indexes.get(log.name))
+        index = self.indexes.get(log.name)
+        control = replace(self.options.control, index=index)
         if resumed is not None and log.topic != STATE_TOPIC:
-            control, resumed = replace(control, last_audit=resumed.read_starts(log)), None
+            offset, starts = (
+                resumed.read_from(self.earliest_offsets.get(log.name), index),
+                resumed.read_starts(log),
+            )
+            if offset is not None and starts is not None:
+                starts = resumed.with_times(starts, log)
+            control, resumed = replace(control, last_audit=starts, read_from=offset), None
         return replace(
             self.options,
             topics=self._topics_of(log),

@@ -58,6 +58,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         ),
         names_logs=any(names_log(source.path) for source in spec.sources),
         indexes=contents.index,
+        earliest_offsets=contents.earliest_offsets,
         severities=spec.rules,
         judging=spec.judge,
         known_limits=explicit_limits | settled.known,

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from math import gcd
@@ -17,6 +17,7 @@ from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError, pluralize
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.states import to_datetime
+from share_state.kafka.releases import ARCHIVING_SINCE
 from share_state.pipeline.task import CUTOFF, SUMMARY, Digest, returned_table
 from share_state.rules.findings import complete_durations, count_findings, counts_at_end, drop_unproven
 from share_state.sources.log_partition import STATE_TOPIC
@@ -36,6 +37,8 @@ class RunResult:
         findings: (severity, rule) -> number.
         progress: log partition -> next offset to read; None if the format has no offsets.
         index: log partition -> entries of its share snapshot file (control records only).
+        earliest_offsets: log partition -> earliest share offset from which on a later audit may read it; None
+            if it has to read it from its start (control records only).
         compared: share-partitions of logs with a safe cutoff that are folded again without the records before
             it; None unless `verify` is set.
         differing: those of them whose state differs.
@@ -57,6 +60,7 @@ class RunResult:
     findings: Mapping[tuple[str, str], int]
     progress: Mapping[str, int | None]
     index: Mapping[str, Sequence[ShareSnapshotEntry]] = field(default_factory=dict)
+    earliest_offsets: Mapping[str, int | None] = field(default_factory=dict)
     compared: int | None = None
     differing: tuple[str, ...] = ()
     carried: Mapping[str, str] = field(default_factory=dict)
@@ -166,6 +170,11 @@ def summarize(
             summary["log"]: [ShareSnapshotEntry(**entry) for entry in summary["index"]]
             for summary in summaries
         },
+        earliest_offsets={
+            summary["log"]: summary["earliest_offset"]
+            for summary in summaries
+            if not summary["log"].startswith(f"{STATE_TOPIC}-")
+        },
         compared=sum(proofs)
         if (proofs := [s["compared"] for s in summaries if s["compared"] is not None])
         else None,
@@ -176,9 +185,17 @@ def summarize(
         log_time=clock,
         archiving=first,
         complete_times={row["log"]: (row["complete_since"], row["newest_time"] or 0) for row in summaries},
-        notes=() if first is None else (_writer_note(*first),),
+        notes=(*(() if first is None else (_writer_note(*first),)), *_sought_notes(summaries)),
         key_modulus=gcd(*(summary["key_modulus"] for summary in summaries)),
     )
+
+
+def _sought_notes(summaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Which logs were not read from their start."""
+    for summary in summaries:
+        if (offset := summary["read_from"]) is not None:
+            size = summary["bytes"]
+            yield f"{summary['log']}: read from offset {offset} on, {size:,} bytes, {SOUGHT_NOTE}"
 
 
 def _changes(differing: Sequence[str]) -> str:
@@ -218,7 +235,7 @@ def keep_proven(
     if archiving is None:
         return drop_unproven(findings)
     log, offset, time = archiving
-    why = f" (the writer must be 4.4 or later: ARCHIVING is in {log} since offset {offset})"
+    why = f" (the writer must be {ARCHIVING_SINCE} or later: ARCHIVING is in {log} since offset {offset})"
     return drop_unproven(findings, time // 1000, why)
 
 
@@ -249,6 +266,9 @@ AGES_NOTE = "ages of records: "
 TOPICS_NOTE = "topics: "
 """Begins the note on a topics file that was found beside the logs."""
 
+SOUGHT_NOTE = "by its share snapshot file"
+"""Ends the notes on logs that were not read from their start."""
+
 EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE, TIME_NOTE, GROUPS_NOTE)
 """How notes begin that say what is not in the input."""
 
@@ -259,7 +279,8 @@ KEPT_NOTES = (TOPICS_NOTE, WRITER, DEAD_LETTERS_NOTE, AGES_NOTE, *EXTENT_NOTES)
 def _writer_note(log: str, offset: int, ms: int) -> str:
     time = to_datetime(ms)
     since = f" since {time:%Y-%m-%d %H:%M:%S} UTC" if time else ""
-    return f"{WRITER}: Kafka 4.4 or later{since}, inferred from state ARCHIVING in {log} at offset {offset}"
+    writer = f"{WRITER}: Kafka {ARCHIVING_SINCE} or later"
+    return f"{writer}{since}, inferred from state ARCHIVING in {log} at offset {offset}"
 
 
 def check_records(results: pa.Table) -> None:

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,9 +21,11 @@ from share_state.fold.checkpoint import (
     is_as_written,
     resume_point_of,
 )
+from share_state.fold.history import HISTORY_TABLE
 from share_state.fold.state_log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.pipeline.plan import FoldPlan, ResumedLog
+from share_state.pipeline.result import SOUGHT_NOTE
 from share_state.pipeline.task import STATE
 from share_state.sources.as_of import Window
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment, join_copies
@@ -138,7 +140,7 @@ class LastRun:
 
 
 def resume_plan(
-    plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = ()
+    plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = (), full_read_every: int = 1
 ) -> tuple[FoldPlan, list[str]]:
     """Plan how to read what the last audit has not read.
 
@@ -146,6 +148,7 @@ def resume_plan(
         plan: the log partitions as they are found now.
         last: the last audit.
         afresh: names of log partitions to read from their start, or ALL_LOGS.
+        full_read_every: every so many audits reads all of each topic-partition with control records.
     Returns:
         The plan, which applies every rule to the rest of each log partition, and has an empty log for each
         that is missing; and a note for each log partition that did more than grow.
@@ -183,18 +186,16 @@ def resume_plan(
     stated_partitions = None if plan.options.partition_count.is_inferred else plan.state_partitions
     plan = plan.with_options(partition_count=count_partitions(logs, stated_partitions))
     files = last.tables.files(CHECKPOINT_TABLE) if points and last else []
-    is_control = any(log.topic != STATE_TOPIC for log in logs)
-    states = last.tables.files(STATE) if is_control and last is not None and not last.is_vacuumed else []
+    control = _LastControlRecords.of(last, logs, full_read_every)
     resumed = dict[str, ResumedLog]()
     # What is left of an audit whose tables lack files: how far it has read.
     counted = dict(last.tables.run["progress"]) if last is not None and last.is_vacuumed else {}
     for log in logs:
         row = last.checkpoints.get(log.name) if last else None
-        own = (
-            [one for one in files if row and _may_hold(one, log.name)] if log.topic == STATE_TOPIC else states
-        )
+        is_state = log.topic == STATE_TOPIC
+        own = [one for one in files if row and _may_hold(one, log.name)] if is_state else control.states
         whole = by_name.get(log.name) if log.source is None else None
-        is_compared = log.topic == STATE_TOPIC and not {log.name, ALL_LOGS} & {*afresh}
+        is_compared = is_state and not {log.name, ALL_LOGS} & {*afresh}
         paths = tuple(one["path"] for one in own)
         resumed[log.name] = ResumedLog(
             statuses[log.name],
@@ -204,6 +205,8 @@ def resume_plan(
             is_compared=is_compared,
             counted_to=counted.get(log.name, 0),
         )
+        if not is_state:
+            resumed[log.name] = control.added_to(resumed[log.name], log, afresh)
     notes = [f"{name} {_NOTES[status]}" for name, status in sorted(statuses.items()) if status in _NOTES]
     if last is not None and last.is_vacuumed:
         notes.append(VACUUMED)
@@ -274,6 +277,50 @@ def is_unchanged(plan: FoldPlan) -> bool:
 def _may_hold(file: dict[str, Any], name: str) -> bool:
     least, greatest = file.get("min.log"), file.get("max.log")
     return least is None or greatest is None or least <= name <= greatest
+
+
+@dataclass(frozen=True, slots=True)
+class _LastControlRecords:
+    """What the last audit knew of control records; empty without one.
+
+    Attributes:
+        states, history: its files of `share_partition_state` and `share_partition_history`; no history if all of
+            each topic-partition is to be read.
+        run_id: its run.
+        read_to: log partition -> the offset up to which it read.
+    """
+
+    states: Sequence[dict[str, Any]] = ()
+    history: tuple[str, ...] = ()
+    run_id: str = ""
+    read_to: Mapping[str, int | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, last: LastRun | None, logs: Sequence[LogPartition], full_read_every: int
+    ) -> "_LastControlRecords":
+        """What an audit left that is the last one of some logs."""
+        if last is None or last.is_vacuumed or all(log.topic == STATE_TOPIC for log in logs):
+            return cls()
+        tables, run_id = last.tables, last.tables.run["run_id"]
+        latest = tables.runs["notes"].to_pylist()[: full_read_every - 1]
+        sought = [any(SOUGHT_NOTE in note for note in notes or ()) for notes in latest]
+        is_due = len(sought) == full_read_every - 1 and all(sought)
+        history = [] if is_due else [one for one in tables.files(HISTORY_TABLE) if _may_be_of(one, run_id)]
+        paths = tuple(one["path"] for one in history)
+        return cls(tables.files(STATE), paths, run_id, dict(tables.run["progress"]))
+
+    def added_to(self, resumed: ResumedLog, log: LogPartition, afresh: Collection[str]) -> ResumedLog:
+        """How a log is resumed, with what lets it be read from an offset on unless `afresh` names it."""
+        if {log.name, ALL_LOGS} & {*afresh}:
+            return resumed
+        read_to = self.read_to.get(log.name) or 0
+        return replace(resumed, history=self.history, run_id=self.run_id, read_to=read_to)
+
+
+def _may_be_of(file: dict[str, Any], run_id: str) -> bool:
+    least, greatest = file.get("min.run_id"), file.get("max.run_id")
+    return least is None or greatest is None or least <= run_id <= greatest
 
 
 def _is_resumable(log: LogPartition, point: ResumePoint) -> bool:

@@ -23,6 +23,7 @@ from share_state.fold.checkpoint import (
     with_digest,
 )
 from share_state.fold.dead_letters.archiving import RANGES
+from share_state.fold.draft.control_log import FoldedControlLog
 from share_state.fold.history import (
     FIRST_DELIVERY_AT,
     HISTORY_TABLE,
@@ -38,6 +39,7 @@ from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import as_type
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
+from share_state.rules.breaches import ERROR, WARNING
 from share_state.rules.findings import (
     CONDITIONS,
     DUE,
@@ -100,6 +102,9 @@ SUMMARIES = pa.schema(
         ("key_modulus", pa.int64()),
         ("digest", pa.string()),
         ("index", pa.list_(pa.struct(_INDEX))),
+        ("earliest_offset", pa.int64()),
+        ("read_from", pa.int64()),
+        ("bytes", pa.int64()),
         ("compared", pa.int64()),
         ("differing", pa.list_(pa.string())),
         ("newest_time", pa.int64()),
@@ -326,11 +331,32 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "key_modulus": folded.observations.key_modulus,
         "archiving": folded.archiving if isinstance(folded, FoldedLog) and folded.archiving[1] >= 0 else None,
         "index": [asdict(entry) for entry in folded.index_entries],
+        "earliest_offset": _earliest_offset(folded, findings),
+        "read_from": folded.read_from if isinstance(folded, FoldedControlLog) else None,
+        "bytes": folded.log.size,
         "compared": proof and proof.compared,
         "differing": proof and list(proof.differing),
         "complete_since": folded.complete_since if isinstance(folded, FoldedLog) else None,
         "newest_time": folded.newest_time if folded.newest_time >= 0 else None,
     }
+
+
+def _earliest_offset(folded: Folded, findings: pa.Table) -> int | None:
+    """The cutoff of control records if a later audit may read the log from there on; None if not.
+
+    All groups have a checkpoint, and no finding about records before the cutoff would be missed.
+    """
+    if not isinstance(folded, FoldedControlLog) or not folded.all_chains.chains["exists"].all():
+        return None
+    (row,) = folded.cutoff.to_pylist()
+    offset, is_contradicted = (
+        row["cutoff_offset"],
+        any(entry.is_contradicted for entry in folded.index_entries),
+    )
+    if offset is None or not row["safe"] or is_contradicted:
+        return None
+    is_missed = (pc.field("offset") < offset) & pc.field("severity").isin([ERROR, WARNING])
+    return None if len(findings.filter(is_missed)) else offset
 
 
 def _counted(findings: pa.Table, by: list[str]) -> list[dict[str, Any]]:

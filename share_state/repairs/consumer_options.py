@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.kafka.releases import RELEASES
+from share_state.kafka.releases import RELEASES, first_with
 from share_state.repairs.rehearsal import Effect, Rehearsal
 from share_state.repairs.subject import AGAIN, NOTHING, SETTINGS, Option, Subject
 from share_state.simulator.settings import WIDEST, BrokerConfigs
@@ -14,7 +14,7 @@ write."""
 
 
 _DEFAULTS = BrokerConfigs()
-_GROUP_LIMITS_SINCE = "4.3"
+_GROUP_LIMITS_SINCE = first_with(lambda release: release.sets_group_limits)
 
 
 def wait_for_deliveries(subject: Subject) -> Option | None:
@@ -129,10 +129,10 @@ def _limit(subject: Subject, config: str, value: int, what: str, effect: Effect)
     """Set a limit: of the group from 4.3 on, else of all brokers."""
     action = f"RAISE_{config.upper().replace('.', '_')}"
     of_brokers = f"group.share.{config}={value} in server.properties of every broker, and a rolling restart"
-    if subject.release.is_before(_GROUP_LIMITS_SINCE):
+    if not subject.release.sets_group_limits:
         why = f"{subject.release.name} has no such limit for a single group"
         return Option(action, AGAIN, f"{what} {why}: set {of_brokers}.", effect=effect)
-    if RELEASES[subject.found.releases[0]].is_before(_GROUP_LIMITS_SINCE):
+    if not RELEASES[subject.found.releases[0]].sets_group_limits:
         what += f" This needs brokers of {_GROUP_LIMITS_SINCE}; earlier ones need {of_brokers}."
     elif value > getattr(_DEFAULTS, f"max_{config.replace('.', '_')}"):
         what += f" The brokers must allow it: group.share.max.{config}."
@@ -142,7 +142,7 @@ def _limit(subject: Subject, config: str, value: int, what: str, effect: Effect)
 
 def forbid_renewals(subject: Subject) -> Option | None:
     """A consumer that renews a lock loses it when it expires."""
-    if subject.waiting is None or subject.is_empty or subject.release.is_before(_GROUP_LIMITS_SINCE):
+    if subject.waiting is None or subject.is_empty or not subject.release.sets_group_limits:
         return None
     first, last, *_ = subject.waiting
     what = (

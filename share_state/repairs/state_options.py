@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from share_state.kafka.delivery_states import TERMINAL, DeliveryState
-from share_state.kafka.releases import LATEST, RELEASES
+from share_state.kafka.releases import LATEST, RELEASES, first_with
 from share_state.repairs.rehearsal import Rehearsal
 from share_state.repairs.subject import AGAIN, DELETES, NOTHING, SETTINGS, SKIPS, Option, Subject
 
@@ -13,9 +13,6 @@ COLD_SNAPSHOT = timedelta(minutes=5)
 NEW_GROUP_EPOCH = 2
 """The state epoch at which a new group initializes share-partitions; brokers refuse if the state has a later
 one."""
-
-_OFFSET_RESETS_SINCE = "4.4"
-"""kafka-share-groups.sh takes an offset (KIP-1323)."""
 
 
 def ask_broker(subject: Subject) -> Option:
@@ -66,7 +63,7 @@ def wait_for_snapshot(subject: Subject) -> Option | None:
     """A cold snapshot lets the cutoff advance."""
     written = subject.status.row["write_time"]
     is_due = subject.found.time and written and subject.found.time - written >= COLD_SNAPSHOT
-    if not subject.release.has_initialize or not written or is_due:
+    if not subject.release.takes_snapshots_when_cold or not written or is_due:
         return None
     what = "Wait: the coordinator snapshots share-partitions that are idle for five minutes, unless all are."
     effect = subject.effect(Rehearsal.write_cold_snapshot)
@@ -83,7 +80,10 @@ def upgrade(subject: Subject) -> Option | None:
         return Option("UPGRADE", SETTINGS, what, effect=subject.effect(Rehearsal.finish_dead_letters, LATEST))
     if subject.release.has_initialize:
         return None
-    what = f"Upgrade: {subject.release.name} cannot move or delete the state of a group; 4.1 and later can."
+    since = first_with(lambda release: release.has_initialize)
+    what = (
+        f"Upgrade: {subject.release.name} cannot move or delete the state of a group; {since} and later can."
+    )
     return Option("UPGRADE", SETTINGS, what)
 
 
@@ -146,7 +146,7 @@ def _move_to(subject: Subject, target: int, where: str) -> Option | None:
 
 def _set_start(subject: Subject, offset: int) -> str:
     """The command that sets SPSO in each release that may have written the log."""
-    can_reset = not RELEASES[subject.found.releases[0]].is_before(_OFFSET_RESETS_SINCE)
+    can_reset = RELEASES[subject.found.releases[0]].resets_to_offset
     set_start = subject.tools.reset_to_offset if can_reset else subject.tools.move_start
     return set_start(subject.group, subject.topic, subject.partition, offset)
 
@@ -154,7 +154,7 @@ def _set_start(subject: Subject, offset: int) -> str:
 def reset_to_latest(subject: Subject) -> Option | None:
     """Everything that waits is skipped."""
     end = subject.status.row["topic_end_offset"]
-    if end is None or end <= subject.loaded.partition.start_offset or subject.release.is_before("4.2"):
+    if end is None or end <= subject.loaded.partition.start_offset or not subject.release.resets_to_latest:
         return None
     what = (
         "Skip to the end of the topic-partition, once the group is empty. The effect assumes the end at "

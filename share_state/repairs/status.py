@@ -364,8 +364,8 @@ def _releases(tables: CommittedTables, states: pa.Table) -> tuple[str, ...]:
     if pc.any(pc.is_valid(states["write_time"])).as_py():
         # From 4.2 on, every start offset that is set comes with its delivery complete count.
         is_set = pc.any(pc.greater_equal(states["start_offset"], 0)).as_py()
-        return _with(lambda release: release.layout != "4.0" and not (is_set and release.counts_completed))
-    return _with(lambda release: release.layout == "4.0" or not len(states))
+        return _with(lambda release: release.has_times and not (is_set and release.counts_completed))
+    return _with(lambda release: not release.has_times or not len(states))
 
 
 def _with(has: Callable[[Release], bool]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, TERMINAL, is_poison
+from share_state.kafka.releases import RELEASE_HISTORY
 from share_state.rules.breaches import (
     INFO,
     NOTHING,
@@ -246,7 +247,7 @@ def long_chain(folded: FoldedLog) -> Breaches:
     """
     limits, chains = folded.limits, folded.chains.chains
     # Up to 4.2.0 the first cycle after a load or a creation has one more update.
-    is_counted = limits.writer is not None and limits.writer.is_first_update_counted
+    is_counted = all(one.counts_first_update for one in limits.possible_writers())
     allowed = limits.updates_per_snapshot + (not is_counted)
     rows = np.flatnonzero((chains["updates"] > allowed) & ~folded.suspect)
     base, updates = chains["snapshot_offset"][rows], chains["updates"][rows]
@@ -256,7 +257,7 @@ def long_chain(folded: FoldedLog) -> Breaches:
     return at_share_partitions(folded, rows, *text, updates=updates, snapshot_offset=base)
 
 
-_SKIPPED_JOB = "; Kafka 4.4.0 skips the job that would snapshot it anew while updates are pending"
+_SKIPPED_JOB = "; Kafka {} skips the job that would snapshot it anew while updates are pending"
 
 
 @rule("CUTOFF_PINNED", Scope.STATE_LOG, INFO, "Kafka ShareCoordinatorOffsetsManager")
@@ -275,11 +276,14 @@ def cutoff_pinned(folded: FoldedLog) -> Breaches:
     limiting_row = rows[[np.argmin(snapshots[rows])]]
     at, size = snapshots[limiting_row], row["pinned_bytes"]
     why = f" alone keeps {pinned} records ({size} bytes) from being cleaned"
-    is_4_4 = folded.limits.written_by_4_4_after(folded.archiving[0]) is not None
+    writers = folded.limits.possible_writers(folded.archiving[0])
+    is_known = len(writers) < len(RELEASE_HISTORY)
+    skipping = [one.patch for one in writers if is_known and one.skips_cold_job]
+    bug = _SKIPPED_JOB.format(" and ".join(skipping)) if skipping else ""
     text = (
         f"its snapshot at {PLACE} ",
         at,
-        f"{why}; without it the cutoff would be {row['next_cutoff_offset']}{_SKIPPED_JOB * is_4_4}",
+        f"{why}; without it the cutoff would be {row['next_cutoff_offset']}{bug}",
     )
     evidence = {"pinned_records": np.array([pinned]), "pinned_bytes": np.array([size])}
     return at_share_partitions(folded, limiting_row, *text, offset=at, **evidence)

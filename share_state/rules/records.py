@@ -5,11 +5,13 @@ import pyarrow as pa
 
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import KEY
+from share_state.kafka.releases import versions_with
 from share_state.kafka.state_records import Fault, Layout
 from share_state.rules.breaches import ERROR, FINDINGS, INFO, NOTHING, PLACE, WARNING, Breaches, Column
 from share_state.rules.registry import Scope, rule
 
 _KEY_TEXT = "the broker could not load this partition"
+_READ_LIMITS = versions_with(lambda release: release.limits_values)
 
 
 def _with_fault(folded: FoldedLog, fault: int) -> np.ndarray:
@@ -105,7 +107,7 @@ def value_malformed(folded: FoldedLog) -> Breaches:
         Fault.VALUE_MALFORMED: f"the value fits no layout; {_KEY_TEXT}",
         Fault.VALUE_TRAILING: "the value has trailing bytes, which Kafka ignores",
         Fault.TAG_SIZE: "tag 0 is not 4 bytes long; Kafka reads 4 bytes anyway",
-        Fault.OVER_LIMIT: "more batches or tags than Kafka 4.2.2 and 4.4 read; other releases load it",
+        Fault.OVER_LIMIT: f"more batches or tags than Kafka {_READ_LIMITS} read; other releases load it",
     }
     rows = _with_fault(folded, sum(flaws))
     if not len(rows):

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from share_state.fold.record_context import ContextChunk
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE
+from share_state.kafka.releases import ARCHIVING_SINCE
 from share_state.kafka.state_records import Kind, Layout
 from share_state.rules.breaches import INFO, OVER_LIMIT, PLACE, WARNING, Message, message, span, state_names
 from share_state.rules.compiled import continues
@@ -135,7 +136,7 @@ def _why_4_4(chunk: ContextChunk, records: np.ndarray | None = None) -> str | pa
     """How the log shows that 4.4 or later wrote each record; "" for records before that."""
     if chunk.limits.writer_version is not None:
         return ""
-    why = " (the writer must be 4.4 or later: ARCHIVING is in the log since {} {})"
+    why = f" (the writer must be {ARCHIVING_SINCE} or later: ARCHIVING is in the log since {{}} {{}})"
     if records is None:
         return why.format(PLACE, chunk.archiving_since)
     is_later = records["offset"] > chunk.rule_limits["written_by_4_4_after"][0]

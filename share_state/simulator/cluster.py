@@ -17,7 +17,16 @@ from typing import Any, TextIO
 from share_state.kafka.releases import Release
 from share_state.simulator.control_record_writer import ControlState, DraftWriter
 from share_state.simulator.coordinator import CoordinatorEntry, ShareCoordinator
-from share_state.simulator.events import Ack, Acquire, Event, EventResult, Prune, to_json_line, write_event
+from share_state.simulator.events import (
+    Ack,
+    Acquire,
+    Event,
+    EventResult,
+    Poll,
+    Prune,
+    to_json_line,
+    write_event,
+)
 from share_state.simulator.log_writer import LogWriter, StateTopic, StateTopicSettings, flush_logs
 from share_state.simulator.player import EventPlayer
 from share_state.simulator.settings import AckBatch, AckType, PlayerSettings
@@ -74,7 +83,8 @@ class SimulatedCluster:
         self._control_history = self._open(CONTROL_HISTORY) if traces and self.has_control_records else None
         withholds = self.has_control_records and not settings.control_offsets_as_gaps
         control_offsets = self._control_offsets if withholds else None
-        self.player = EventPlayer(settings.player, self._coordinator_of, control_offsets)
+        gaps = self._control_offsets if self.has_control_records and not withholds else None
+        self.player = EventPlayer(settings.player, self._coordinator_of, control_offsets, gaps)
         self.end_offsets: dict[tuple[str, int], int] = {}
         self.events, self.now_ms = 0, 0
 
@@ -129,7 +139,7 @@ class SimulatedCluster:
         self._events.write(f"{write_event(event)}\n")
         self.events += 1
         self.now_ms = event.ts_ms
-        if isinstance(event, Acquire):
+        if isinstance(event, Acquire | Poll) and event.log_batches:
             end = event.log_batches[-1].last_offset + 1
             self.note_end_offset(event.topic, event.partition, end)
             if self.has_control_records:
@@ -186,6 +196,11 @@ class SimulatedCluster:
             records += len(writer.control_offsets) - writer.deleted
             live += len(writer.states)
         return records, live
+
+    @property
+    def acknowledgements(self) -> dict[str, int]:
+        """Acknowledgement type -> records that requests acknowledged."""
+        return {ack_type.name: count for ack_type, count in self.player.acknowledgements.items()}
 
     def finish(self) -> None:
         """Flush the logs and write the expected state and topics.json."""
@@ -366,7 +381,7 @@ def _state_fields(entry: CoordinatorEntry, release: Release) -> dict[str, Any]:
     }
     if release.counts_completed:
         line["deliveryCompleteCount"] = state.delivery_complete_count
-    if release.has_initialize:
+    if release.has_times:
         line |= {"createTimestamp": state.create_timestamp, "writeTimestamp": state.write_timestamp}
     return line | {
         "stateBatches": [list(batch) for batch in state.batches],

@@ -90,6 +90,11 @@ class ControlState:
     last_offset: int = NO_OFFSET
     deltas: int = 0
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing is in flight: SPSO = SPEO."""
+        return self.start_offset == self.end_offset
+
 
 def state_after_checkpoint(
     write: CheckpointWrite, epoch: int = NO_OFFSET, offset: int = NO_OFFSET

@@ -106,6 +106,12 @@ class ShareCoordinator:
         if error:
             return CoordinatorResponse(error)
         entry = self.entries.get(key)
+        is_equal = entry is not None and (entry.state.state_epoch, entry.state.start_offset) == (
+            state_epoch,
+            start_offset,
+        )
+        if is_equal and self.release.skips_equal_initialize:
+            return CoordinatorResponse()
         is_unknown = start_offset == NO_START_OFFSET or not self.release.counts_completed
         snapshot = DurableState(
             snapshot_epoch=entry.state.snapshot_epoch + 1 if entry else 0,
@@ -168,7 +174,9 @@ class ShareCoordinator:
 
         Source: Kafka ShareCoordinatorShard.snapshotColdPartitions.
         """
-        if not self.release.has_initialize or all(entry.state.is_cold for entry in self.entries.values()):
+        if not self.release.takes_snapshots_when_cold or all(
+            entry.state.is_cold for entry in self.entries.values()
+        ):
             return []
         return [
             key
@@ -299,7 +307,7 @@ class ShareCoordinator:
             return UpdateValue(state.snapshot_epoch, leader_epoch, start, count, batches)
         start = state.start_offset if start == NO_START_OFFSET else start
         state_epoch = request.state_epoch if release.uses_request_epochs else NO_EPOCH
-        time = NO_TIME if release.layout == "4.0" else now_ms
+        time = now_ms if release.has_times else NO_TIME
         return DurableState(
             snapshot_epoch=state.snapshot_epoch + 1,
             state_epoch=state.state_epoch if state_epoch == NO_EPOCH else state_epoch,

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from share_state.errors import ShareStateError
 from share_state.simulator.acquisition import NO_LIMIT, AcquiredRecords, AcquireMode, LogBatch
-from share_state.simulator.settings import AckBatch
+from share_state.simulator.client import IMPLICIT, MAX_POLL_INTERVAL_MS, Committed
+from share_state.simulator.settings import AckBatch, AckType
 from share_state.simulator.types import (
     CheckpointWrite,
     DeltaWrite,
@@ -24,8 +25,22 @@ MOST_OFFSETS = 100_000
 flight (group.share.partition.max.record.locks), and the batch that begins before that limit is acquired whole."""
 
 
+MEMBER_LEAVE: Final = "member_leave"
+
+Route = Literal["acknowledge", "fetch"]
+"""The request that carries acknowledgements."""
+
+
 class EventError(ShareStateError):
     """Raised when a line is not a valid event, or an event is in the past."""
+
+
+def check_few_offsets(batches: tuple[LogBatch, ...]) -> tuple[LogBatch, ...]:
+    """Refuse more offsets than a fetch returns."""
+    count = sum(batch.last_offset - batch.first_offset + 1 for batch in batches)
+    if count > MOST_OFFSETS:
+        raise ValueError(f"{count:,} offsets; one fetch returns at most {MOST_OFFSETS:,}")
+    return batches
 
 
 class _Event(BaseModel):
@@ -70,13 +85,7 @@ class Acquire(_Event):
     batch_size: int = Field(default=NO_LIMIT, ge=1)
     mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
 
-    @field_validator("log_batches")
-    @classmethod
-    def _are_few_offsets(cls, batches: tuple[LogBatch, ...]) -> tuple[LogBatch, ...]:
-        count = sum(batch.last_offset - batch.first_offset + 1 for batch in batches)
-        if count > MOST_OFFSETS:
-            raise ValueError(f"{count:,} offsets; one fetch returns at most {MOST_OFFSETS:,}")
-        return batches
+    _are_few_offsets = field_validator("log_batches")(check_few_offsets)
 
 
 class Ack(_Event):
@@ -85,7 +94,7 @@ class Ack(_Event):
     event: Literal["ack"] = "ack"
     member: str = Field(min_length=1)
     batches: tuple[AckBatch, ...] = Field(min_length=1, description="[first, last, types] each, ascending")
-    route: Literal["acknowledge", "fetch"] = "acknowledge"
+    route: Route = "acknowledge"
     is_renew_ack: bool = False
     version: int = Field(default=2, ge=1, le=2)
     leader_epoch: int | None = Field(
@@ -97,6 +106,56 @@ class Ack(_Event):
     max_records: int = Field(default=0, ge=0)
 
 
+class Join(_Event):
+    """A consumer of this client's model joins; its events are poll, acknowledge, commit and heartbeat."""
+
+    event: Literal["join"] = "join"
+    member: str = Field(min_length=1)
+    mode: Literal["implicit", "explicit"] = Field(default=IMPLICIT, description="share.acknowledgement.mode")
+    max_poll_interval_ms: int = Field(default=MAX_POLL_INTERVAL_MS, ge=1, description="max.poll.interval.ms")
+    has_background_heartbeats: bool = Field(
+        default=True, description="false: the session expires unless heartbeat events come"
+    )
+    renew_every_ms: int = Field(default=0, ge=0, description="how often the application renews; 0: never")
+    version: int = Field(default=2, ge=1, le=2, description="of requests that both client and broker have")
+
+
+class Poll(_Event):
+    """The application polls. What it acknowledged is sent, and records are returned: renewed ones, or new ones."""
+
+    event: Literal["poll"] = "poll"
+    member: str = Field(min_length=1)
+    log_batches: tuple[LogBatch, ...] = Field(
+        default=(), description="[first, last] of batches in the log that a fetch may return, ascending"
+    )
+    max_records: int = Field(default=NO_LIMIT, ge=1)
+
+    _are_few_offsets = field_validator("log_batches")(check_few_offsets)
+
+
+class Acknowledge(_Event):
+    """The application acknowledges a record that a poll returned; sent with the next poll or commit."""
+
+    event: Literal["acknowledge"] = "acknowledge"
+    member: str = Field(min_length=1)
+    offset: int = Field(ge=0)
+    type: AckType
+
+
+class Commit(_Event):
+    """The application commits: its acknowledgements are sent (commitSync). Source: ShareAcknowledge."""
+
+    event: Literal["commit"] = "commit"
+    member: str = Field(min_length=1)
+
+
+class Heartbeat(_Event):
+    """A heartbeat of a consumer without background heartbeats arrives. Source: ShareGroupHeartbeat."""
+
+    event: Literal["heartbeat"] = "heartbeat"
+    member: str = Field(min_length=1)
+
+
 class Advance(_Event):
     """Time passes until `ts_ms`; locks expire."""
 
@@ -106,7 +165,7 @@ class Advance(_Event):
 class MemberLeave(_Event):
     """A member's share session ends."""
 
-    event: Literal["member_leave"] = "member_leave"
+    event: Literal["member_leave"] = MEMBER_LEAVE
     member: str = Field(min_length=1)
 
 
@@ -197,6 +256,11 @@ Event = Annotated[
     | Open
     | Acquire
     | Ack
+    | Join
+    | Poll
+    | Acknowledge
+    | Commit
+    | Heartbeat
     | Advance
     | MemberLeave
     | LsoMove
@@ -213,6 +277,9 @@ Event = Annotated[
     | Prune,
     Field(discriminator="event"),
 ]
+
+ClientEvent = Join | Poll | Acknowledge | Commit | Heartbeat
+"""Events of the client's model (`simulator.client`)."""
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
@@ -258,6 +325,9 @@ class EventResult:
         error: the request's error code.
         message: the reason, one line.
         acquired: records that a fetch acquired.
+        returned: records that a poll of the client's model returned: new ones, or renewed ones again.
+        committed: outcomes that the acknowledgement commit callback got before that.
+        exception: the exception that the client throws.
         lock_timeout_ms: current lock duration, which clients use to schedule renewals (KIP-1222); returned
             for fetches and acknowledgements.
         writes: durable writes, in order.
@@ -276,6 +346,9 @@ class EventResult:
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
     acquired: tuple[AcquiredRecords, ...] = ()
+    returned: tuple[AcquiredRecords, ...] = ()
+    committed: tuple[Committed, ...] = ()
+    exception: str = ""
     lock_timeout_ms: int | None = None
     writes: list[StateWrite] = field(default_factory=list)
     refused: list[tuple[StateWrite, ErrorCode]] = field(default_factory=list)
@@ -296,7 +369,10 @@ class EventResult:
         row |= {
             "error": self.error.name,
             "message": self.message or None,
+            "exception": self.exception or None,
+            "committed": [one._replace(error=one.error.name) for one in self.committed] or None,
             "acquired": self.acquired or None,
+            "returned": self.returned or None,
             "lock_timeout_ms": self.lock_timeout_ms,
             "writes": [_row(write) for write in self.writes] or None,
             "refused": [_row(write) | {"error": code.name} for write, code in self.refused] or None,

@@ -259,7 +259,7 @@ class _FaultPlanter:
         return [one for one in targets if one[0] not in self.reserved] or targets
 
     def _plant_in_state(self, name: str, fault: StateFault) -> PlantedFault | None:
-        if self.topic is None or self.topic.settings.release.is_before(fault.since):
+        if self.topic is None or not fault.is_possible(self.topic.settings.release):
             return None
         candidates = self._preferred([one for one in self.state_targets if fault.applies_to(one[1])])
         if not candidates:

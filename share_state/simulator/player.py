@@ -8,6 +8,7 @@ from itertools import count
 from share_state.kafka.releases import Release
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import Fetch
+from share_state.simulator.clients import Clients, OffsetLookup
 from share_state.simulator.control_record_writer import (
     ControlState,
     build_checkpoint,
@@ -19,6 +20,8 @@ from share_state.simulator.coordinator import ShareCoordinator
 from share_state.simulator.durability import DeadLetter, Operation, PendingWrite, UnloadableStateError
 from share_state.simulator.events import EventError, EventResult
 from share_state.simulator.settings import (
+    AckBatch,
+    AckType,
     BrokerConfigs,
     DraftConfigs,
     PartitionSettings,
@@ -70,6 +73,18 @@ CoordinatorLookup = Callable[[SharePartitionKey], tuple[ShareCoordinator, StateK
 """The share coordinator of a share-partition, and the share-partition's key there."""
 
 
+COUNTED_TYPES = (AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW)
+"""Acknowledgement types that brokers count. Source: Kafka ShareGroupMetrics; KIP-1222."""
+
+
+def _count_records(batches: Sequence[AckBatch], counts: dict[AckType, int]) -> None:
+    """Count records by acknowledgement type, without gaps. Source: Kafka ShareGroupMetrics."""
+    for first, last, types in batches:
+        for ack_type in map(AckType, types):
+            if ack_type in counts:
+                counts[ack_type] += last - first + 1 if len(types) == 1 else 1
+
+
 def _memory_coordinator(release: Release) -> CoordinatorLookup:
     """One coordinator without a log."""
     offsets = count()
@@ -84,15 +99,21 @@ class EventPlayer:
         coordinator_of: where state is persisted; in memory if None; unused if only control records are
             written.
         control_offsets: the offsets that hold control records, which no fetch acquires; None for none.
+        gaps: the offsets that a fetch acquires and the client acknowledges as gaps; None for none.
+
+    Attributes:
+        acknowledgements: type -> records that requests acknowledged, as in the metric RecordAcknowledgementsPerSec.
     """
 
     def __init__(
         self,
         settings: PlayerSettings | None = None,
         coordinator_of: CoordinatorLookup | None = None,
-        control_offsets: Callable[[SharePartitionKey, int, int], Sequence[int]] | None = None,
+        control_offsets: OffsetLookup | None = None,
+        gaps: OffsetLookup | None = None,
     ):
         self._control_offsets = control_offsets
+        self.acknowledgements: dict[AckType, int] = dict.fromkeys(COUNTED_TYPES, 0)
         self._player_settings = settings = settings or PlayerSettings()
         has_coordinators = settings.dialect != "control_records"
         self._coordinator_of = (
@@ -102,6 +123,7 @@ class EventPlayer:
         self._settings: dict[str, PartitionSettings] = {}
         self._groups: set[str] = set()
         self._slots: dict[SharePartitionKey, SharePartitionSlot] = {}
+        self._clients = Clients(settings, gaps)
         self._deadlines: list[tuple[int, SharePartitionKey]] = []
         self._now_ms = -1
 
@@ -117,6 +139,7 @@ class EventPlayer:
             raise EventError(
                 f"event {event.seq}: at {event.ts_ms} ms, but the time is already {self._now_ms} ms"
             )
+        yield from self._end_memberships(event.seq, event.ts_ms)
         yield from self._expire(event.seq, event.ts_ms)
         self._now_ms = event.ts_ms
         slot = self._slots.setdefault(event.key, SharePartitionSlot(event.key))
@@ -180,6 +203,8 @@ class EventPlayer:
                     result.error = coordinator.delete(key, event.ts_ms).error
                 self._slots[slot.key] = SharePartitionSlot(slot.key)
                 slot.leader = None
+            case ev.Join() | ev.Poll() | ev.Acknowledge() | ev.Commit() | ev.Heartbeat():
+                self._clients.apply(event, result, lambda request: self._apply(request, slot, result))
             case ev.Advance() | ev.Prune():
                 """Time has already passed; the owner of the logs prunes them."""
             case _:
@@ -200,9 +225,8 @@ class EventPlayer:
                     event.log_batches[0].first_offset if event.fetch_offset is None else event.fetch_offset
                 )
                 limits = event.max_records, event.batch_size, event.mode
-                result.acquired = leader.acquire(
-                    Fetch(event.member, event.log_batches, offset, *limits), event.ts_ms
-                )
+                fetch = Fetch(event.member, event.log_batches, offset, *limits)
+                result.acquired = leader.acquire(fetch, event.ts_ms)
                 if self._control_offsets and result.acquired:
                     bounds = result.acquired[0].first_offset, result.acquired[-1].last_offset
                     withheld = self._control_offsets(slot.key, *bounds)
@@ -211,6 +235,7 @@ class EventPlayer:
             case ev.Ack():
                 self._acknowledge(event, slot, leader, result)
             case ev.MemberLeave():
+                self._clients.forget(slot.key, event.member)
                 if operation := leader.release_member(event.member):
                     result.error = self._persist(slot, leader, operation, result)
             case ev.LsoMove():
@@ -292,9 +317,25 @@ class EventPlayer:
             event.member, event.batches, event.ts_ms, is_renew_ack=event.is_renew_ack, version=event.version
         )
         result.error, result.message = answer.error, answer.message
+        if answer.error not in {ErrorCode.INVALID_REQUEST, ErrorCode.NOT_LEADER_OR_FOLLOWER}:
+            _count_records(event.batches, self.acknowledgements)
         result.lock_timeout_ms = leader.settings.record_lock_duration_ms
         if answer.operation is not None:
             result.error = self._persist(slot, leader, answer.operation, result)
+
+    def _end_memberships(self, seq: int, until_ms: int) -> Iterator[EventResult]:
+        """The ends of memberships before a time, in order: a consumer did not poll, or its session expired."""
+        while (due := self._clients.first_due(until_ms)) is not None:
+            yield from self._expire(seq, due.deadline_ms)
+            self._now_ms = max(self._now_ms, due.deadline_ms + 1)
+            slot = self._slots[due.key]
+            result = EventResult(seq, self._now_ms, due.key, ev.MEMBER_LEAVE, message=due.reason)
+            self._clients.forget(due.key, due.member)
+            if slot.leader is not None and (operation := slot.leader.release_member(due.member)):
+                result.error = self._persist(slot, slot.leader, operation, result)
+            self._schedule_expiry(slot)
+            yield self._with_offsets(slot, result)
+            yield from self._dead_letters(slot, seq)
 
     def _persist(
         self, slot: SharePartitionSlot, leader: SharePartition, operation: Operation, result: EventResult
@@ -315,8 +356,7 @@ class EventPlayer:
         if delta is not None and slot.draft is not None and error is ErrorCode.NONE:
             slot.draft = state_after_delta(slot.draft, delta)
             result.delta = delta
-            every = self._player_settings.checkpoint_every
-            if every is not None and slot.draft.deltas >= every:
+            if self._player_settings.is_checkpoint_due(slot.draft.deltas, is_at_end=slot.draft.is_at_end):
                 self._checkpoint(slot, result)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if error in FENCED else error
 

@@ -146,7 +146,7 @@ class StateFault(Fault):
     Attributes:
         build: returns the records to append; the last one is faulty.
         applies_to: whether a share-partition can be its target.
-        since: the first release in which it is a fault.
+        is_possible: whether it is a fault in logs of a release.
         subject: the share-partition that the finding names; None if it names the log.
     """
 
@@ -154,7 +154,7 @@ class StateFault(Fault):
 
     build: Callable[[FaultTarget], list[FaultRecord]]
     applies_to: Callable[[FaultTarget], bool] = lambda target: True
-    since: str = "4.0"
+    is_possible: Callable[[Release], bool] = lambda release: True
     subject: Callable[[FaultTarget], StateKey | None] = lambda target: target.key
 
 
@@ -173,7 +173,8 @@ def _tagged(target: FaultTarget) -> list[FaultRecord]:
 
 
 def _other_layout(target: FaultTarget) -> list[FaultRecord]:
-    other = RELEASES["4.4" if target.settings.release.layout == "4.0" else "4.0"]
+    own = target.settings.release.layout
+    other = next(one for one in RELEASES.values() if one.layout != own)
     value = target.update_value(target.next_batch(DeliveryState.AVAILABLE))
     # 4.0 has 16 bits for the epoch.
     return [target.bytes(replace(value, snapshot_epoch=value.snapshot_epoch % 100), other)]
@@ -197,6 +198,10 @@ def _dead_letter(target: FaultTarget) -> list[FaultRecord]:
         target.update(target.next_batch(DeliveryState.ARCHIVING)),
         target.update(target.next_batch(DeliveryState.ARCHIVED), delivery_complete_count=_count(target) + 1),
     ]
+
+
+def _writes_archiving(release: Release) -> bool:
+    return release.dead_letters
 
 
 def _no_subject(target: FaultTarget) -> None:
@@ -256,33 +261,36 @@ STATE_FAULTS = (
     StateFault("COLD_SNAPSHOT_MISMATCH", "a cold snapshot that does not repeat the state",
                lambda v: [v.snapshot(v.next_batch(DeliveryState.AVAILABLE),
                                      create_timestamp=v.state.create_timestamp)],
-               since="4.1"),
+               is_possible=lambda release: release.has_times),
     StateFault("SNAPSHOT_MISMATCH", "a snapshot with fewer deliveries than the updates before it",
                lambda v: [v.snapshot(batches=_lower(v))], lambda v: bool(v.state.batches)),
     StateFault("TERMINAL_STATE_LEFT", "a redelivery of a terminal record",
                lambda v: [v.update(_redelivered(v))], lambda v: v.terminal_batch is not None),
     StateFault("DELIVERY_COMPLETE_COUNT_MISMATCH", "a delivery complete count above the number of offsets in flight",
                lambda v: [v.update(delivery_complete_count=v.next_offset - v.start + 5)], lambda v: _count(v) >= 0,
-               since="4.2"),
+               is_possible=lambda release: release.counts_completed),
     StateFault("STATE_AFTER_DELETE", "an update after a tombstone",
-               lambda v: [v.bytes(None), v.update()], since="4.1"),
+               lambda v: [v.bytes(None), v.update()], is_possible=lambda release: release.has_initialize),
     StateFault("TOMBSTONE_WITHOUT_STATE", "a tombstone of a share-partition without records",
                lambda v: [v.stranger("unheard-of").bytes(None)],
-               subject=lambda v: v.stranger("unheard-of").key, since="4.1"),
+               subject=lambda v: v.stranger("unheard-of").key,
+               is_possible=lambda release: release.has_initialize),
     StateFault("LONG_CHAIN", "more updates than the updates-per-snapshot limit",
                lambda v: [v.update() for _ in range(v.settings.updates_per_snapshot + 2)]),
     StateFault("START_NOT_CARRIED", "an update without a start offset",
                lambda v: [*_dead_letter(v), v.update(start_offset=-1, delivery_complete_count=_count(v) + 1)],
-               since="4.4"),
+               is_possible=_writes_archiving),
     StateFault("COUNT_REGRESSION", "a delivery complete count that decreases although the start stays",
                lambda v: [*_dead_letter(v), v.update(delivery_complete_count=_count(v))], lambda v: _count(v) >= 0,
-               since="4.4"),
+               is_possible=_writes_archiving),
     StateFault("ARCHIVING_STUCK", "a record in ARCHIVING for two minutes, to the end of the log",
                lambda v: [v.update(v.next_batch(DeliveryState.ARCHIVING)),
-                          v.update(after_ms=2 * _MINUTE_MS)], since="4.4"),
+                          v.update(after_ms=2 * _MINUTE_MS)],
+               is_possible=_writes_archiving),
     StateFault("ARCHIVING_PASSED", "a start past a record in ARCHIVING",
                lambda v: [v.update(v.next_batch(DeliveryState.ARCHIVING)),
-                          v.update(start_offset=v.next_offset + 1, delivery_complete_count=0)], since="4.4"),
+                          v.update(start_offset=v.next_offset + 1, delivery_complete_count=0)],
+               is_possible=_writes_archiving),
 )  # fmt: skip
 """Targets have a start offset: share-partitions that were never read are not used."""
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from share_state.errors import ShareStateError
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.kafka.releases import RELEASES, Release
+from share_state.kafka.releases import LATEST, Release
 
 
 class AckType(IntEnum):
@@ -150,6 +150,22 @@ class _Configs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     delivery_count_limit: int = _setting("group.share.delivery.count.limit", 5, 2, 10)
+    session_timeout_ms: int = _setting("group.share.session.timeout.ms", 45_000, 1)
+    min_session_timeout_ms: int = _setting("group.share.min.session.timeout.ms", 45_000, 1)
+    max_session_timeout_ms: int = _setting("group.share.max.session.timeout.ms", 60_000, 1)
+    heartbeat_interval_ms: int = _setting("group.share.heartbeat.interval.ms", 5_000, 1)
+    min_heartbeat_interval_ms: int = _setting("group.share.min.heartbeat.interval.ms", 5_000, 1)
+    max_heartbeat_interval_ms: int = _setting("group.share.max.heartbeat.interval.ms", 15_000, 1)
+
+    @model_validator(mode="after")
+    def _within_bounds(self) -> Self:
+        """Source: Kafka GroupCoordinatorConfig."""
+        for name in ("session_timeout_ms", "heartbeat_interval_ms"):
+            value, low, high = (getattr(self, f"{bound}{name}") for bound in ("", "min_", "max_"))
+            if not low <= value <= high:
+                key = f"group.share.{name.replace('_', '.')}"
+                raise ValueError(f"{key}: {value}: must be from {low} to {high}, its min and max settings")
+        return self
 
     @classmethod
     def of(cls, values: Mapping[str, Value]) -> Self:
@@ -177,6 +193,7 @@ class DraftConfigs(_Configs):
     )
     record_lock_partition_limit: int = _setting("group.share.record.lock.partition.limit", 200, 100, 10_000)
     max_groups: int = _setting("group.share.max.groups", 10, 1, 100)
+    max_size: int = _setting("group.share.max.size", 200, 10, 1_000)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -200,6 +217,7 @@ class DraftConfigs(_Configs):
 class BrokerConfigs(_Configs):
     """Broker configs of share groups in Kafka 4.3.1. Source: ShareGroupConfig, GroupCoordinatorConfig."""
 
+    max_size: int = _setting("group.share.max.size", 200, 1, 1_000)
     min_delivery_count_limit: int = _setting("group.share.min.delivery.count.limit", 2, 2, 5)
     max_delivery_count_limit: int = _setting("group.share.max.delivery.count.limit", 10, 5, 25)
     record_lock_duration_ms: int = _setting("group.share.record.lock.duration.ms", 30_000, 1_000, 3_600_000)
@@ -303,14 +321,27 @@ class PlayerSettings:
         dialect: what is persisted; with "both", state is loaded from the share coordinator.
         checkpoint_every: deltas before a checkpoint in the draft dialect; None for never.
         traces: whether results contain the in-flight batches.
+        checkpoints_at_end: in the draft dialect, whether a checkpoint also follows a delta that leaves nothing in
+            flight.
     """
 
-    release: Release = RELEASES["4.3"]
+    release: Release = LATEST
     configs: BrokerConfigs | DraftConfigs = field(default_factory=BrokerConfigs)
     settings: PartitionSettings | None = None
     dialect: Dialect = "share_group_state"
     checkpoint_every: int | None = 10
     traces: bool = False
+    checkpoints_at_end: bool = False
+
+    def is_checkpoint_due(self, deltas: int, *, is_at_end: bool) -> bool:
+        """Whether the leader writes a checkpoint after a delta.
+
+        Args:
+            deltas: number of deltas since the last one.
+            is_at_end: whether nothing is in flight: SPSO = SPEO.
+        """
+        is_long = self.checkpoint_every is not None and deltas >= self.checkpoint_every
+        return is_long or (self.checkpoints_at_end and is_at_end)
 
     @property
     def initial_settings(self) -> PartitionSettings:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.kafka.releases import RELEASES, Release
+from share_state.kafka.releases import LATEST, Release
 from share_state.simulator.acquisition import (
     AcquiredRecords,
     Acquisition,
@@ -84,7 +84,7 @@ class SharePartition:
     """
 
     def __init__(
-        self, leader_epoch: int, settings: PartitionSettings | None = None, release: Release = RELEASES["4.3"]
+        self, leader_epoch: int, settings: PartitionSettings | None = None, release: Release = LATEST
     ):
         self.leader_epoch = leader_epoch
         self.state_epoch = NO_EPOCH

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from share_state.errors import disk_error, reason_of
@@ -98,6 +98,7 @@ class Simulation:
         records: state records and control records written, without faults.
         share_partitions: number with durable state at the end, counted per dialect.
         mismatches: logged outcomes of replayed requests that the state machine contradicts.
+        acknowledgements: acknowledgement type -> records that requests acknowledged.
     """
 
     folder: Path
@@ -106,6 +107,23 @@ class Simulation:
     share_partitions: int
     planted: tuple[PlantedFault, ...]
     mismatches: tuple[OutcomeMismatch, ...] = ()
+    acknowledgements: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        cluster: SimulatedCluster,
+        planted: Sequence[PlantedFault],
+        mismatches: Sequence[OutcomeMismatch],
+        counts: tuple[int, int],
+    ) -> "Simulation":
+        """The result of a cluster's events.
+
+        Args:
+            counts: the cluster's `counts` before faults were planted.
+        """
+        ends = tuple(planted), tuple(mismatches), cluster.acknowledgements
+        return cls(cluster.folder, cluster.events, *counts, *ends)
 
 
 def simulate(
@@ -123,6 +141,7 @@ def simulate(
     state_partitions: int = STATE_PARTITIONS,
     updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
     checkpoint_every: int = CHECKPOINT_EVERY,
+    checkpoints_at_end: bool = False,
     codec: str = CODECS[0],
     segment_bytes: int = SEGMENT_BYTES,
     version_prefix: bool = False,
@@ -152,6 +171,7 @@ def simulate(
         state_partitions: partitions of `__share_group_state`.
         updates_per_snapshot: updates after which the next write of a share-partition is a snapshot.
         checkpoint_every: deltas before a checkpoint in the draft dialect.
+        checkpoints_at_end: whether a checkpoint also follows a delta that leaves nothing in flight (SPSO = SPEO).
         codec: codec of data batches: none, gzip, snappy, lz4 or zstd.
         segment_bytes: maximum segment size.
         version_prefix: whether the draft's values start with a version.
@@ -176,7 +196,7 @@ def simulate(
     defaults = configs.settings()
     for key, value in (group_configs or {}).items():
         defaults = with_config(defaults, key, value, WIDEST)
-    player = PlayerSettings(brokers, configs, defaults, dialect, checkpoint_every, traces)
+    player = PlayerSettings(brokers, configs, defaults, dialect, checkpoint_every, traces, checkpoints_at_end)
     topic = StateTopicSettings(brokers, state_partitions, updates_per_snapshot, codec, segment_bytes)
     if events is not None and requests is not None:
         raise SimulationError("--events and --requests: give one of them")
@@ -217,11 +237,11 @@ def simulate(
             for event in read_events(_lines_of(events, "a file of JSON lines")):
                 cluster.apply(event)
         cluster.finish()
-        records, share_partitions = cluster.counts
+        counts = cluster.counts
         planted = plant_faults(faults, cluster, seed) if faults else []
         if faults:
             (out / FAULTS_FILE).write_text("".join(f"{one.to_json()}\n" for one in planted), encoding="utf-8")
-    return Simulation(out, cluster.events, records, share_partitions, tuple(planted), tuple(mismatches))
+    return Simulation.of(cluster, planted, mismatches, counts)
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def value_fields(value: DurableState | UpdateValue, release: Release) -> dict[st
     fields = {name: getattr(value, name) for name in value.__slots__}
     fields["state_batches"] = [batch._asdict() for batch in fields.pop("batches")]
     left_out = set() if release.counts_completed else {"delivery_complete_count"}
-    left_out |= {"create_timestamp", "write_timestamp"} if release.layout == "4.0" else set()
+    left_out |= {"create_timestamp", "write_timestamp"} if not release.has_times else set()
     return {name: fields[name] for name in fields.keys() - left_out}
 
 

@@ -320,8 +320,11 @@ class GroupAdmin:
     def _reset_offsets(self) -> Agent:
         leader = self.workload.cluster.player.leader(self.key)
         if leader is not None:
+            # The members leave, which raises the group epoch; the administrator then needs two attempts.
             self.state_epoch += 1
-            self._initialize(max(0, leader.start_offset - self.rng.randint(1, _SET_BACK)))
+            for _ in range(2):
+                self.state_epoch += self.workload.cluster.settings.player.release.reset_raises_epoch
+                self._initialize(max(0, leader.start_offset - self.rng.randint(1, _SET_BACK)))
             self.leader_epoch += 1
             self._open()
         return iter(())

@@ -31,7 +31,11 @@ from share_state.sources.log_times import time_span
 from share_state.sources.memory_table import find_memory_logs
 from share_state.sources.partition_count import PartitionCount, count_partitions
 from share_state.sources.record_tables import Columns
-from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
+from share_state.sources.share_snapshots import (
+    ShareSnapshotEntry,
+    read_earliest_offsets,
+    read_share_snapshots,
+)
 from share_state.sources.topics import Topics, TopicSource, read_subscriptions, read_topics
 from share_state.sources.topics_file import read_adjacent_topics
 
@@ -134,6 +138,7 @@ class InputContents:
         adjacent_topics: topics by the file beside the logs; None if there is none, or others are known.
         cluster_limits: limits of a live cluster; None for files, and if access to them is denied.
         index: name of a log partition -> entries of its share snapshot file.
+        earliest_offsets: name of a log partition -> its earliest share offset, as far as the index has one.
         subscriptions: topic -> groups that subscribe to it; None without such a file.
         dead_letters: the dead-letter topics; None for none.
         notes: facts that the result depends on, one line each.
@@ -151,6 +156,7 @@ class InputContents:
     adjacent_topics: TopicSource | None
     cluster_limits: "ClusterLimits | None"
     index: Mapping[str, Sequence[ShareSnapshotEntry]]
+    earliest_offsets: Mapping[str, int]
     subscriptions: dict[str, list[str]] | None
     dead_letters: "DeadLetterSource | None"
     notes: tuple[str, ...] = ()
@@ -191,6 +197,7 @@ def read_input(request: InputRequest) -> InputContents:
         adjacent_topics=adjacent,
         cluster_limits=limits,
         index={} if request.index is None else read_share_snapshots(request.index, logs),
+        earliest_offsets={} if request.index is None else read_earliest_offsets(request.index, logs),
         subscriptions=read_subscriptions(request.subscriptions),
         dead_letters=_dead_letters(request, facts),
         notes=(*notes, *topic_notes),

@@ -15,23 +15,27 @@ from share_state.errors import SetupError, require
 
 DELTA = "delta-4.4.0"
 KAFKA = "kafka-4.4.0"
+KAFKA_CLIENTS = "kafka-clients-4.4.0"
+KAFKA_TOOLS = "kafka-tools-4.4.0"
+TEST_BROKER = "kafka-broker-4.4.0"
+
 KAFKA_BEFORE_SWEEP = "kafka-4.3.1"
-KAFKA_TOOLS = "kafka-tools-4.3.1"
-SHARE_GROUP_TOOLS = "kafka-tools-4.4.0"
-KAFKA_CLIENTS = "kafka-clients-4.3.1"
-TEST_BROKER = "kafka-broker-4.3.1"
-DEAD_LETTER_BROKER = "kafka-broker-4.4.0"
+"""Its coordinator leaves some neighbours apart, and keeps no greater start."""
+TOOLS_BEFORE_RESETS = "kafka-tools-4.3.1"
+"""Its kafka-share-groups.sh sets no offset, so that repair plans call the Admin client."""
+BROKER_BEFORE_DEAD_LETTERS = "kafka-broker-4.3.1"
+"""Its SharePartition has no state 3, and its logs do not show their release."""
 
 # Ivy also fetches dependencies; pyspark ships most of Delta's.
 COORDINATES = {
     DELTA: ("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
     KAFKA: ("org.apache.kafka", "kafka-share-coordinator", "4.4.0"),
+    KAFKA_CLIENTS: ("org.apache.kafka", "kafka-clients", "4.4.0"),
+    KAFKA_TOOLS: ("org.apache.kafka", "kafka-tools", "4.4.0"),
+    TEST_BROKER: ("org.apache.kafka", "kafka_2.13", "4.4.0"),
     KAFKA_BEFORE_SWEEP: ("org.apache.kafka", "kafka-share-coordinator", "4.3.1"),
-    KAFKA_TOOLS: ("org.apache.kafka", "kafka-tools", "4.3.1"),
-    SHARE_GROUP_TOOLS: ("org.apache.kafka", "kafka-tools", "4.4.0"),
-    KAFKA_CLIENTS: ("org.apache.kafka", "kafka-clients", "4.3.1"),
-    TEST_BROKER: ("org.apache.kafka", "kafka_2.13", "4.3.1"),
-    DEAD_LETTER_BROKER: ("org.apache.kafka", "kafka_2.13", "4.4.0"),
+    TOOLS_BEFORE_RESETS: ("org.apache.kafka", "kafka-tools", "4.3.1"),
+    BROKER_BEFORE_DEAD_LETTERS: ("org.apache.kafka", "kafka_2.13", "4.3.1"),
 }
 
 # Ivy mostly waits for the registry; several of them share the cores.

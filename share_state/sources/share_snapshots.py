@@ -1,10 +1,15 @@
 """Reads and writes share snapshot files of the KIP-932 draft, which list where each group's control records are.
 
-They are only a hint: the log decides.
+They are only a hint: the log decides. `sources.sought` reads a log from the earliest of these offsets on.
 
 A folder holds one text file `<topic>-<partition>.share-snapshot` per topic-partition: the line `0` (version),
 the number of entries, then one line per entry: `group checkpoint-offset checkpoint-epoch last-offset`. In a
 group id, backslashes and line breaks are escaped as in Python.
+
+Beside them, `earliest-share-offset-checkpoint` has the earliest share offset (ESO) of each topic-partition, in
+the format of a broker's checkpoint files. It is for the cleaner of control records: those before it can be
+deleted. Only topic-partitions are in it whose groups all have a checkpoint, and whose records before the offset
+break no rule.
 """
 
 import re
@@ -15,9 +20,12 @@ from pathlib import Path
 from share_state.errors import InputError, WarehouseError, reason_of
 from share_state.kafka.primitives import LARGEST_INT64, parse_digits
 from share_state.sources.log_partition import LogPartition
+from share_state.sources.topic_extents import read_checkpoint
 from share_state.stores.object_stores import read_errors
 from share_state.stores.paths import InputPath, regular_path, to_path
 from share_state.terminal import elide
+
+EARLIEST_OFFSETS = "earliest-share-offset-checkpoint"
 
 _VERSION = "0"
 _LARGEST_EPOCH = 2**16 - 1
@@ -58,14 +66,33 @@ def read_share_snapshots(folder: str, logs: Sequence[LogPartition]) -> dict[str,
     return {name: read_share_snapshot_file(file) for name, file in files.items() if file.exists()}
 
 
+def read_earliest_offsets(folder: str, logs: Sequence[LogPartition]) -> dict[str, int]:
+    """The earliest share offset of each log that has one in the folder.
+
+    Raises:
+        InputError: if the file cannot be read.
+    """
+    with read_errors(path := to_path(folder) / EARLIEST_OFFSETS):
+        offsets = read_checkpoint(path)
+    found = {
+        log.name: offsets.get((log.topic, -1 if log.partition is None else log.partition)) for log in logs
+    }
+    return {name: offset for name, offset in found.items() if offset is not None}
+
+
 def write_share_snapshots(
-    folder: str, entries_of: Mapping[str, Sequence[ShareSnapshotEntry]], *, accept: bool = False
+    folder: str,
+    entries_of: Mapping[str, Sequence[ShareSnapshotEntry]],
+    earliest: Mapping[str, int | None],
+    *,
+    accept: bool = False,
 ) -> None:
-    """Write or replace the file of each log that has entries.
+    """Write or replace the file of each log that has entries, and the earliest share offsets.
 
     Args:
         folder: folder of the files.
         entries_of: log name -> entries from the log, and entries from its file that the log contradicts.
+        earliest: log name -> earliest share offset; None for none. Other logs keep theirs.
         accept: drop the contradicted entries; otherwise they stay and replace the group's entry from the log.
     Raises:
         WarehouseError: if the folder cannot be written.
@@ -78,10 +105,29 @@ def write_share_snapshots(
                 if isinstance(path := to_path(folder), Path):
                     path.mkdir(parents=True, exist_ok=True)
                 write_share_snapshot_file(_file(folder, name), entries)
+        _write_earliest_offsets(folder, earliest)
     except OSError as error:
         raise WarehouseError(
             f"{folder}: cannot be written ({reason_of(folder, error)}); give a folder for --index"
         ) from None
+
+
+def _write_earliest_offsets(folder: str, earliest: Mapping[str, int | None]) -> None:
+    """Source: Kafka OffsetCheckpointFile: version, number of entries, and one entry per line."""
+    path = to_path(folder) / EARLIEST_OFFSETS
+    kept = read_checkpoint(path)
+    for name, offset in earliest.items():
+        topic, _, partition = name.rpartition("-")
+        if not partition.isdecimal():
+            continue
+        place = topic, int(partition)
+        if offset is None:
+            kept.pop(place, None)
+        else:
+            kept[place] = offset
+    if kept or path.exists():
+        lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(kept.items())]
+        path.write_text("\n".join([_VERSION, str(len(lines)), *lines]) + "\n", encoding="utf-8")
 
 
 def _file(folder: str, name: str) -> InputPath:

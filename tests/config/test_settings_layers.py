@@ -65,6 +65,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "control_records.mode": st.sampled_from(get_args(Mode)),
     "control_records.subscriptions": TEXTS,
     "control_records.ignore_uncheckpointed": st.booleans(),
+    "control_records.full_read_every": st.integers(1, 30),
     "control_records.index": TEXTS,
     "dead_letters": st.lists(TEXTS, max_size=3),
     "dead_letters_copied_last": st.booleans(),

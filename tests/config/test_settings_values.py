@@ -91,6 +91,7 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
             "mode": "strict",
             "subscriptions": None,
             "ignore_uncheckpointed": False,
+            "full_read_every": 7,
             "index": None,
         },
         "dead_letters": [],

@@ -31,7 +31,7 @@ Seen = dict[str, Any]
 @contextmanager
 def kafka(folder: Path) -> Iterator[Any]:
     """A JVM with the broker's jars and the classes of java/, compiled into a folder; closed at the end."""
-    class_path = str(jars.folder(jars.TEST_BROKER) / "*")
+    class_path = str(jars.folder(jars.BROKER_BEFORE_DEAD_LETTERS) / "*")
     javac, java = shutil.which("javac"), shutil.which("java")
     assert javac is not None
     assert java is not None

@@ -28,7 +28,7 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if shutil.which("javac") is None:
         pytest.skip("no `javac` on the PATH: Kafka's class is driven by three small Java classes")
     try:
-        jars.jars(jars.TEST_BROKER)
+        jars.jars(jars.BROKER_BEFORE_DEAD_LETTERS)
     except SetupError as error:
         pytest.skip(str(error))
     with kafka(tmp_path_factory.mktemp("classes")) as started:

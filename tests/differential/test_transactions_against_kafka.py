@@ -21,7 +21,7 @@ from tests.log_writer import snapshot, write_log_folder
 
 @pytest.fixture(scope="module")
 def kafka(spark) -> KafkaLoader:
-    return KafkaLoader(spark._jvm, jars.jars(jars.SHARE_GROUP_TOOLS))
+    return KafkaLoader(spark._jvm, jars.jars(jars.KAFKA_TOOLS))
 
 
 @given(told=steps)

@@ -1,7 +1,7 @@
 """Reads, decodes and folds the control records of the KIP-932 draft in the log of one topic-partition."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from share_state.fold.draft.control_chains import (
     starts_in_log,
 )
 from share_state.fold.draft.control_cutoff import control_cutoff_row
+from share_state.fold.draft.sought_chains import complete_times
 from share_state.fold.fold_options import MODES, STRICT, ControlOptions, FoldOptions
 from share_state.fold.leader_epochs import LeaderEpochs
 from share_state.fold.limits import Limits
@@ -59,6 +60,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.log_partition import LogPartition
 from share_state.sources.segments import read_chunks, read_into
+from share_state.sources.sought import read_from
 from share_state.sources.topics import Topics
 
 _PENDING = 1 << 16
@@ -85,6 +87,7 @@ class FoldedControlLog(Folded):
         starts: int64, one per row of `chains`: where a leader that loads the state starts.
         earliest: the cutoff, and the groups that limit it.
         checkpoints: table CHECKPOINTS.
+        read_from: the offset from which on the log was read, by its share snapshot file; None for its start.
     """
 
     dialect: ClassVar[str] = CONTROL_RECORDS
@@ -102,6 +105,7 @@ class FoldedControlLog(Folded):
     starts: np.ndarray
     earliest: EarliestShareOffset
     checkpoints: pa.Table
+    read_from: int | None = None
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of groups by number; the topic is the log's."""
@@ -143,8 +147,33 @@ def fold_control_log(
         raise InputError(
             f"{log.topic}: control records of Kafka's internal topics are not share-group state; leave it out"
         )
-    fold = read_into(lambda: _ControlLogFold(log, window or Window()), log, chunk=chunk, only_control=True)
+    window = window or Window()
+    if (offset := options.control.read_from) is not None and window == Window():
+        sought = read_from(log, offset)
+        if sought.size < log.size:
+            fold = read_into(lambda: _ControlLogFold(sought, window), sought, chunk=chunk, only_control=True)
+            if _stands_for_whole(folded := fold.finish(options.control, options.limits)):
+                return replace(folded, read_from=offset)
+    fold = read_into(lambda: _ControlLogFold(log, window), log, chunk=chunk, only_control=True)
     return fold.finish(options.control, options.limits)
+
+
+def _stands_for_whole(folded: FoldedControlLog) -> bool:
+    """Whether a fold from the earliest checkpoint on equals that of the whole log; completes its times."""
+    options, observations = folded.options, folded.observations
+    if options.index is None or options.last_audit is None:
+        return False
+    is_damaged = len(observations.batches) or observations.gaps or folded.last_lost_offset != NO_OFFSET
+    is_contradicted = any(entry.is_contradicted for entry in folded.index_entries)
+    # Without user data in the part that was read, their end is not known.
+    if is_damaged or is_contradicted or len(folded.faulty) or folded.data_end <= 0:
+        return False
+    chains = folded.all_chains.chains
+    if not complete_times(folded.groups.to_pylist(), chains, folded.links, options.index, options.last_audit):
+        return False
+    for name in ("start_advanced_at", "last_consumed_at"):
+        folded.chains.chains[name] = chains[name][folded.numbers]
+    return True
 
 
 def decode_control_log(

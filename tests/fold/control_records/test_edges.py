@@ -130,7 +130,7 @@ def test_an_entry_that_the_log_contradicts_stays_until_it_is_accepted(
     assert ["--accept" in row["message"] for row in found] == ([stays] if severity else [])
     kept = sorted([entry, *(one for one in TRUE if one.group != entry.group)] if stays else TRUE, key=repr)
     for accept, expected in ((False, kept), (True, TRUE)):
-        write_share_snapshots(str(tmp_path / "index"), {"T-0": result.index_entries}, accept=accept)
+        write_share_snapshots(str(tmp_path / "index"), {"T-0": result.index_entries}, {}, accept=accept)
         written = read_share_snapshot_file(tmp_path / "index" / "T-0.share-snapshot")
         assert sorted(written, key=repr) == expected
 

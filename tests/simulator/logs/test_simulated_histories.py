@@ -103,6 +103,7 @@ HISTORIES = [
     },
     {"dialect": CONTROL},
     {"dialect": CONTROL, "version_prefix": True, "codec": "lz4", "segment_bytes": 9_000, "checkpoint_every": 3},
+    {"dialect": CONTROL, "checkpoints_at_end": True},
     {"dialect": "both", "groups": 4},
 ]
 
@@ -412,6 +413,19 @@ def test_a_group_of_the_draft_moves_on_over_its_control_records(tmp_path, gaps):
     ends = {(one["name"], part["partition"]): part["highWatermark"] for one in topics for part in one["partitions"]}
     for row in lines(tmp_path / "control-truth.jsonl"):
         assert row["startOffset"] > ends[row["topic"], row["partition"]] - 300
+
+
+def test_a_leader_of_the_draft_may_also_write_a_checkpoint_at_the_end(tmp_path: Path):
+    """O-2: after so many deltas, or also when SPSO = SPEO."""
+    early = list[int]()
+    for at_end in (False, True):
+        folder = tmp_path / str(at_end)
+        simulate(folder, seed=2, groups=1, minutes=2, dialect=CONTROL, traces=True, checkpoints_at_end=at_end)
+        deltas = [one for one in lines(folder / "results.jsonl") if "delta" in one]
+        of_end = [one["checkpoint"] for one in deltas if "checkpoint" in one]
+        early.append(sum(one["start_offset"] == one["end_offset"] for one in of_end))
+        assert any("checkpoint" not in one for one in deltas)
+    assert early[0] * 2 < early[1]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from share_state.kafka.releases import RELEASES
-from share_state.simulator.coordinator import CoordinatorResponse
+from share_state.kafka.releases import LATEST, RELEASES, UNRELEASED, Release
+from share_state.simulator.coordinator import CoordinatorResponse, ShareCoordinator
 from share_state.simulator.state_values import (
     DurableState,
     StateKey,
@@ -225,3 +225,18 @@ def test_4_0_makes_the_state_with_the_first_read():
     answer = coordinator.read(KEY, 0, NOW)
     assert (answer.offset, present(answer.state).start_offset) == (0, -1)
     assert log.records == [StateRecord(KEY, DurableState(0, 0, 0, -1))]
+
+
+@pytest.mark.parametrize(("release", "written"), [(LATEST, 3), (UNRELEASED, 2)], ids=["4.4", "4.5"])
+def test_from_4_5_on_an_initialize_that_changes_nothing_writes_nothing(release: Release, written: int):
+    records = list[StateRecord]()
+
+    def append(record: StateRecord, _: int) -> int:
+        records.append(record)
+        return len(records) - 1
+
+    coordinator = ShareCoordinator(append, release)
+    for start in (7, 7, 9):
+        assert coordinator.initialize(OTHER, 1, start, NOW).error is ErrorCode.NONE
+    assert len(records) == written
+    assert coordinator.entries[OTHER].state.start_offset == 9

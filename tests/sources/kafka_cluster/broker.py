@@ -93,7 +93,7 @@ def running(
 
 
 @contextmanager
-def joined(folder: Path, first: Broker, *, release: str) -> Iterator[None]:
+def joined(folder: Path, first: Broker, *, release: str = jars.TEST_BROKER) -> Iterator[None]:
     """Start a second broker, number 2, of the cluster of a first one; or again if it was killed there."""
     settings, java = folder / "server.properties", _java(folder, release)
     if not settings.exists():

@@ -25,7 +25,7 @@ _TOOLS = {
     "kafka-configs.sh": "org.apache.kafka.tools.ConfigCommand",
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
 }
-_TOOLS_BEFORE_4_4 = _TOOLS | {"kafka-configs.sh": "kafka.admin.ConfigCommand"}
+_TOOLS_OF_4_3 = _TOOLS | {"kafka-configs.sh": "kafka.admin.ConfigCommand"}
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
@@ -64,14 +64,15 @@ def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The environment of a shell that finds Kafka's tools, of 4.3.1."""
-    return _environment(tmp_path_factory.mktemp("tools"), _TOOLS_BEFORE_4_4, jars.TEST_BROKER, jars.KAFKA_TOOLS)
+    """The environment of a shell that finds Kafka's tools."""
+    return _environment(tmp_path_factory.mktemp("tools"), _TOOLS, jars.KAFKA_TOOLS)
 
 
 @pytest.fixture(scope="session")
-def tools_of_4_4(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The environment of a shell that finds the tools of 4.4.0, which set offsets."""
-    return _environment(tmp_path_factory.mktemp("tools"), _TOOLS, jars.SHARE_GROUP_TOOLS)
+def tools_of_4_3(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """The environment of a shell that finds the tools of 4.3.1, which set no offsets."""
+    sets = jars.BROKER_BEFORE_DEAD_LETTERS, jars.TOOLS_BEFORE_RESETS
+    return _environment(tmp_path_factory.mktemp("tools"), _TOOLS_OF_4_3, *sets)
 
 
 def _environment(folder: Path, tools: Mapping[str, str], *sets: str) -> Mapping[str, str]:

@@ -11,7 +11,6 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
-from share_state.sources import jars
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, joined, running, skip_without_broker
 
@@ -28,9 +27,9 @@ _RECORDS = 9
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with dead-letter topics."""
-    skip_without_broker(jars.DEAD_LETTER_BROKER)
+    skip_without_broker()
     folder = tmp_path_factory.mktemp("broker")
-    with running(folder, release=jars.DEAD_LETTER_BROKER, share_version=2) as started:
+    with running(folder, share_version=2) as started:
         yield started
 
 
@@ -157,7 +156,7 @@ def test_records_lost_by_a_leaderless_dead_letter_topic_show_once_it_is_back(bro
     _configure(admin, "warm", "")
     _reject_some(address, "warm")
     _configure(admin, "gone", "dlq.gone")
-    with joined(tmp_path, broker, release=jars.DEAD_LETTER_BROKER):
+    with joined(tmp_path, broker):
         _wait_until(lambda: 2 in admin.list_topics(timeout=_PATIENCE).brokers)
         config = {f"{_DLQ}group.enable": "true"}
         created = admin.create_topics([NewTopic("dlq.gone", 1, replica_assignment=[[2]], config=config)])
@@ -171,7 +170,7 @@ def test_records_lost_by_a_leaderless_dead_letter_topic_show_once_it_is_back(bro
     assert "dlq.gone has no leader for partition 0" in _unusable(tables)["gone"]
     assert "gone" not in {group for group, _ in _lost(tables)}
     assert "not among the copies" in " ".join(tables.run["notes"])
-    with joined(tmp_path, broker, release=jars.DEAD_LETTER_BROKER):
+    with joined(tmp_path, broker):
         _wait_until(
             lambda: admin.list_topics("dlq.gone", timeout=_PATIENCE).topics["dlq.gone"].partitions[0].leader == 2
         )

@@ -73,11 +73,11 @@ def test_brokers_refuse_the_file_for_the_state_topic_and_take_it_for_a_copy(
 
 
 @nightly("a broker of its own, and half a minute")
-def test_brokers_of_4_4_do_so_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    skip_without_broker(jars.DEAD_LETTER_BROKER)
+def test_brokers_of_4_3_do_so_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    skip_without_broker(jars.BROKER_BEFORE_DEAD_LETTERS)
     (folder := tmp_path / "broker").mkdir()
     with (
-        running(folder, release=jars.DEAD_LETTER_BROKER, share_version=2) as broker,
+        running(folder, release=jars.BROKER_BEFORE_DEAD_LETTERS) as broker,
         share_consumers_at_work(broker) as worked,
     ):
         _carry_out(worked, tmp_path, capfd)

@@ -9,7 +9,6 @@ import pytest
 
 from share_state.cli.main import run
 from share_state.repairs.commands import KafkaTools
-from share_state.sources import jars
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import free_ports, running, skip_without_broker
 from tests.sources.kafka_cluster.test_live_repair import Cluster, Group, fail_record
@@ -19,10 +18,10 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(scope="module")
-def cluster(tools_of_4_4: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    skip_without_broker(jars.DEAD_LETTER_BROKER)
-    with running(tmp_path_factory.mktemp("broker"), release=jars.DEAD_LETTER_BROKER, share_version=2) as broker:
-        yield Cluster(broker.address, broker, {**tools_of_4_4, "BOOTSTRAP": broker.address})
+def cluster(tools: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    skip_without_broker()
+    with running(tmp_path_factory.mktemp("broker"), share_version=2) as broker:
+        yield Cluster(broker.address, broker, {**tools, "BOOTSTRAP": broker.address})
 
 
 def _accept(group: Group) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from share_state.cli.main import run
 from share_state.repairs.commands import KafkaTools
-from share_state.sources import jars
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import carry_out, running, skip_without_broker
 from tests.sources.kafka_cluster.test_live_repair import Cluster, Group, fail_record
@@ -20,10 +19,10 @@ pytestmark = [pytest.mark.broker, nightly("a broker of 4.4.0, and a dozen start-
 
 
 @pytest.fixture(scope="module")
-def cluster(tools_of_4_4: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    skip_without_broker(jars.DEAD_LETTER_BROKER)
-    with running(tmp_path_factory.mktemp("broker"), release=jars.DEAD_LETTER_BROKER, share_version=2) as broker:
-        yield Cluster(broker.address, broker, {**tools_of_4_4, "BOOTSTRAP": broker.address})
+def cluster(tools: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    skip_without_broker()
+    with running(tmp_path_factory.mktemp("broker"), share_version=2) as broker:
+        yield Cluster(broker.address, broker, {**tools, "BOOTSTRAP": broker.address})
 
 
 def _bash(cluster: Cluster, command: str) -> subprocess.CompletedProcess[str]:

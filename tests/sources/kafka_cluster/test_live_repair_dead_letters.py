@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import share_state
 from share_state.cli.main import run
-from share_state.sources import jars
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import carry_out, joined, running, skip_without_broker
 from tests.sources.kafka_cluster.test_live_dead_letters import _DLQ, _configure, _create, _reject_some, _wait_until
@@ -38,19 +37,19 @@ def _start(address: str, group: str) -> int:
 
 
 def test_what_waits_in_archiving_finishes_as_foretold(tools: Mapping[str, str], tmp_path: Path) -> None:
-    skip_without_broker(jars.DEAD_LETTER_BROKER)
-    release, first, second = jars.DEAD_LETTER_BROKER, tmp_path / "first", tmp_path / "second"
+    skip_without_broker()
+    first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
     with ExitStack() as stack:
-        broker = stack.enter_context(running(first, release=release, share_version=2))
+        broker = stack.enter_context(running(first, share_version=2))
         admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
         for group in ("warm", "waits", "restarted"):
             _configure(admin, group, "" if group == "warm" else "dlq.gone")
         _create(admin, "dlq.refuses")
         _configure(admin, "refused", "dlq.refuses")
         _reject_some(broker.address, "warm")
-        with joined(second, broker, release=release):
+        with joined(second, broker):
             _wait_until(lambda: 2 in admin.list_topics(timeout=40).brokers)
             config = {f"{_DLQ}group.enable": "true"}
             created = admin.create_topics([NewTopic("dlq.gone", 1, replica_assignment=[[2]], config=config)])
@@ -79,9 +78,9 @@ def test_what_waits_in_archiving_finishes_as_foretold(tools: Mapping[str, str], 
         (restarted,) = _plan(broker.address, "restarted", tmp_path / "restarted.json")
         assert restarted["now"]["in_flight"]["ARCHIVING"] == 3
         stack.close()
-        stack.enter_context(running(first, broker, release=release))
+        stack.enter_context(running(first, broker))
         option = next(one for one in restarted["options"] if one["action"] == "RESTART_LEADER")
-        stack.enter_context(joined(second, broker, release=release))
+        stack.enter_context(joined(second, broker))
         # A share-partition is loaded when a consumer fetches.
         _reject_some(broker.address, "restarted")
         _until(lambda: _start(broker.address, "restarted") >= option["effect"]["start_offset"] == 9)

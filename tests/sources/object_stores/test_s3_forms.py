@@ -217,7 +217,7 @@ def test_files_that_go_with_an_input(s3: str, tmp_path: Path):
     assert read_subscriptions(subscriptions) == {"orders": ["app"]}
     log, entry = LogPartition("orders", 0, (), 0), ShareSnapshotEntry("app", 1, 2, 3)
     assert read_share_snapshots(f"s3://{BUCKET}/files/index", [log]) == {}
-    write_share_snapshots(f"s3://{BUCKET}/files/index", {log.name: [entry]})
+    write_share_snapshots(f"s3://{BUCKET}/files/index", {log.name: [entry]}, {log.name: 5})
     assert read_share_snapshots(f"s3://{BUCKET}/files/index", [log]) == {"orders-0": [entry]}
 
 
