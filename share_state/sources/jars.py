@@ -24,6 +24,7 @@ DEAD_LETTER_BROKER = "kafka-broker-4.4.0"
 
 # Ivy also fetches dependencies; pyspark ships most of Delta's.
 COORDINATES = {
+    # 4.4.1 is not in the public Maven repository.
     DELTA: ("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
     KAFKA: ("org.apache.kafka", "kafka-share-coordinator", "4.4.0"),
     KAFKA_BEFORE_SWEEP: ("org.apache.kafka", "kafka-share-coordinator", "4.3.1"),
