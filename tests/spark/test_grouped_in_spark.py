@@ -1,5 +1,6 @@
 """Records that Spark groups by share-partition: `fold_records`, and `fold_group` in the pipelines of others."""
 
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 import share_state
+from share_state.cli.main import run
 from share_state.errors import InputError, ShareStateError
 from share_state.pipeline.given_records import _OF_WHOLE_LOGS
 from share_state.schema.declarations import table_schema
@@ -107,3 +109,21 @@ def test_what_is_no_table_of_records_is_refused(spark: SparkSession):
         share_state.fold_records(decoded.drop("fault", "layout"))
     with pytest.raises(ShareStateError, match="columns: no nope; name key, value, topic, partition, offset, timestamp"):
         share_state.fold_records(decoded, columns={"nope": "x"})
+
+
+def test_the_command_writes_tables_without_a_run(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    source, place = logs_alone(DATA / "4.3.1/happy"), tmp_path / "lake"
+    assert run(["reconstruct", str(source), "--out", str(place), "--grouped", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    expected = share_state.reconstruct(source, groups=())
+    written = {name: spark.read.format("delta").load(str(place / name)).toArrow() for name in TABLES}
+    assert told["rows"] == {name: len(table) for name, table in written.items()}
+    compare(share_state.Tables(*(written[name].cast(table_schema(name)) for name in TABLES)), expected)
+    assert not (place / "runs").exists()
+    share_state.reconstruct(source, warehouse=tmp_path / "w")
+    assert run(["reconstruct", str(source), "--out", str(tmp_path / "w"), "--grouped"]) == 2
+    assert "has its tables here, and --grouped makes no run" in capsys.readouterr().err
+    assert run(["reconstruct", str(source), "--out", str(place), "--grouped", "--timeline"]) == 2
+    assert "--grouped: does not write a timeline" in capsys.readouterr().err
