@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from bench.cold_starts import cold_starts
 from bench.command_measurements import end_to_end, nightly, shape, small_export
 from bench.growth import growth
 from bench.kernel_measurements import comparison, matrix, profile, read_user_log, table
@@ -48,6 +49,9 @@ DELAY = Bound(
     "delay p95 from append to table, 1,000 records/s, s ({keys:,} share-partitions, {engine})", "at most", 5
 )
 FLAT = Bound("memory of a stream, its last tenth over its first", "at most", 1.1)
+COLD = Bound(
+    "first `reconstruct` of the demo's export over a warm one, kernels shipped, {where}, s", "at most", 2
+)
 LINEAR = Bound("{clock} time over {name}: distance from a straight line", "at most", 0.1)
 
 
@@ -105,5 +109,11 @@ MEASUREMENTS = (
         (FLAT,),
     ),
     Measurement("spark-shapes", "records/s of each way to use share_state in a Spark session", spark_shapes),
+    Measurement(
+        "cold",
+        "the first `reconstruct` with empty caches, in process and on a cluster, kernels shipped or not",
+        cold_starts,
+        (COLD,),
+    ),
     Measurement("profile", "decode + fold of one log by stage", profile),
 )

@@ -90,3 +90,36 @@ def process_kind(process: psutil.Process | None) -> str:
     if any("pyspark.daemon" in argument or "pyspark/daemon" in argument for argument in arguments):
         return "worker"
     return "jvm" if arguments and arguments[0].endswith("java") else "other"
+
+
+def run_beside(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, errors: IO[str]
+) -> TreeUsage:
+    """Run a command beside processes that this one has started already, and which work for it; Linux only.
+
+    Every process is sampled, so that up to 0.1 s of each is not counted.
+    """
+    own = psutil.Process()
+    before = {one.pid: _own_cpu(one) for one in own.children(recursive=True)}
+    after, peaks = dict(before), dict[str, int]()
+    begun = time.perf_counter()
+    with subprocess.Popen(
+        command, env=dict(environment), cwd=folder, stdout=subprocess.DEVNULL, stderr=errors
+    ) as process:
+        while process.poll() is None:
+            for one in own.children(recursive=True):
+                with suppress(psutil.Error, OSError):  # it ended meanwhile
+                    after[one.pid] = _own_cpu(one)
+                    kind = "command" if one.pid == process.pid else process_kind(one)
+                    peaks[kind] = max(peaks.get(kind, 0), peak_memory(one.pid))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_SAMPLE_S)
+        wall_s = time.perf_counter() - begun
+    cpu_s = sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+    return TreeUsage(process.returncode, wall_s, cpu_s, peaks)
+
+
+def _own_cpu(process: psutil.Process) -> float:
+    with suppress(psutil.Error):
+        return sum(process.cpu_times()[:2])
+    return 0.0

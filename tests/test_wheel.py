@@ -64,7 +64,7 @@ def test_the_wheel_alone_requires_neither_spark_nor_charts_nor_kafka_clients(whe
         metadata = Parser().parsestr(archive.read(f"share_state-{__version__}.dist-info/METADATA").decode())
     requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
     alone = {one.name for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})}
-    heavy = {Requirement(requirement).name for _, requirement in EXTRAS.values()} | {"delta-spark"}
+    heavy = {Requirement(requirement).name for _, requirement in EXTRAS.values()}
     assert {"pyarrow", "deltalake", "numba"} <= alone
     assert heavy <= {one.name for one in requirements} - alone
 

@@ -99,8 +99,7 @@ def fold_records(
 ) -> Tables:
     """Group records by (group, topic, partition), and fold each share-partition in the order of its offsets.
 
-    For records of any source: no log is read whole, and nothing but the records is known. `reconstruct` also shows the
-    cutoff, and what is wrong in the logs.
+    For records of any source: no log is read whole, and nothing but the records is known.
 
     Args:
         records: decoded records, with the columns of schemas/tables/decoded_records.yaml as `read` returns them; or
@@ -109,16 +108,19 @@ def fold_records(
         spark: a session, which then folds rows in memory; a DataFrame of Spark brings its own.
         columns: column -> its name, for records of the topic: key, value, partition, offset, topic, timestamp.
     Returns:
-        Tables `share_partition_state` and `in_flight`; the others are None. DataFrames are lazy, and Spark folds
-        once for both. What only a log shows is missing: `topic_end_offset`, `redundant_retained` and
-        `unfinished_offsets` are null. A state without a snapshot is `suspect`; another record that is not there
-        makes no state suspect. A share-partition with records in several state partitions has a row for each.
+        Tables `share_partition_state`, `in_flight`, `findings` and `cutoff`; those of groups are None. DataFrames are
+        lazy, and Spark folds once for all of them. What only a log shows is unknown: `topic_end_offset`,
+        `redundant_retained` and `unfinished_offsets` are null, and in `cutoff` the log start and every count and size;
+        no cutoff is `safe`. A state without a snapshot is `suspect`; another record that is not there makes no state
+        suspect. Rules over whole logs, such as OFFSET_GAP, are not judged. A share-partition with records in several
+        state partitions has a row for each.
     Raises:
         InputError: if the columns are neither those of decoded records nor of records of the topic.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
     """
-    from share_state.fold.grouped_fold import check_decoded, fold_sorted, in_flight_of_states  # noqa: PLC0415
+    from share_state.fold.decoded_fold import check_decoded  # noqa: PLC0415  calls of logs do not need it
+    from share_state.pipeline.given_records import fold_decoded_table, fold_topic_table  # noqa: PLC0415
 
     spark = session_of(records, spark)
     rows = rows_of(records, spark, "records")
@@ -138,15 +140,12 @@ def fold_records(
             "fold_records: the columns are neither those of decoded records, as share_state.read returns them, nor "
             f"those of Spark's Kafka source ({', '.join(COLUMNS)}); columns= maps other names"
         )
-    if not is_frame(rows):
-        decoded = rows if is_decoded else cast("pa.Table", read(rows, columns=columns))
-        states = fold_sorted(decoded)
-        return Tables(states, in_flight_of_states(states), None, None)
-    from share_state.spark.grouped_records import decode_frame, fold_frame  # noqa: PLC0415  imports Spark
+    if is_frame(rows):
+        from share_state.spark import grouped_records  # noqa: PLC0415  imports Spark
 
-    if not is_decoded:
-        rows = decode_frame(rows, named)
-    return Tables(*fold_frame(rows), None, None)
+        fold_decoded, fold_topic = grouped_records.fold_decoded_frame, grouped_records.fold_topic_frame
+        return Tables(**(fold_decoded(rows) if is_decoded else fold_topic(rows, named)))
+    return Tables(**(fold_decoded_table(rows) if is_decoded else fold_topic_table(rows, named)))
 
 
 @takes_options

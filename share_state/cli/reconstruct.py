@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -20,13 +20,18 @@ from share_state.fold.durations import duration_text
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import to_datetime
 from share_state.pipeline.across_logs import EXTENDED
+from share_state.pipeline.driver_side import name_topics
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.pipeline.result import TOPICS_NOTE, WRITER
 from share_state.report.console import format_time, print_findings, print_json, print_line
 from share_state.report.cutoff_text import unknown_cutoffs
 from share_state.report.share_partitions import plain_run
-from share_state.spark.choice import open_executor, open_place
+from share_state.spark.choice import is_on_spark, open_executor, open_place
+from share_state.spark.masters import LOCAL_MASTER
+
+if TYPE_CHECKING:
+    from share_state.spark.spark_executor import SparkExecutor
 
 _NOT_JUDGED = {JUDGE_STATE: "the rules over single records of __share_group_state", JUDGE_NONE: "every rule"}
 
@@ -51,6 +56,14 @@ def reconstruct(
     partition: Annotated[
         int | None, typer.Option(metavar="N", help="Limit the timeline to this partition.")
     ] = None,
+    grouped: Annotated[
+        bool,
+        typer.Option(
+            "--grouped",
+            help="In Spark, shuffle the records by share-partition before they are folded, as for records of any"
+            " source. What only a whole log shows is unknown, and there is no table runs.",
+        ),
+    ] = False,
     fail_on: FailOn = "error",
     running: Running,
     as_json: Json = False,
@@ -59,6 +72,10 @@ def reconstruct(
     progress, choice = Progress(quiet=running.quiet), running.choice
     selection = _timeline_filter(timeline, group, topic, partition)
     judge = options.get("judge") or JUDGE_ALL
+    if grouped:
+        if selection is not None:
+            raise ShareStateError("--grouped: does not write a timeline; leave out --timeline")
+        return _reconstruct_grouped(inputs, out, options.with_values(judge=judge), fail_on, running, as_json)
     with open_place(choice, out) as (choice, place):
         if (note := audit_note(place)) is not None:
             logging.getLogger("share_state").info("%s", note)
@@ -83,6 +100,34 @@ def reconstruct(
     else:
         _print_result(found)
     return FOUND if fails(result.by_severity, fail_on) else DONE
+
+
+def _reconstruct_grouped(
+    inputs: list[str], out: str, options: InputOptions, fail_on: str, running: Running, as_json: bool
+) -> int:
+    """Fold records that Spark groups by share-partition, and write the tables; print their sizes."""
+    progress, choice = Progress(quiet=running.quiet), running.choice
+    if not is_on_spark(choice):
+        raise ShareStateError(
+            f"--grouped: groups the records in Spark; give --master, such as {LOCAL_MASTER}"
+        )
+    from share_state.spark.grouped_records import write_grouped  # noqa: PLC0415  imports Spark
+
+    with (
+        open_place(choice, out) as (choice, place),
+        open_plan(options.spec(inputs), choice) as plan,
+        warehouse_lock(place, "reconstruct"),
+        open_executor(choice, plan, progress) as executor,
+        progress("read, group, fold and write"),
+    ):
+        counts, by_severity = write_grouped(cast("SparkExecutor", executor), name_topics(plan), place)
+    progress.close()
+    if as_json:
+        print_json({"warehouse": place, "rows": counts, "findings": by_severity, "seconds": progress.seconds})
+    else:
+        rows = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        print_line(f"tables are in {place}, without a run; rows: {rows}")
+    return FOUND if fails(by_severity, fail_on) else DONE
 
 
 def _timeline_filter(

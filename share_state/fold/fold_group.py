@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import InputError
-from share_state.fold.grouped_fold import check_decoded, fold_sorted
+from share_state.fold.decoded_fold import by_log, check_decoded, fold_decoded, sorted_by_log
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.schema.declarations import table, table_schema
 
@@ -39,4 +39,5 @@ def fold_group(records: pa.Table) -> pa.Table:
         raise InputError(
             f"fold_group: records of several values of {mixed[0]} in a group; group by {', '.join(by)}"
         )
-    return fold_sorted(records)
+    folded = (fold_decoded(log, tables)[0].states for log, tables in by_log([sorted_by_log(records)]))
+    return pa.concat_tables([table_schema("share_partition_state").empty_table(), *folded])

@@ -16,7 +16,7 @@ class LogMark:
     Attributes:
         before: where this fold resumed; None if it began at the start of the log.
         newest_time: ms, timestamp of the newest record of the window; -1 for none.
-        folded_from: the log start offset of the first fold, which may be an earlier audit.
+        folded_from: the log start offset of the first fold, which may be an earlier audit; -1 if it is unknown.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class LogMark:
             log: the log partition.
             before: where the earlier audit stopped; None for none.
             status: how the log has changed since; None without an earlier audit.
-            first_offset: the first offset that counts.
+            first_offset: the first offset that counts, -1 if it is unknown.
         """
         self.before = before
         self.newest_time = before.newest_time if before else NO_OFFSET
@@ -59,7 +59,8 @@ class LogMark:
     @property
     def start_is_shown(self) -> bool:
         """Whether no record of the broker's own log, which it would load, precedes the input."""
-        return self._log.has_offsets and (self._log.log_start_offset == 0 or self.start_is_recorded)
+        is_known = self._log.log_start_offset == 0 or self.start_is_recorded
+        return self._log.has_offsets and self._log.holds_all and is_known
 
     @property
     def has_sizes(self) -> bool:
@@ -69,11 +70,17 @@ class LogMark:
     def take(self, part: RecordIndex) -> None:
         """Keep the last valid batch of a chunk, which has one."""
         self._last = last = part.part.batches[part.summary.last].copy()
-        if part.records is part.located:
+        if not self._log.holds_all:
+            self.note_time(int(part.records["timestamp"].max(initial=NO_OFFSET)))
+        elif part.records is part.located:
             self.newest_time = int(last["max_timestamp"])
         elif len(part.records):
             of_last_batch = part.records["batch"] == part.records["batch"][-1]
             self.newest_time = int(part.records["timestamp"][of_last_batch].max())
+
+    def note_time(self, newest: int) -> None:
+        """Take the newest timestamp (ms) of records that came without batches, or only with a part of them."""
+        self.newest_time = max(self.newest_time, newest)
 
     def point(self, *, is_sound: bool) -> ResumePoint | None:
         """Where a later audit resumes; where this one did if it found no valid batch.

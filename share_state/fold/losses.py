@@ -65,6 +65,7 @@ class LossTracker:
         window: Window,
         *,
         is_compacted: bool = False,
+        is_sparse: bool = False,
         next_offset: int = NO_OFFSET,
         last_lost_offset: int = NO_OFFSET,
     ) -> None:
@@ -75,6 +76,7 @@ class LossTracker:
             window: selects the records that count.
             is_compacted: whether the log may be a compacted topic with control records: missing offsets are
                 then a loss only behind a damaged batch, and only conflicts between control batches count.
+            is_sparse: whether records of the log are elsewhere, so that no missing offset is a loss.
             next_offset, last_lost_offset: where an earlier run stopped, and the latest loss that it noted.
         """
         self.losses = Losses([] if last_lost_offset == NO_OFFSET else [last_lost_offset])
@@ -88,6 +90,7 @@ class LossTracker:
         self._log_start_offset = log_start_offset
         self._window = window
         self._is_compacted = is_compacted
+        self._is_sparse = is_sparse
         self._not_admitted = list[int]()
 
     def take_whole(self, batches: np.ndarray) -> bool:
@@ -118,6 +121,9 @@ class LossTracker:
     def _note_gaps(
         self, batches: np.ndarray, is_damage_before: np.ndarray, is_torn_before: np.ndarray
     ) -> None:
+        if self._is_sparse:
+            self._set_end(batches[-1])
+            return
         base_offsets = batches["base_offset"]
         last_offsets = batches["last_offset"]
         expected = np.concatenate(([self._expected(batches[0])], last_offsets[:-1] + 1))
@@ -154,6 +160,10 @@ class LossTracker:
         until = self._window.until_offset
         self.next_offset = end if until is None else min(end, until)
         self._last_segment = int(batch["segment"])
+
+    def follow(self, end: int) -> None:
+        """Go on after records that came without batches, up to an offset."""
+        self.next_offset = end
 
     @property
     def first_offset(self) -> int:

@@ -127,7 +127,7 @@ def fold_log(
     """
     options = options or FoldOptions()
     fold = read_into(
-        lambda: _LogFold(log, window or Window(), options, chunk),
+        lambda: LogFold(log, window or Window(), options, chunk),
         log,
         chunk=chunk,
         slices=SLICES_PER_CHUNK,
@@ -144,7 +144,7 @@ def decode_log(
     Args:
         losses: collects where records are missing or unreadable, before their chunk is yielded.
     """
-    fold = _LogFold(log, window, FoldOptions())
+    fold = LogFold(log, window, FoldOptions())
     if losses is not None:
         fold.tracker.losses = losses
     # Yielded records cannot be withdrawn if segments turn out to overlap, so merge from the start.
@@ -156,7 +156,7 @@ def decode_log(
         fold.chain_fold.release_buffers()
 
 
-class _LogFold:
+class LogFold:
     """Reads the chunks of a log partition: what `chain_fold` does not hold is known before its records are folded."""
 
     def __init__(
@@ -174,10 +174,12 @@ class _LogFold:
         self.tracker = LossTracker(
             log.log_start_offset,
             window,
+            is_sparse=not log.holds_all,
             next_offset=before.next_offset if before else NO_OFFSET,
             last_lost_offset=checkpoint.last_lost_offset if checkpoint else NO_OFFSET,
         )
-        self.mark = LogMark(log, before, options.resume_status, self.tracker.first_offset)
+        first_offset = self.tracker.first_offset if log.holds_all else NO_OFFSET
+        self.mark = LogMark(log, before, options.resume_status, first_offset)
         self.observations = LogObservations(
             counts=counts, resume_status=options.resume_status, read_before=self.mark.next_offset
         )
@@ -224,9 +226,11 @@ class _LogFold:
         return ChainFold(self.options, start, ranges, min_fold_size)
 
     def prepare(self, part: Chunk) -> RecordIndex:
+        """Find the records of a chunk that count."""
         return index_records(part, max(self.log.log_start_offset, self.mark.next_offset), self.window)
 
     def take(self, part: RecordIndex) -> None:
+        """Decode and fold the records of a chunk, until an open transaction if only stable ones count."""
         if self.is_stopped:
             return
         if not self.has_open_transaction and (row := part.first_open_row) is not None:
@@ -241,6 +245,23 @@ class _LogFold:
         self.decode(part, self.chain_fold.buffer)
         if self.chain_fold.is_due:
             self.chain_fold.fold(self.tracker.losses)
+
+    def take_decoded(self, decoded: StateRecords) -> None:
+        """Fold records that came without batches, and are in the buffer; at least one, in log order."""
+        rows = decoded.rows
+        self.has_valid_batches = True
+        self.record_count += len(rows)
+        self.tracker.follow(int(rows["offset"][-1]) + 1)
+        self.mark.note_time(int(rows["timestamp"].max()))
+        self._note_decoded(decoded)
+        if self.chain_fold.is_due:
+            self.chain_fold.fold(self.tracker.losses)
+
+    def _note_decoded(self, decoded: StateRecords) -> None:
+        self.observations.note_records(decoded)
+        if decoded.faults & _LOSING:
+            rows = decoded.rows
+            self.tracker.note_unreadable(rows["offset"], (rows["key"] < 0) & (rows["fault"] & _LOSING != 0))
 
     def _note_open_transaction(self, part: RecordIndex) -> None:
         """Keep the state at the last stable offset: the next audit knows whether the transaction counts."""
@@ -289,14 +310,12 @@ class _LogFold:
         decoded = decode_state_records(chunk.data, part.records, self.chain_fold.keys, buffer)
         set_reported_faults(decoded, chunk.faults)
         self.record_count += len(decoded.rows)
-        self.extent.take(chunk.batches, decoded.rows["offset"])
+        if self.log.holds_all:
+            self.extent.take(chunk.batches, decoded.rows["offset"])
         self.observations.counts.take(chunk.batches, summary, decoded)
         if part.fates is not None:
             self._note_transactions(part)
-        self.observations.note_records(decoded)
-        if decoded.faults & _LOSING:
-            rows = decoded.rows
-            self.tracker.note_unreadable(rows["offset"], (rows["key"] < 0) & (rows["fault"] & _LOSING != 0))
+        self._note_decoded(decoded)
         if len(part.records):
             self.tracker.admit()
         return decoded
@@ -353,6 +372,7 @@ class _LogFold:
         return replace(stable, mark=replace(stable.mark, read_to=end))
 
     def finish(self) -> FoldedLog:
+        """The folded log; nothing can be folded any more."""
         folded, tracker = self.chain_fold, self.tracker
         folded.finish(tracker.losses)
         first, end = tracker.first_offset, tracker.end
@@ -374,7 +394,9 @@ class _LogFold:
         topics = self.options.topics
         key = key_columns(folded.keys, numbers, topics)
         has_sizes, evidence = self.mark.has_sizes, self._evidence(chains, suspect)
-        row, redundant = cutoff_row(chains, key, evidence, self.extent, (first, end), has_sizes=has_sizes)
+        # The last snapshot of the whole log may be among the records that are elsewhere.
+        own = chains if self.log.holds_all else replace(chains, last_snapshot_record=NO_OFFSET)
+        row, redundant = cutoff_row(own, key, evidence, self.extent, (first, end), has_sizes=has_sizes)
         ranges = folded.archiving_ranges
         is_since_last = self.previous is None or self.log.has_offsets
         encoded = dictionary_encoded(key)

@@ -14,17 +14,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from numba import cfunc, njit
+from numba import njit
 from numba.core import caching, config
+from numba.core.ccallback import CFunc
 from numba.core.options import DefaultOptions
+from numba.core.sigutils import normalize_signature
 
 from share_state.jit.portable import PORTABLE_CPU
+from share_state.jit.shared_cache import CompilerLock, SharedCache
 
 KERNEL_PACKAGES = ("fold", "jit", "kafka", "rules", "sources")
 """Packages of share_state whose functions are cached by `KernelCacheLocator`."""
@@ -73,7 +76,8 @@ def portable_kernels() -> Path | None:
 
 def remove_stale_kernels() -> None:
     """Remove the cached kernels of other versions of the sources."""
-    if (current := _kernel_folder()) is not None:
+    current = _kernel_folder()
+    if current is not None and not _is_in_package(current):
         for folder in current.parent.glob("*"):
             if folder != current:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -81,16 +85,32 @@ def remove_stale_kernels() -> None:
 
 @cache
 def _kernel_folder() -> Path | None:
-    """The cache folder, named after a digest of all kernel sources; None if the kernels stay in memory."""
-    root = next(filter(_is_usable, _cache_roots()), None)
-    if root is None:
-        return None
+    """The cache folder, named after a digest of all kernel sources; None if the kernels stay in memory.
+
+    Where no folder can be written, that of the package if it came with kernels.
+    """
     digest = hashlib.blake2b(digest_size=8)
     for source in kernel_sources():
         digest.update(source.read_bytes())
-    folder = root / "kernels" / digest.hexdigest()
-    _take_shipped(resources.files("share_state") / SHIPPED / folder.name, folder)
+    name = digest.hexdigest()
+    root = next(filter(_is_usable, _cache_roots()), None)
+    if root is None:
+        shipped = _PACKAGE / SHIPPED / name
+        return shipped if shipped.is_dir() and all(map(_is_private, _folders(shipped))) else None
+    folder = root / "kernels" / name
+    _take_shipped(resources.files("share_state") / SHIPPED / name, folder)
     return folder
+
+
+def _is_in_package(folder: Path) -> bool:
+    """Whether a cache folder came with the package, and is only read."""
+    return folder.parent == _PACKAGE / SHIPPED
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """A folder and those in it."""
+    yield folder
+    yield from (found for found in folder.rglob("*") if found.is_dir())
 
 
 def _take_shipped(shipped: Traversable, folder: Path) -> None:
@@ -147,10 +167,18 @@ def _cache_roots() -> list[Path]:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Whether only this user and root can write to a folder: numba unpickles the files in it."""
+    """Whether this user can write to a folder, and nobody else."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return _is_private(folder)
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user and root can write to a folder: numba unpickles the files in it."""
+    try:
         folders = [parent.stat() for parent in (folder, *folder.resolve().parents)]
     except OSError:
         return False
@@ -183,10 +211,11 @@ class KernelCacheLocator:
         if folder is None or not any(source.is_relative_to(package) for package in packages):
             return None
         locator = cls(py_func, source, folder)
-        try:
-            locator.ensure_cache_path()
-        except OSError:
-            return None
+        if not _is_in_package(folder):
+            try:
+                locator.ensure_cache_path()
+            except OSError:
+                return None
         return locator
 
     def ensure_cache_path(self) -> None:
@@ -208,20 +237,37 @@ class KernelCacheLocator:
 
 register_cache_locator()
 
-_IS_CACHED = _kernel_folder() is not None
+_FOLDER = _kernel_folder()
+_LOCK = None if _FOLDER is None or _is_in_package(_FOLDER) else CompilerLock(_FOLDER / "lock")
 # Kernels that allocate no array need no atomic reference counts: decode and fold take an eighth less time.
 _WITHOUT_COUNTS = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
 # Set explicitly, because a kernel inherits the option of the kernel that calls it.
 _WITH_COUNTS = dict.fromkeys(_WITHOUT_COUNTS, True)
 
-kernel: Any = njit(nogil=True, cache=_IS_CACHED, **_WITHOUT_COUNTS)  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+def _compiled(function: Callable[..., object], **options: Any) -> Any:
+    made: Any = njit(**options)(function)
+    if _FOLDER is not None:
+        made._cache = SharedCache(function, _LOCK)
+    return made
+
+
+kernel: Any = partial(_compiled, nogil=True, **_WITHOUT_COUNTS)
 """Decorator: compile a function that neither allocates nor returns arrays. Compiling fails if it does."""
 
-allocating_kernel: Any = njit(nogil=True, cache=_IS_CACHED, **_WITH_COUNTS)  # pyright: ignore[reportCallIssue, reportArgumentType]
+allocating_kernel: Any = partial(_compiled, nogil=True, **_WITH_COUNTS)
 """Decorator: compile a function that allocates or returns arrays."""
 
-inlined: Any = njit(cache=_IS_CACHED, inline="always")
+inlined: Any = partial(_compiled, inline="always")
 """Decorator: compile a function into each of its callers."""
+
+
+class _Callback(CFunc):
+    """A compiled function with a shared cache."""
+
+    def enable_caching(self) -> None:
+        """Use the cache of all processes."""
+        self._cache = SharedCache(self._pyfunc, _LOCK)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def first_class(function: Callable[..., object], signature: Any) -> Any:
@@ -229,4 +275,12 @@ def first_class(function: Callable[..., object], signature: Any) -> Any:
 
     Kernels that take it as an argument do not depend on which one they get.
     """
-    return cfunc(signature, nogil=True, cache=_IS_CACHED)(function)
+    made = _Callback(function, normalize_signature(signature), {}, {"nogil": True})
+    if _FOLDER is not None:
+        made.enable_caching()
+    try:
+        made.compile()
+    finally:
+        if _LOCK is not None:
+            _LOCK.release()
+    return made

@@ -108,6 +108,7 @@ SUMMARIES = pa.schema(
         ("compared", pa.int64()),
         ("differing", pa.list_(pa.string())),
         ("newest_time", pa.int64()),
+        ("last_snapshot_record", pa.int64()),
         ("complete_since", pa.int64()),
         ("carried", pa.string()),
         ("staged", pa.list_(pa.struct(list(STAGED_SCHEMA)))),
@@ -173,9 +174,14 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     Raises:
         InputError: if a segment cannot be read.
     """
-    schema, returned = output.schema, Counter[str]()
     log = plan.copied(log)
-    folded = plan.fold(log)
+    yield from output_rows(plan, output, plan.fold(log))
+
+
+def output_rows(plan: FoldPlan, output: OutputSpec, folded: Folded) -> Iterator[pa.RecordBatch]:
+    """Judge a folded log partition and make its rows; arguments and result as for `run_task`."""
+    schema, returned = output.schema, Counter[str]()
+    log = folded.log
     findings, digest = plan.judge(folded), Digest()
     summary = _summary(plan, folded, findings)
     made: dict[str, Iterable[pa.Table]] = {
@@ -338,6 +344,9 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "differing": proof and list(proof.differing),
         "complete_since": folded.complete_since if isinstance(folded, FoldedLog) else None,
         "newest_time": folded.newest_time if folded.newest_time >= 0 else None,
+        "last_snapshot_record": (
+            folded.all_chains.last_snapshot_record if isinstance(folded, FoldedLog) else None
+        ),
     }
 
 

@@ -39,7 +39,7 @@ def orphan_update(folded: FoldedLog) -> Breaches:
     """
     rows = np.flatnonzero(_is_orphan(folded))
     chains = folded.chains.chains[rows]
-    partial = (folded.folded_from > 0 or not folded.log.has_offsets) and not folded.log.start_is_recorded
+    partial = (folded.folded_from != 0 or not folded.log.has_offsets) and not folded.log.start_is_recorded
     first = chains["orphan_offset"].copy()
     severity = np.full(len(rows), WARNING if partial else ERROR, object)
     since = f" (the log begins at {PLACE} {folded.folded_from})" if folded.folded_from > 0 else ""

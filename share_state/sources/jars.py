@@ -28,6 +28,7 @@ BROKER_BEFORE_DEAD_LETTERS = "kafka-broker-4.3.1"
 
 # Ivy also fetches dependencies; pyspark ships most of Delta's.
 COORDINATES = {
+    # 4.4.1 is not in the public Maven repository.
     DELTA: ("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
     KAFKA: ("org.apache.kafka", "kafka-share-coordinator", "4.4.0"),
     KAFKA_CLIENTS: ("org.apache.kafka", "kafka-clients", "4.4.0"),

@@ -112,6 +112,8 @@ class LogPartition:
         source: reads input of another format; None for segments of a broker.
         copies: metadata of the replicas, by `Segment.replica`.
         max_body_size: bytes that a batch of segments may have when decompressed.
+        holds_all: whether every record since `log_start_offset` is in the input. If not, records of other
+            share-partitions are elsewhere, and neither the log start nor a gap is known; `log_start_offset` is 0.
     """
 
     topic: str
@@ -123,11 +125,13 @@ class LogPartition:
     source: RecordSource | None = None
     copies: tuple[LogCopy, ...] = ()
     max_body_size: int = MAX_BODY_SIZE
+    holds_all: bool = True
 
     @property
     def shows_its_start(self) -> bool:
         """Whether the broker's own log has no record before `log_start_offset` that it would load."""
-        return self.has_offsets and (self.log_start_offset == 0 or self.start_is_recorded)
+        is_known = self.log_start_offset == 0 or self.start_is_recorded
+        return self.has_offsets and self.holds_all and is_known
 
     @property
     def committed_end(self) -> int | None:

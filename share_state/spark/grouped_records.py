@@ -1,101 +1,175 @@
 """Records grouped by share-partition in Spark: one shuffle, and a call of the fold for thousands of records.
 
 `groupBy(...).applyInArrow(fold_group)` calls Python once per share-partition, which costs more than the fold. Here a
-task folds all share-partitions of its partition, in pieces of `_PIECE` records.
+task folds all share-partitions of its partition, log by log in the order of their offsets. Records of the topic are
+shuffled as bytes, and decoded by the task that folds them.
 """
 
 from collections.abc import Iterator
+from contextlib import closing, suppress
+from functools import partial
+from itertools import groupby
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from share_state.errors import InputError
-from share_state.fold.grouped_fold import SORTED_BY, TOPIC_KEY, GroupedFold, in_flight_of_states
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import Warehouse
+from share_state.errors import InputError, NothingCommittedError, SetupError, WarehouseError
+from share_state.fold.decoded_fold import LABEL
 from share_state.fold.states import CONTROL_RECORDS, in_large_pieces
-from share_state.fold.timeline import decoded_tables
+from share_state.pipeline.given_records import (
+    LAST_SNAPSHOT,
+    OUTPUT,
+    fold_tables,
+    join_cutoffs,
+    records_plan,
+)
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.task import CUTOFF, FINDINGS, RESULTS, SUMMARY, decoded_batches, run_task
 from share_state.schema.declarations import table_schema
-from share_state.sources.as_of import Window
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.record_tables import Columns
 from share_state.spark.sorted_tables import WRONG, FrameRows, by_partition, normalized
+from share_state.spark.spark_executor import SparkExecutor, completed_findings, rows_of_table
+from share_state.spark.spark_sink import SparkSink, missing_support
 
 _PIECE = 100_000
-"""Records that are folded in one call; below that, a call costs as much as its records."""
+"""Decoded records that are taken at a time; below that, a call costs as much as its records."""
 
-_HASH = "share_partition_hash"
+_TOPIC_KEY, _LOG = "topic_key", "log_hash"
 _SIGN_BIT = -(2**63)
+_TYPE_BYTES = 2
+"""Bytes of a key before those of the share-partition: snapshots and updates have different types."""
 
 
-def fold_frame(records: DataFrame) -> tuple[DataFrame, DataFrame]:
+def fold_decoded_frame(records: DataFrame, plan: FoldPlan | None = None) -> dict[str, DataFrame]:
     """Fold decoded records.
 
     Args:
         records: the columns of `decoded_records`, in any order.
+        plan: from `records_plan`.
     Returns:
-        `share_partition_state` and `in_flight`, lazy; Spark folds once for both, and keeps the states on its disks.
+        The tables `share_partition_state`, `in_flight`, `findings` and `cutoff`, lazy; Spark folds once for all of
+        them, and keeps the rows on its disks.
     """
-    folds = sql.col("kind").isNotNull() & (sql.col("kind") != "skipped") & sql.col("group_id").isNotNull()
-    keyed = records.filter(folds).withColumn(TOPIC_KEY, sql.coalesce("topic_id", "topic"))
-    keyed = keyed.withColumn(_HASH, _hash(*SORTED_BY[1:-1]))
-    grouped = keyed.repartition("group_id", TOPIC_KEY, "partition").sortWithinPartitions(_HASH, *SORTED_BY)
-    states = grouped.mapInArrow(_fold, from_arrow_schema(table_schema("share_partition_state")))
-    states = states.persist(StorageLevel.DISK_ONLY)
-    return states, states.mapInArrow(_in_flight, from_arrow_schema(table_schema("in_flight")))
-
-
-def _hash(*names: str) -> Column:
-    """A hash of columns, negative in control records. Spark compares the eight bytes before all columns that follow."""
-    hashed = sql.xxhash64(*names)
     is_control = sql.col("dialect") == CONTROL_RECORDS
-    return sql.when(is_control, hashed.bitwiseOR(_SIGN_BIT)).otherwise(hashed.bitwiseAND(~_SIGN_BIT))
+    # Spark compares eight bytes before all columns that follow.
+    of_topic = sql.xxhash64("topic", "partition").bitwiseOR(sql.lit(_SIGN_BIT))
+    log = sql.when(is_control, of_topic).otherwise(sql.col("state_partition").cast("bigint"))
+    keyed = records.withColumns({_TOPIC_KEY: sql.coalesce("topic_id", "topic"), _LOG: log})
+    grouped = keyed.repartition("group_id", _TOPIC_KEY, "partition")
+    by_log = sql.when(is_control, sql.struct("topic", "partition"))
+    ordered = grouped.sortWithinPartitions(_LOG, by_log, "offset").drop(_TOPIC_KEY, _LOG)
+
+    def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return fold_tables(in_large_pieces(map(_checked, batches), _PIECE), plan)
+
+    return _tables(ordered.mapInArrow(fold, from_arrow_schema(OUTPUT.schema)))
 
 
-def decode_frame(rows: DataFrame, columns: Columns) -> DataFrame:
-    """Decode the records of the state topic, without a shuffle.
+def fold_topic_frame(rows: DataFrame, columns: Columns) -> dict[str, DataFrame]:
+    """Fold records of the state topic.
 
     Args:
         rows: the columns of Spark's Kafka source.
         columns: their names.
     Returns:
-        The columns of `decoded_records`.
+        As for `fold_decoded_frame`.
     Raises:
         InputError: if a column is missing or has the wrong type; when the rows are read, if one has no offset.
     """
-    ours = normalized(rows, columns, "the DataFrame")
+    ours = normalized(rows, columns, LABEL)
     if "topic" in ours.columns:
-        ours = ours.filter(sql.col("topic") == STATE_TOPIC)
-    return ours.mapInArrow(_decode, from_arrow_schema(table_schema("decoded_records")))
+        ours = ours.filter(sql.col("topic") == STATE_TOPIC).drop("topic")
+    grouped = ours.repartition(sql.expr(f"substring(key, {_TYPE_BYTES + 1})"))
+    ordered = grouped.sortWithinPartitions("partition", "offset")
+    return _tables(ordered.mapInArrow(_fold_topic, from_arrow_schema(OUTPUT.schema)))
 
 
-def _decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = table_schema("decoded_records")
-    for batch in batches:
-        if len(reasons := batch[WRONG].drop_null()):
-            raise InputError(f"the DataFrame: {reasons[0].as_py()}")
-        rows = pa.table(batch).sort_by([("partition", "ascending"), ("offset", "ascending")])
-        for own in by_partition(rows.combine_chunks().to_batches()):
-            for table in decoded_tables(_log_of(own), Window()):
-                yield from table.cast(schema).to_batches()
+def write_grouped(
+    executor: SparkExecutor, plan: FoldPlan, place: str
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Write the tables of the records of a plan, which Spark groups by share-partition, with Spark's Delta writer.
+
+    Nothing is known of the logs but their records, so there is no row of `runs`.
+
+    Args:
+        executor, plan: the session, and the log partitions.
+        place: a folder or an address.
+    Returns:
+        Number of rows by table; number of findings by severity.
+    Raises:
+        SetupError: if the session has no Delta.
+        WarehouseError: if the tables of a run are there, or they cannot be written.
+    """
+    spark = executor.spark
+    if (missing := missing_support(spark, place)) is not None:
+        raise SetupError(f"--grouped: {missing}")
+    with suppress(NothingCommittedError):
+        run = CommittedTables(place).run["run_id"]
+        raise WarehouseError(
+            f"{place}: run {run} has its tables here, and --grouped makes no run; give another place"
+        )
+    decoded = executor.map_logs(plan, partial(decoded_batches, plan), table_schema("decoded_records"))
+    tables = fold_decoded_frame(decoded, records_plan(plan))
+    with (
+        Warehouse(place) as warehouse,
+        closing(SparkSink(warehouse, executor, spark, executor.schema)) as sink,
+    ):
+        counts = {name: sink.put(name, frame) for name, frame in tables.items()}
+    by_severity = tables[FINDINGS].groupBy("severity").count().collect()
+    return counts, {row["severity"]: row["count"] for row in by_severity}
 
 
-def _log_of(rows: pa.RecordBatch) -> LogPartition:
-    """Rows of one state partition as a log."""
-    first, number = rows["offset"][0].as_py(), rows["partition"][0].as_py()
-    source = FrameRows(None, lambda _: [rows], "timestamp" in rows.schema.names)
-    segment = Segment("the DataFrame", first, rows.nbytes)
-    return LogPartition(STATE_TOPIC, number, (segment,), first, source=source)
+def _tables(rows: DataFrame) -> dict[str, DataFrame]:
+    rows = rows.persist(StorageLevel.DISK_ONLY)
+    tables = {name: rows_of_table(rows, name) for name in RESULTS}
+    return tables | {FINDINGS: completed_findings(rows, None), CUTOFF: _joined_cutoffs(rows)}
 
 
-def _fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    fold = GroupedFold()
-    for piece in in_large_pieces(map(pa.table, batches), _PIECE):
-        yield from fold.take(piece).to_batches()
-    yield from fold.finish().to_batches()
+def _joined_cutoffs(rows: DataFrame) -> DataFrame:
+    """The table `cutoff` of all parts of the logs, in one task."""
+    schema = table_schema(CUTOFF)
+    parts = schema.append(pa.field(LAST_SNAPSHOT, pa.int64()))
+
+    def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = [pa.table(batch).cast(parts) for batch in batches]
+        yield from join_cutoffs(pa.concat_tables([parts.empty_table(), *found])).to_batches()
+
+    chosen = rows.where(sql.col(SUMMARY).isNotNull()).select(f"{CUTOFF}.*", f"{SUMMARY}.{LAST_SNAPSHOT}")
+    return chosen.repartition(1).mapInArrow(join, from_arrow_schema(schema))
 
 
-def _in_flight(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for states in batches:
-        yield from in_flight_of_states(pa.table(states)).to_batches()
+def _checked(batch: pa.RecordBatch) -> pa.Table:
+    if batch["offset"].null_count:
+        raise InputError(f"{LABEL}: a record has no offset, so its place in the log is not known")
+    return pa.table(batch)
+
+
+def _fold_topic(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    pieces = by_partition(map(_without_wrong, batches))
+    for number, rows in groupby(pieces, lambda rows: rows["partition"][0].as_py()):
+        plan = records_plan(logs=[_log_of(number, rows)])
+        yield from run_task(plan, OUTPUT, plan.logs[0])
+
+
+def _without_wrong(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if len(reasons := batch[WRONG].drop_null()):
+        raise InputError(f"{LABEL}: {reasons[0].as_py()}")
+    return batch
+
+
+def _log_of(number: int, rows: Iterator[pa.RecordBatch]) -> LogPartition:
+    """Rows of one state partition as a log, which is read once."""
+    first = next(rows)
+
+    def read(_: LogPartition) -> Iterator[pa.RecordBatch]:
+        yield first
+        yield from rows
+
+    source = FrameRows(None, read, "timestamp" in first.schema.names)
+    return LogPartition(STATE_TOPIC, number, (Segment(LABEL, 0, 0),), 0, source=source)

@@ -125,7 +125,7 @@ class SparkExecutor:
     def returned_tables(self, rows: DataFrame, tables: Sequence[str]) -> dict[str, DataFrame]:
         """Tables that `fold` returned, by name; Spark folds once for all of them and keeps the rows."""
         rows = rows.persist(StorageLevel.DISK_ONLY) if len(tables) > 1 else rows
-        return {name: _rows_of(rows, name) for name in tables}
+        return {name: rows_of_table(rows, name) for name in tables}
 
     def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, DataFrame]:
         """Every table that `reconstruct` writes, by name.
@@ -134,7 +134,7 @@ class SparkExecutor:
         """
         rows = self.fold(plan, OutputSpec(RESULTS, incomplete=(FINDINGS,)))
         tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
-        tables[FINDINGS] = _completed_findings(rows, None if side is None else side.folded.newest_time)
+        tables[FINDINGS] = completed_findings(rows, None if side is None else side.folded.newest_time)
         has_several = _has_several_logs(plan)
         if side is None and not has_several and plan.names_logs:
             return tables
@@ -143,9 +143,10 @@ class SparkExecutor:
         judged = _judge_states(rows, side, plan).cache()
         if has_several:
             tables |= {
-                name: _settle(_rows_of(rows, name, LOG), name, judged, LOG) for name in (STATE, IN_FLIGHT)
+                name: _settle(rows_of_table(rows, name, LOG), name, judged, LOG)
+                for name in (STATE, IN_FLIGHT)
             }
-        tables[FINDINGS] = tables[FINDINGS].unionByName(_rows_of(judged, FINDINGS))
+        tables[FINDINGS] = tables[FINDINGS].unionByName(rows_of_table(judged, FINDINGS))
         of_groups = {} if side is None else side.tables()
         # Spark Connect infers no schema from an empty table.
         frames = {
@@ -191,7 +192,7 @@ def _absolute(segment: Segment) -> Segment:
     return replace(segment, path=absolute_address(segment.path))
 
 
-def _rows_of(rows: DataFrame, name: str, *more: str) -> DataFrame:
+def rows_of_table(rows: DataFrame, name: str, *more: str) -> DataFrame:
     """The rows of one table, which is a column of structs."""
     return rows.where(sql.col(name).isNotNull()).select(f"{name}.*", *more)
 
@@ -252,7 +253,7 @@ def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> Da
     return chosen.repartition(1).mapInArrow(judge, from_arrow_schema(schema))
 
 
-def _completed_findings(rows: DataFrame, newest_of_groups: int | None) -> DataFrame:
+def completed_findings(rows: DataFrame, newest_of_groups: int | None) -> DataFrame:
     """The table `findings` of the tasks, complete, in one task: a finding may depend on what the other logs show.
 
     Args:
@@ -263,7 +264,10 @@ def _completed_findings(rows: DataFrame, newest_of_groups: int | None) -> DataFr
     columns = pa.schema([field for field in output.schema if field.name in (LOG, CUTOFF, SUMMARY, FINDINGS)])
 
     def complete(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        folded = pa.Table.from_batches(batches).cast(columns)
+        given = list(batches)
+        if not given:
+            return
+        folded = pa.Table.from_batches(given).cast(columns)
         result = summarize(folded, (), {}, newest_of_others=newest_of_groups)
         findings = returned_table(folded, FINDINGS, output)
         yield from keep_proven(findings, result.archiving, result.log_time).to_batches()
@@ -302,7 +306,7 @@ def _settle(rows: DataFrame, table: str, judged: DataFrame, log: str) -> DataFra
         log: the column of the rows that tells logs apart.
     """
     key = ["group_id", "topic_id", "partition", log]
-    split = sql.broadcast(_rows_of(judged, _SPLIT).select(*key, "is_misplaced", "is_ambiguous"))
+    split = sql.broadcast(rows_of_table(judged, _SPLIT).select(*key, "is_misplaced", "is_ambiguous"))
     rows = rows.join(split, key, "left").where("is_misplaced IS NOT TRUE")
     if "suspect" in rows.columns:
         rows = rows.withColumn("suspect", sql.expr("suspect OR is_ambiguous IS TRUE"))

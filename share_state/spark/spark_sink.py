@@ -127,7 +127,11 @@ class SparkSink:
 
     def write(self, table: str, plan: FoldPlan, per_log: LogRows) -> int:
         """Replace a table by what a function makes of every log partition."""
-        self._changed[table] = self._executor.map_logs(plan, partial(per_log, plan), table_schema(table))
+        return self.put(table, self._executor.map_logs(plan, partial(per_log, plan), table_schema(table)))
+
+    def put(self, table: str, rows: DataFrame) -> int:
+        """Replace a table by rows, and return their number."""
+        self._changed[table] = rows
         self._commit(table, None)
         with described(self._spark, f"share_state: count {table}"):
             return self._spark.table(self._name(table)).count()

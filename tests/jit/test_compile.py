@@ -1,6 +1,7 @@
 """Where kernels are cached, and what happens if numba or llvmlite lack what `share_state.jit` uses."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.truth import DATA
 
 config: Any = numba_config
 """Its settings are made while it is imported."""
+
+HOME = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -148,6 +151,13 @@ sys.exit(code)
 """
 
 
+_IN_PLACE = """
+import sys
+from share_state.jit import compile
+print(compile._kernel_folder(), file=sys.stderr)
+"""
+
+
 def test_the_archive_of_a_driver_spares_its_workers_compiling(tmp_path: Path):
     """On another CPU and with an empty cache."""
     if not compile.portable_kernels():
@@ -171,3 +181,33 @@ def test_the_archive_of_a_driver_spares_its_workers_compiling(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [str(tmp_path / "unpacked/share_state/__init__.py")]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_shipped_kernels_are_read_in_place_where_no_folder_can_be_written(tmp_path: Path, is_open: bool):
+    """But for those that others may write."""
+    kernels = compile.portable_kernels()
+    if not kernels:
+        pytest.skip("this process compiles for one CPU only")
+    package = tmp_path / "installed/share_state"
+    shutil.copytree(Path(compile.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("schemas", "conf"):
+        shutil.copytree(HOME / name, package / f"_{name}")
+    shipped = package / compile.SHIPPED / kernels.name
+    shutil.copytree(kernels, shipped, ignore=shutil.ignore_patterns("lock"))
+    (shipped / "fold").chmod(0o777 if is_open else 0o755)
+    # A file is in the way of both folders.
+    (tmp_path / "home").write_text("")
+    environment = os.environ | {
+        "PYTHONPATH": str(package.parent),
+        "NUMBA_CACHE_DIR": str(tmp_path / "home"),
+        "HOME": str(tmp_path / "home"),
+        "NUMBA_CPU_NAME": "generic",
+    }
+    before = {path: path.stat().st_mtime_ns for path in shipped.rglob("*")}
+    program = _IN_PLACE if is_open else _ON_ANOTHER_CPU
+    command = [sys.executable, "-c", program, DATA / "4.3.1/happy", tmp_path / "w"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == (["None"] if is_open else [str(package / "__init__.py")])
+    assert {path: path.stat().st_mtime_ns for path in shipped.rglob("*")} == before

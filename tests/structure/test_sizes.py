@@ -64,7 +64,7 @@ def test_only_large_classes_give_a_reason_for_their_size():
 
 
 def test_the_classes_that_read_and_fold_a_log_are_small():
-    folds = {name: node for name, node in classes() if name.endswith(("._LogFold", "._ControlLogFold", ".ChainFold"))}
+    folds = {name: node for name, node in classes() if name.endswith((".LogFold", ".ControlLogFold", ".ChainFold"))}
     assert len(folds) == 3
     assert not any(map(_is_large, folds.values()))
 

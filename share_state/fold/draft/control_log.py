@@ -151,10 +151,10 @@ def fold_control_log(
     if (offset := options.control.read_from) is not None and window == Window():
         sought = read_from(log, offset)
         if sought.size < log.size:
-            fold = read_into(lambda: _ControlLogFold(sought, window), sought, chunk=chunk, only_control=True)
+            fold = read_into(lambda: ControlLogFold(sought, window), sought, chunk=chunk, only_control=True)
             if _stands_for_whole(folded := fold.finish(options.control, options.limits)):
                 return replace(folded, read_from=offset)
-    fold = read_into(lambda: _ControlLogFold(log, window), log, chunk=chunk, only_control=True)
+    fold = read_into(lambda: ControlLogFold(log, window), log, chunk=chunk, only_control=True)
     return fold.finish(options.control, options.limits)
 
 
@@ -185,7 +185,7 @@ def decode_control_log(
         losses: collects where control records are missing or differ between copies, before their chunk is
             yielded.
     """
-    fold = _ControlLogFold(log, window)
+    fold = ControlLogFold(log, window)
     if losses is not None:
         fold.tracker.losses = losses
     # Yielded records cannot be withdrawn if segments turn out to overlap, so merge from the start.
@@ -194,14 +194,16 @@ def decode_control_log(
     fold.tracker.note_open_damage()
 
 
-class _ControlLogFold:
+class ControlLogFold:
     """The fold of a topic-partition, chunk by chunk."""
 
     def __init__(self, log: LogPartition, window: Window) -> None:
         self.log, self.window = log, window
         self.groups, self.observations = GroupTable(), LogObservations()
         # User topics may be compacted.
-        self.tracker = LossTracker(log.log_start_offset, window, is_compacted=True)
+        self.tracker = LossTracker(
+            log.log_start_offset, window, is_compacted=True, is_sparse=not log.holds_all
+        )
         self.leader_epochs = LeaderEpochs(log)
         self.has_valid_batches = False
         self.pending: list[ControlRecords] = []
@@ -215,11 +217,23 @@ class _ControlLogFold:
         self.pending_rows, self.prune_at = 0, _PENDING
 
     def prepare(self, part: Chunk) -> Chunk:
+        """The chunk as it is."""
         return part
 
     def take(self, part: Chunk) -> None:
+        """Fold the records of a chunk."""
         decoded = self.decode(part)
         self.unflagged += count_unflagged(part.data, part.batches)
+        self._take(decoded)
+
+    def take_decoded(self, decoded: ControlRecords) -> None:
+        """Fold records that came without batches; at least one, in log order."""
+        self.has_valid_batches = True
+        self.tracker.follow(int(decoded.rows["offset"][-1]) + 1)
+        self.newest_time = max(self.newest_time, int(decoded.rows["timestamp"].max()))
+        self._take(decoded)
+
+    def _take(self, decoded: ControlRecords) -> None:
         self._note_records(decoded.rows)
         if not len(decoded.rows):
             return
@@ -312,6 +326,7 @@ class _ControlLogFold:
         return {name: count for name, count in zip(names, counts, strict=True) if name is not None}
 
     def finish(self, options: ControlOptions, limits: Limits) -> FoldedControlLog:
+        """The folded log; nothing can be folded any more."""
         self.tracker.note_open_damage()
         last_lost_offset = self.tracker.losses.last
         records, groups = self._prune(), self.groups.names()
@@ -368,10 +383,15 @@ class _ControlLogFold:
             next_offset=next_offset,
             last_lost_offset=last_lost_offset,
             has_valid_batches=self.has_valid_batches,
-            state_pieces=_states(chains, key, starts, suspect[numbers], retained, next_offset, self.data_end),
+            state_pieces=_states(chains, key, starts, suspect[numbers], retained, self._log_ends),
             in_flight_pieces=in_flight_in_pieces(chains, dictionary_encoded(key)),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
         )
+
+    @property
+    def _log_ends(self) -> tuple[int, int] | None:
+        """The offsets after the last record of the log and of its user data; None if records are elsewhere."""
+        return (self.tracker.end, self.data_end) if self.log.holds_all else None
 
     def _earliest(self, options: ControlOptions, groups: pa.Array, rows: np.ndarray) -> EarliestShareOffset:
         """The cutoff; a group without a subscription has no consumers, so it gets no STALL or STOP."""
@@ -415,12 +435,19 @@ def _states(
     starts: np.ndarray,
     suspect: np.ndarray,
     retained: pa.Array,
-    end_offset: int,
-    data_end: int,
+    log_ends: tuple[int, int] | None,
 ) -> Pieces:
-    """The table `share_partition_state`."""
+    """The table `share_partition_state`.
+
+    Args:
+        log_ends: the offsets after the last record of the log and of its user data; None if they are unknown.
+    """
 
     def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
+        if log_ends is None:
+            topic_ends = pa.nulls(len(piece.chains), pa.int64())
+            return control_state_table(piece, piece_key, starts[part], suspect[part], topic_ends)
+        end_offset, data_end = log_ends
         ends = pa.array(np.full(len(piece.chains), end_offset))
         unfinished = _unfinished(piece, starts[part], data_end)
         return control_state_table(

@@ -1,30 +1,22 @@
 """A Spark standalone cluster on this machine, a master and two workers, each a process; and the package as a wheel."""
 
-import os
-import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyspark
 import pytest
 
 import share_state
+from bench.standalone_cluster import standalone_cluster
 from share_state.jit import compile as compile_module
 from tests.truth import DATA
 
-SPARK = Path(pyspark.__file__).parent
 CHECKOUT = Path(__file__).parents[3]
 EXPORT = DATA / "4.3.1/chaos"
-QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"}
-"""For the JVMs of the cluster and their drivers: most of what they compute is their start."""
-_PATIENCE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +62,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    port = _free_port()
-    host, master = "127.0.0.1", ("--port", str(port), "--webui-port", "0")
-    started = [_started(folder, "master", host, "deploy.master.Master", *master)]
-    try:
-        _wait_for(folder / "master.log", "I have been elected leader")
-        for number in range(2):
-            where = str(folder / f"worker-{number}")
-            options = ("--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", where)
-            # Spark runs no copy of a slow task on the host of the task.
-            options = (f"127.0.0.{number + 1}", "deploy.worker.Worker", *options, f"spark://{host}:{port}")
-            started.append(_started(folder, f"worker-{number}", *options))
-        for number in range(2):
-            _wait_for(folder / f"worker-{number}.log", "Successfully registered with master")
-        yield Cluster(f"spark://127.0.0.1:{port}", folder, folder / "kernels", _seeded(folder / "kernels"))
-    finally:
-        for process in reversed(started):
-            process.terminate()
-        for process in started:
-            process.wait(_PATIENCE)
+    with standalone_cluster(folder, [{}, {}]) as address:
+        yield Cluster(address, folder, folder / "kernels", _seeded(folder / "kernels"))
 
 
 def _seeded(kernels: Path) -> frozenset[Path]:
@@ -111,28 +86,3 @@ def _pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def _started(folder: Path, name: str, host: str, main: str, *options: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": host, "SPARK_NO_DAEMONIZE": "1"}
-    environment |= QUICK_JAVA
-    # What is on the tests' own path must not reach the workers: they are to run what was shipped, and to show it.
-    for variable in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
-        environment.pop(variable, None)
-    command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.{main}", "--host", host, *options]
-    with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-
-
-def _wait_for(log: Path, said: str) -> None:
-    until = time.monotonic() + _PATIENCE
-    while not re.search(said, log.read_text(errors="replace")):
-        if time.monotonic() > until:
-            pytest.fail(f"{log.name}: never said {said!r}: {log.read_text(errors='replace')[-2000:]}")
-        time.sleep(0.2)
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]

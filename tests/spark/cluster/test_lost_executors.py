@@ -11,11 +11,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from deltalake import DeltaTable
 
+from bench.standalone_cluster import QUICK_JAVA
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from tests.profiles import nightly
-from tests.spark.cluster.conftest import QUICK_JAVA, Cluster
+from tests.spark.cluster.conftest import Cluster
 from tests.truth import DATA
 
 EXPORT = DATA / "4.4.0/fifty"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import share_state
+from bench.standalone_cluster import QUICK_JAVA, SPARK
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.jit.compile import SHIPPED
@@ -19,7 +20,7 @@ from share_state.pipeline.task import RESULTS
 from share_state.schema.declarations import table_schema
 from share_state.spark.session import UNPACKED, package_settings
 from tests.profiles import nightly
-from tests.spark.cluster.conftest import CHECKOUT, EXPORT, QUICK_JAVA, SPARK, Cluster, Installed
+from tests.spark.cluster.conftest import CHECKOUT, EXPORT, Cluster, Installed
 
 DEMO = ("export", "--topics", "export/topics.json")
 

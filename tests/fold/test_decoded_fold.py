@@ -1,4 +1,4 @@
-"""Decoded records that are grouped by share-partition fold to what their logs fold to, cut into pieces anywhere."""
+"""Records that are no log, in pieces cut anywhere, fold to what their logs fold to; the rest is unknown."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 import share_state
 from share_state.errors import InputError, ShareStateError
+from share_state.fold.decoded_fold import by_log, fold_decoded, sorted_by_log
 from share_state.fold.draft.control_log import fold_control_log
-from share_state.fold.grouped_fold import SORTED_BY, TOPIC_KEY, GroupedFold, fold_sorted, in_flight_of_states
 from share_state.fold.state_log import fold_log
 from share_state.fold.timeline import decoded_tables
+from share_state.pipeline.given_records import _OF_WHOLE_LOGS, RECORDS_ONLY
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
@@ -29,7 +30,7 @@ from tests.fold.nights import only_log
 from tests.fold.test_fold_group import LOG_FACTS, LOGS, rows
 from tests.profiles import some_of
 from tests.sources.formats.tables import table_of
-from tests.truth import DATA
+from tests.truth import DATA, logs_alone, scenarios
 
 RANGE = ("group_id", "topic", "partition", "first_offset", "last_offset", "state", "delivery_count", "gap")
 
@@ -39,17 +40,19 @@ def decoded(logs: Sequence[LogPartition]) -> pa.Table:
     return pa.concat_tables([table_schema("decoded_records").empty_table(), *tables])
 
 
-def in_pieces(records: pa.Table, sizes: Sequence[int]) -> pa.Table:
-    """Fold the sorted records, so many at a time, again and again."""
-    keyed = records.append_column(TOPIC_KEY, pc.coalesce(records["topic_id"], records["topic"]))
-    keyed = keyed.sort_by([(name, "ascending") for name in SORTED_BY])
+def in_pieces(records: pa.Table, sizes: Sequence[int]) -> tuple[list[pa.Table], list[pa.Table]]:
+    """States and ranges of the records, which are given so many at a time, again and again."""
+    ordered = sorted_by_log(records)
     cuts, number = [0], 0
-    while cuts[-1] < len(keyed):
-        cuts.append(min(len(keyed), cuts[-1] + sizes[number % len(sizes)]))
+    while cuts[-1] < len(ordered):
+        cuts.append(min(len(ordered), cuts[-1] + sizes[number % len(sizes)]))
         number += 1
-    fold = GroupedFold()
-    states = [fold.take(keyed.slice(begin, end - begin)) for begin, end in pairwise(cuts)]
-    return pa.concat_tables([table_schema("share_partition_state").empty_table(), *states, fold.finish()])
+    pieces = [ordered.slice(begin, end - begin) for begin, end in pairwise(cuts)]
+    folded = [fold_decoded(log, tables)[0] for log, tables in by_log(pieces)]
+    return (
+        [table_schema("share_partition_state").empty_table(), *(one.states for one in folded)],
+        [table_schema("in_flight").empty_table(), *(one.in_flight for one in folded)],
+    )
 
 
 def test_a_state_without_its_snapshot_is_suspect():
@@ -61,17 +64,60 @@ def test_a_state_without_its_snapshot_is_suspect():
         assert states["snapshot_offset"].null_count == (len(states) if suspect == {True} else 0)
 
 
-def ranges(in_flight: pa.Table) -> list[tuple]:
-    return sorted(zip(*(in_flight[name].to_pylist() for name in RANGE), strict=True), key=str)
+def ranges(in_flight: Sequence[pa.Table]) -> list[tuple]:
+    table = pa.concat_tables(in_flight)
+    return sorted(zip(*(table[name].to_pylist() for name in RANGE), strict=True), key=str)
 
 
 @pytest.mark.parametrize("scenario", some_of(LOGS, 4), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_broker_s_records_in_pieces_fold_to_the_states_of_their_logs(scenario: Path):
     logs = find_logs([str(scenario)])
     folded = [fold_log(log) for log in logs]
-    states = in_pieces(decoded(logs), [700, 1, 37])
-    assert rows([states]) == rows([piece for one in folded for piece in one.state_pieces])
-    assert ranges(in_flight_of_states(states)) == ranges(pa.concat_tables(one.in_flight for one in folded))
+    states, in_flight = in_pieces(decoded(logs), [700, 1, 37])
+    assert rows(states) == rows([piece for one in folded for piece in one.state_pieces])
+    assert ranges(in_flight) == ranges([one.in_flight for one in folded])
+
+
+SHOWN = (
+    *("dialect", "topic", "partition", "cutoff_offset", "next_cutoff_offset", "log_end_offset"),
+    *("limited_by_group", "limited_by_topic_id", "limited_by_partition", "limited_since", "live_share_partitions"),
+)
+"""Columns of `cutoff` that records alone show."""
+
+
+def compare(folded: share_state.Tables, expected: share_state.Tables) -> None:
+    """Hold the tables of records equal to those of their logs, but for names of topics and rules over whole logs."""
+    judged = expected.findings.filter(~pc.field("rule").isin(_OF_WHOLE_LOGS))
+    for name, table in (("share_partition_state", expected.share_partition_state), ("findings", judged)):
+        assert rows([getattr(folded, name)], ["topic"]) == rows([table], ["topic"])
+    without_topic = [
+        sorted(map(repr, table.drop_columns("topic").to_pylist())) for table in (folded.in_flight, expected.in_flight)
+    ]
+    assert without_topic[0] == without_topic[1]
+    cutoffs = [sorted(table.select(SHOWN).to_pylist(), key=repr) for table in (folded.cutoff, expected.cutoff)]
+    assert cutoffs[0] == cutoffs[1]
+    unknown = {*folded.cutoff.column_names} - {*SHOWN, "safe", "reason"}
+    assert {name for name in unknown if folded.cutoff[name].null_count < len(folded.cutoff)} == set()
+    assert {*folded.cutoff["reason"].to_pylist()} == {RECORDS_ONLY}
+    assert {*folded.cutoff["safe"].to_pylist()} == {False}
+
+
+@pytest.mark.parametrize("scenario", some_of(scenarios(), 3), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_records_alone_show_states_findings_and_cutoffs_of_their_logs(scenario: Path):
+    source = logs_alone(scenario)
+    compare(share_state.fold_records(share_state.read(source)), share_state.reconstruct(source, groups=()))
+    of_topic = table_of(find_logs([str(source)]))
+    compare(share_state.fold_records(of_topic), share_state.reconstruct(of_topic, groups=()))
+
+
+def test_records_alone_never_show_that_the_log_begins_with_them():
+    records = share_state.read(DATA / "4.3.1/chaos")
+    updates = share_state.fold_records(records.filter(pc.field("kind") == "update"))
+    orphans = updates.findings.filter(pc.field("rule") == "ORPHAN_UPDATE")
+    assert {*orphans["severity"].to_pylist()} == {"warning"}
+    assert len(orphans) == len(updates.share_partition_state) > 0
+    assert not any("begins at" in message for message in orphans["message"].to_pylist())
+    assert updates.cutoff["cutoff_offset"].null_count == len(updates.cutoff)
 
 
 @given(log=random_logs.logs(), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3))
@@ -81,9 +127,10 @@ def test_drawn_records_in_pieces_fold_to_the_states_of_their_log(
     folder = tmp_path_factory.mktemp("log")
     random_logs.folder_of(log, folder, codec=0)
     found = only_log(folder)
-    states, expected = in_pieces(decoded([found]), sizes), fold_log(found)
-    assert rows([states], ["suspect"]) == rows([expected.states], ["suspect"])
-    assert ranges(in_flight_of_states(states)) == ranges(expected.in_flight)
+    states, in_flight = in_pieces(decoded([found]), sizes)
+    expected = fold_log(found)
+    assert rows(states, ["suspect"]) == rows([expected.states], ["suspect"])
+    assert ranges(in_flight) == ranges([expected.in_flight])
 
 
 @given(log=control_records.logs(), data=st.data(), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3))
@@ -94,18 +141,20 @@ def test_drawn_control_records_in_pieces_fold_to_the_states_of_their_log(
         return
     found = log_of(tmp_path_factory.mktemp("log"), control_records.batches(log, data))
     records, expected = decoded([found]), fold_control_log(found)
-    states = in_pieces(records, sizes)
-    assert rows([states], LOG_FACTS) == rows([expected.states], LOG_FACTS) == rows([fold_sorted(records)], LOG_FACTS)
+    states, in_flight = in_pieces(records, sizes)
+    assert rows(states, LOG_FACTS) == rows([expected.states], LOG_FACTS)
+    assert ranges(in_flight) == ranges([expected.in_flight])
 
 
 def test_both_dialects_fold_side_by_side(tmp_path: Path):
     of_state = find_logs([str(DATA / "4.3.1/happy")])
     records = [checkpoint("g0", 1, 0, 9), delta("g0", 1, 0, [(2, 3, 2, 1)]), checkpoint("h", 1, 4, 9)]
     of_control = log_of(tmp_path, [control(0, *records)])
-    states = in_pieces(decoded([*of_state, of_control]), [11])
+    states, in_flight = in_pieces(decoded([*of_state, of_control]), [11])
     expected = [*(fold_log(log).states for log in of_state), fold_control_log(of_control).states]
-    assert rows([states], LOG_FACTS) == rows(expected, LOG_FACTS)
-    assert set(in_flight_of_states(states)["dialect"].to_pylist()) == {"share_group_state", "control_records"}
+    assert rows(states, LOG_FACTS) == rows(expected, LOG_FACTS)
+    dialects = {dialect for one in in_flight for dialect in one["dialect"].to_pylist()}
+    assert dialects == {"share_group_state", "control_records"}
 
 
 def test_a_share_partition_with_records_in_two_state_partitions_has_a_row_for_each():
@@ -114,15 +163,15 @@ def test_a_share_partition_with_records_in_two_state_partitions_has_a_row_for_ea
     moved = records.set_column(
         records.schema.get_field_index("state_partition"), "state_partition", pa.array([7] * len(records), pa.int32())
     )
-    states = fold_sorted(pa.concat_tables([records, moved]))
+    states = share_state.fold_records(pa.concat_tables([records, moved])).share_partition_state
     assert len(states) == 2 * len(fold_log(log).states) > 0
     assert set(states["state_partition"].to_pylist()) == {log.partition, 7}
 
 
 def test_no_records_have_no_state_and_no_range():
-    empty = table_schema("decoded_records").empty_table()
-    assert fold_sorted(empty).num_rows == 0
-    assert in_flight_of_states(fold_sorted(empty)).schema.equals(table_schema("in_flight"))
+    folded = share_state.fold_records(table_schema("decoded_records").empty_table())
+    for name in ("share_partition_state", "in_flight", "findings", "cutoff"):
+        assert getattr(folded, name).equals(table_schema(name).empty_table())
 
 
 @pytest.mark.parametrize("library", ["arrow", "pandas", "polars"])
@@ -139,7 +188,7 @@ def test_decoded_records_of_any_library_fold_in_python(library: str):
     assert rows([folded.share_partition_state], ["topic_end_offset"]) == rows(
         [expected.share_partition_state], ["topic_end_offset"]
     )
-    assert ranges(folded.in_flight) == ranges(expected.in_flight)
+    assert ranges([folded.in_flight]) == ranges([expected.in_flight])
 
 
 def test_records_of_the_topic_fold_in_python():

@@ -1,0 +1,128 @@
+"""Several processes that need a kernel: one compiles it, whatever happens to the others."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from share_state.jit import compile
+
+KERNEL = """
+import sys
+from share_state.jit.compile import kernel
+from share_state.jit.compile_times import watch_compiling
+
+@kernel
+def total(values):
+    found = 0.0
+    for value in values:
+        found += value
+    return found
+
+def run():
+    import numpy as np
+    compiled = []
+    with watch_compiling(compiled.append):
+        assert total(np.arange(4.0)) == 6.0
+    print(max(compiled, default=0))
+
+if __name__ == "__main__":
+    run()
+"""
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from share_state.jit.shared_cache import CompilerLock
+CompilerLock(Path(sys.argv[1])).acquire()
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    file = tmp_path / "one_kernel.py"
+    file.write_text(KERNEL)
+    return file
+
+
+def _lock_of(cache: Path) -> Path:
+    folder = compile._kernel_folder()
+    assert folder is not None
+    return cache / "share-state/kernels" / folder.name / "lock"
+
+
+def _environment(cache: Path) -> dict[str, str]:
+    return os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+
+
+@contextmanager
+def _held(cache: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that compiles for ever."""
+    command = [sys.executable, "-c", HOLD, str(_lock_of(cache))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        try:
+            yield holder
+        finally:
+            holder.kill()
+
+
+def _wait_for_lock(process: subprocess.Popen[str], file: Path) -> None:
+    """Until the system lists a process among those that wait for the lock of a file."""
+    inode = str(file.stat().st_ino)
+    waits = f" {process.pid} "
+    while not any(
+        "->" in line and waits in line and f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines()
+    ):
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+def test_one_process_compiles_and_the_others_load_even_if_one_is_killed(module: Path, tmp_path: Path):
+    cache = tmp_path / "cache"
+    with _held(cache) as holder:
+        command = [sys.executable, str(module)]
+        waiting = [
+            subprocess.Popen(command, env=_environment(cache), stdout=subprocess.PIPE, text=True) for _ in range(2)
+        ]
+        for process in waiting:
+            _wait_for_lock(process, _lock_of(cache))
+        holder.send_signal(signal.SIGKILL)
+        compiled = sorted(int(process.communicate(timeout=120)[0]) for process in waiting)
+    assert compiled == [0, 1]
+    # The lock is free again, and a cached kernel does not need it.
+    with _lock_of(cache).open("wb") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        done = subprocess.run(command, env=_environment(cache), capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "0\n"
+
+
+def test_a_kernel_that_fails_to_compile_keeps_no_other_process_waiting(module: Path, tmp_path: Path):
+    cache = tmp_path / "cache"
+    module.write_text(KERNEL.replace("found += value", "found += value.nothing"))
+    fails = f"""
+import fcntl, sys
+import numpy as np
+sys.path.insert(0, {str(tmp_path)!r})
+import one_kernel
+try:
+    one_kernel.total(np.arange(4.0))
+except Exception as error:
+    print(type(error).__name__)
+from share_state.jit import compile
+print(compile._LOCK._held)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", fails], env=_environment(cache), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "TypingError\nNone\n"
