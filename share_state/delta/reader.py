@@ -429,6 +429,7 @@ class CommittedTables:
         self._fix = f"run {command or 'reconstruct'} again"
         self.versions: dict[str, int] = {}
         self._opened: dict[tuple[str, int | None], DeltaTable | None] = {}
+        self._listed: dict[tuple[str, int], list[dict[str, Any]]] = {}
         if self._open("runs") is None:
             # Tables do not go into a folder that holds something else, such as the logs.
             is_taken = "://" not in warehouse and Path(warehouse).is_dir() and any(Path(warehouse).iterdir())
@@ -526,7 +527,7 @@ class CommittedTables:
         chosen = table_schema(table).names if columns is None else list(columns)
         place = f"{self.root}/{table}"
         with _read_errors(place, self._fix, WarehouseError):
-            yield from read_rows(place, opened, table, chosen, where)
+            yield from read_rows(place, opened, table, chosen, where, self._list(table, opened))
 
     def files(self, table: str) -> list[dict[str, Any]]:
         """The Parquet files of a committed table as `list_files` describes them, with their full paths.
@@ -541,12 +542,19 @@ class CommittedTables:
                 f"{self.root}/{table}: has deletion vectors or column mapping, from which audits cannot resume; "
                 f"run ALTER TABLE ... DROP FEATURE or REORG TABLE ... APPLY (PURGE) in Spark"
             )
-        return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in list_files(opened)]
+        return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in self._list(table, opened)]
 
     def run_ids(self, table: str) -> set[str]:
         """The runs that have rows in a committed table; as `run_ids`."""
         opened = self._version_of(table)
         return set() if opened is None else run_ids(f"{self.root}/{table}", table, opened)
+
+    def _list(self, table: str, opened: "DeltaTable") -> list[dict[str, Any]]:
+        """`list_files` of a table, whose version stays: a report reads it several times."""
+        version = table, opened.version()
+        if version not in self._listed:
+            self._listed[version] = list_files(opened)
+        return self._listed[version]
 
     def _version_of(self, table: str) -> "DeltaTable | None":
         # `runs` names the versions of the other tables and is itself read in its latest version.

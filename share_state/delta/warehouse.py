@@ -286,7 +286,7 @@ class Warehouse:
     def maintain(self, days: int, tables: Iterable[str] = ALL_TABLES) -> None:
         """Compact small files of the history, and delete files that no table version of the last `days` days names.
 
-        These hold replaced rows, or are left from killed runs.
+        These hold replaced rows, or are left from killed runs. A table that this run has begun has none.
         """
         filesystem, root = open_filesystem(self.root)
         for found in filesystem.get_file_info(FileSelector(root, allow_not_found=True)):
@@ -295,6 +295,8 @@ class Warehouse:
                 if all(time < datetime.now(UTC) - timedelta(days=days) for time in times):
                     filesystem.delete_dir(found.path)
         for table in tables:
+            if table in self._new:
+                continue
             with commit_errors(self.folder(table), EMPTY_FOLDER_HINT):
                 if (existing := self._table(table)) is None:
                     continue
