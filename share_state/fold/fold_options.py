@@ -112,6 +112,7 @@ class ControlOptions:
         index: entries of a share snapshot file to check against the log; they never change the result.
         last_audit: group_id, start_offset, end_offset and snapshot_offset of the share-partitions at the last
             audit; to read from an offset on, also moved_time and active_time.
+        audited_to: the offset up to which that audit read the log.
         read_from: the offset from which on the index and the last audit let the log be read; None for its
             start.
     """
@@ -121,6 +122,7 @@ class ControlOptions:
     ignore_uncheckpointed: bool = False
     index: Sequence[ShareSnapshotEntry] | None = None
     last_audit: pa.Table | None = None
+    audited_to: int = 0
     read_from: int | None = None
 
 

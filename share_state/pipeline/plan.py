@@ -280,13 +280,13 @@ class FoldPlan:
         index = self.indexes.get(log.name)
         control = replace(self.options.control, index=index)
         if resumed is not None and log.topic != STATE_TOPIC:
-            offset, starts = (
-                resumed.read_from(self.earliest_offsets.get(log.name), index),
-                resumed.read_starts(log),
-            )
-            if offset is not None and starts is not None:
+            starts, offset = resumed.read_starts(log), None
+            if starts is not None:
+                offset = resumed.read_from(self.earliest_offsets.get(log.name), index)
+            if starts is not None and offset is not None:
                 starts = resumed.with_times(starts, log)
-            control, resumed = replace(control, last_audit=starts, read_from=offset), None
+            of_audit = {"last_audit": starts, "audited_to": resumed.read_to, "read_from": offset}
+            control, resumed = replace(control, **of_audit), None
         return replace(
             self.options,
             topics=self._topics_of(log),

@@ -45,9 +45,10 @@ class ShareClient:
         version: of ShareFetch and ShareAcknowledge that it and the broker have; renewals need 2.
         last_poll_ms, last_heartbeat_ms: when it last polled, and when its last heartbeat arrived.
         lock_timeout_ms: ShareConsumer.acquisitionLockTimeoutMs: None before its first ShareFetch.
-        in_flight: offset -> delivery count of records that the application has and has not acknowledged.
+        in_flight: offset -> delivery count of records that the application has, until their acknowledgement is
+            sent.
         acknowledged: offset -> type of acknowledgements that are not sent yet.
-        renewing: offset -> delivery count of records with such an acknowledgement RENEW.
+        renewing: offset -> delivery count of records whose RENEW was sent, without an outcome.
         renewed: offset -> delivery count of records whose lock was renewed, which the next poll returns again.
         committed: outcomes for the callback of the next poll.
     """
@@ -87,8 +88,13 @@ class ShareClient:
         """Whether its application renews locks that have expired. KIP-1222 leaves the interval to it."""
         return self.lock_timeout_ms is not None and self.renew_every_ms >= self.lock_timeout_ms
 
+    @property
+    def has_renewals(self) -> bool:
+        """Whether the lock of a record is to be renewed, or was, and the application has not got it again."""
+        return bool(self.renewing or self.renewed) or AckType.RENEW in self.acknowledged.values()
+
     def acknowledge(self, offset: int, ack_type: AckType) -> None:
-        """The application acknowledges a record.
+        """The application acknowledges a record; until that is sent, the last type counts.
 
         Raises:
             IllegalStateError: in implicit mode, or if the application does not have the record.
@@ -96,11 +102,8 @@ class ShareClient:
         if self.mode == IMPLICIT:
             raise IllegalStateError("records are acknowledged implicitly by the next poll")
         if offset not in self.in_flight:
-            raise IllegalStateError(f"offset {offset} is not in flight, or acknowledged already")
-        count = self.in_flight.pop(offset)
+            raise IllegalStateError(f"offset {offset} is not in flight, or its acknowledgement has been sent")
         self.acknowledged[offset] = ack_type
-        if ack_type is AckType.RENEW:
-            self.renewing[offset] = count
 
     def take_committed(self) -> tuple[Committed, ...]:
         """The outcomes since the last poll, for the callback."""
@@ -115,36 +118,30 @@ class ShareClient:
         """
         if self.mode == IMPLICIT:
             self.accept_all()
-        elif self.in_flight:
-            text = ", ".join(map(str, sorted(self.in_flight)))
+        elif missing := self.in_flight.keys() - self.acknowledged.keys():
+            text = ", ".join(map(str, sorted(missing)))
             raise IllegalStateError(f"all records must be acknowledged before the next poll; not yet: {text}")
 
     def accept_all(self) -> None:
         """Acknowledge everything that the application has with ACCEPT."""
-        self.acknowledged |= dict.fromkeys(self.in_flight, AckType.ACCEPT)
-        self.in_flight.clear()
+        self.acknowledged = dict.fromkeys(self.in_flight, AckType.ACCEPT) | self.acknowledged
 
-    def take_acknowledgements(self, *, renews: bool) -> tuple[AckBatch, ...]:
-        """The acknowledgements to send, ascending; each run of offsets is a batch.
-
-        Args:
-            renews: whether the broker's version of the request has RENEW. If not, renewals are not sent, and end
-                with UNSUPPORTED_VERSION.
-        """
-        if not renews:
-            refused = [offset for offset, kind in self.acknowledged.items() if kind is AckType.RENEW]
-            self.end(refused, ErrorCode.UNSUPPORTED_VERSION)
+    def take_acknowledgements(self) -> tuple[AckBatch, ...]:
+        """The acknowledgements to send, ascending; each run of offsets is a batch."""
         types, self.acknowledged = self.acknowledged, {}
+        for offset, ack_type in types.items():
+            count = self.in_flight.pop(offset, None)
+            if ack_type is AckType.RENEW and count is not None:
+                self.renewing[offset] = count
         return tuple(
             AckBatch(first, last, _shortened([types[offset] for offset in range(first, last + 1)]))
             for first, last in _runs(types)
         )
 
     def end(self, offsets: Iterable[int], error: ErrorCode) -> None:
-        """Note the outcome of acknowledgements that were sent, or could not be; renewals succeed or are dropped."""
+        """Note the outcome of acknowledgements that were taken; renewals succeed or are dropped."""
         ended = sorted(offsets)
         for offset in ended:
-            self.acknowledged.pop(offset, None)
             count = self.renewing.pop(offset, None)
             if count is not None and error is ErrorCode.NONE:
                 self.renewed[offset] = count

@@ -99,7 +99,7 @@ class Clients:
         result.committed = client.take_committed()
         client.acknowledge_last_poll()
         # Records whose lock is being renewed are returned first, so nothing is fetched with them.
-        fetches = not client.renewing
+        fetches = not client.has_renewals
         self._send(event, client, result, request, "fetch" if fetches else "acknowledge")
         if client.renewed:
             result.returned = client.take_renewals()
@@ -128,12 +128,16 @@ class Clients:
         route: ev.Route,
     ) -> None:
         """Send what a consumer has acknowledged, and tell it the outcome."""
-        renews = self._settings.release.renews and client.version >= RENEW_SINCE_VERSION
-        batches = client.take_acknowledgements(renews=renews)
+        batches = client.take_acknowledgements()
         if not batches:
             return
         offsets = [offset for first, last, _ in batches for offset in range(first, last + 1)]
         is_renewal = any(AckType.RENEW in types for _, _, types in batches)
+        renews = self._settings.release.renews and client.version >= RENEW_SINCE_VERSION
+        if is_renewal and not renews:
+            # Source: Kafka ShareAcknowledgeRequest.Builder.build: the whole request is not sent.
+            client.end(offsets, ErrorCode.UNSUPPORTED_VERSION)
+            return
         common = _common_fields(event)
         request(
             ev.Ack(**common, batches=batches, route=route, is_renew_ack=is_renewal, version=client.version)

@@ -127,7 +127,14 @@ def _write_earliest_offsets(folder: str, earliest: Mapping[str, int | None]) -> 
             kept[place] = offset
     if kept or path.exists():
         lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(kept.items())]
-        path.write_text("\n".join([_VERSION, str(len(lines)), *lines]) + "\n", encoding="utf-8")
+        text = "\n".join([_VERSION, str(len(lines)), *lines]) + "\n"
+        if not isinstance(path, Path):
+            path.write_text(text, encoding="utf-8")
+            return
+        # A cleaner may read it at any moment.
+        new = path.with_name(f".{path.name}.new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
 
 
 def _file(folder: str, name: str) -> InputPath:

@@ -1,38 +1,19 @@
 """Every transition of a live share-partition against kafka.server.share.SharePartition of 4.3.1, step by step."""
 
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from share_state.errors import SetupError
 from share_state.kafka.delivery_states import DeliveryState
 from share_state.simulator.acquisition import AcquireMode
 from share_state.simulator.settings import PartitionSettings
 from share_state.simulator.types import StateBatch, StateRead
-from share_state.sources import jars
-from tests.differential.kafka_share_partition import kafka
 from tests.differential.share_partition_twins import Leave, LogStart, Read, Say, Step, Twins, Wait
 from tests.profiles import by_profile
 
 MEMBERS = ("M1", "M2")
 LOCK_MS = 1_000
-
-
-@pytest.fixture(scope="module")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One small JVM for this module."""
-    if shutil.which("javac") is None:
-        pytest.skip("no `javac` on the PATH: Kafka's class is driven by three small Java classes")
-    try:
-        jars.jars(jars.BROKER_BEFORE_DEAD_LETTERS)
-    except SetupError as error:
-        pytest.skip(str(error))
-    with kafka(tmp_path_factory.mktemp("classes")) as started:
-        yield started
 
 
 member = st.sampled_from(MEMBERS)

@@ -1,5 +1,7 @@
 """The table of Kafka releases: in order, and the texts that are made from it."""
 
+import ast
+
 import pytest
 
 from docs.reference_pages import releases_page
@@ -75,3 +77,15 @@ def test_the_page_of_releases_has_every_fact():
     assert "| state 3 in a loaded state: refused, kept for ever, or resumed" in page
     assert "| refused | refused | refused | refused | refused | kept | resumed | resumed |" in page
     assert all(one.metadata["doc"] in page for one in facts())
+
+
+def test_no_other_module_compares_releases():
+    """They ask a release for what it does; layouts are compared by the names in schemas/records."""
+    names = {release.name for release in RELEASE_HISTORY} | {release.patch for release in RELEASE_HISTORY}
+    compared = list[str]()
+    for path in sorted((DATA.parent.parent / "share_state").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare | ast.Subscript):
+                literals = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
+                compared += [f"{path.name}:{node.lineno}"] * bool(literals & names)
+    assert compared == []

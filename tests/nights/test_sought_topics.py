@@ -151,6 +151,21 @@ def test_every_so_many_audits_reads_all(capfd, tmp_path: Path):
     assert [len(notes(audit(capfd, logs, tmp_path / "lake", *sets))) for _ in range(5)] == [0, 1, 1, 0, 1]
 
 
+def test_a_start_that_moved_back_and_forth_moved_when_it_last_did(capfd, tmp_path: Path):
+    index = f"control_records.index={tmp_path / 'index'}"
+    more = [
+        stamped(control(308, checkpoint("done", 3, 200, 200)), 20),
+        stamped(control(309, delta("done", 3, 308, [(200, 299, 2, 1)])), 30),
+        stamped(user_data(310), 31),
+    ]
+    for name, options in (("whole", ()), ("sought", (index,))):
+        audit(capfd, night(FIRST[290:], tmp_path / "broker"), tmp_path / name, *options)
+        audit(capfd, night([*FIRST[290:], *more], tmp_path / "broker"), tmp_path / name, *options)
+    assert tables(tmp_path / "sought") == tables(tmp_path / "whole")
+    moved = {row["group_id"]: row["moved_time"] for row in tables(tmp_path / "sought")["share_partition_history"]}
+    assert (moved["done"] - moved["other"]).total_seconds() == 26 * 60
+
+
 def test_a_group_whose_window_stays_is_read_whole_for_its_times(capfd, tmp_path: Path):
     """The checkpoint of minute 40 does not say that the start has not moved since minute 6."""
     index = f"control_records.index={tmp_path / 'index'}"

@@ -169,7 +169,8 @@ def _stands_for_whole(folded: FoldedControlLog) -> bool:
     if is_damaged or is_contradicted or len(folded.faulty) or folded.data_end <= 0:
         return False
     chains = folded.all_chains.chains
-    if not complete_times(folded.groups.to_pylist(), chains, folded.links, options.index, options.last_audit):
+    groups, known = folded.groups.to_pylist(), (options.index, options.last_audit, options.audited_to)
+    if not complete_times(groups, chains, folded.links, *known):
         return False
     for name in ("start_advanced_at", "last_consumed_at"):
         folded.chains.chains[name] = chains[name][folded.numbers]

@@ -22,6 +22,7 @@ def complete_times(
     links: np.ndarray,
     entries: Sequence[ShareSnapshotEntry],
     last_audit: pa.Table,
+    audited_to: int,
 ) -> bool:
     """Complete the times of chains that were folded from the earliest checkpoint of the entries on.
 
@@ -31,6 +32,7 @@ def complete_times(
         links: LINK rows of that part.
         entries: the share snapshot file.
         last_audit: NEEDED_OF_LAST_AUDIT, one row per group.
+        audited_to: the offset up to which that audit read the log.
     Returns:
         Whether the chains are those of the whole log. They are not if the file and the log differ, a group lacks
         its checkpoint, or a group had offsets in flight at the last audit and has not moved its start since: when
@@ -47,19 +49,33 @@ def complete_times(
         return False
     has_delta = np.zeros(len(groups), np.bool_)
     has_delta[links["group"][links["kind"] == ControlKind.DELTA]] = True
+    is_late = links["offset"] >= audited_to
+    has_moved = _moved_at(links[is_late], chains)
+    has_stayed = _moved_at(links[~is_late], chains)
     for group, row in before.items():
         number = numbers[group]
         # Groups without a subscription have no consumers, and no time of their last one.
         has_consumers = chains["last_consumed_at"][number] > 0
         if row["moved_time"] is None or (has_consumers and row["active_time"] is None):
             return False
-        if chains["start_offset"][number] == row["start_offset"]:
-            if row["end_offset"] != row["start_offset"]:
+        if not has_moved[number]:
+            if (
+                chains["start_offset"][number] != row["start_offset"]
+                or row["end_offset"] != row["start_offset"]
+            ):
                 return False
             chains["start_advanced_at"][number] = row["moved_time"]
         if has_consumers and not has_delta[number]:
             chains["last_consumed_at"][number] = row["active_time"]
-    return True
+    # A start that left and came back was set by a late record, if no earlier one has its time.
+    return not (has_moved & has_stayed).any()
+
+
+def _moved_at(links: np.ndarray, chains: np.ndarray) -> np.ndarray:
+    """bool, one per chain: whether one of these records has the time at which its start was set."""
+    moved = np.zeros(len(chains), np.bool_)
+    moved[links["group"][links["timestamp"] == chains["start_advanced_at"][links["group"]]]] = True
+    return moved
 
 
 def _has_checkpoints(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import run
+from share_state.kafka.releases import LATEST
 from share_state.repairs.commands import KafkaTools
 from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import carry_out, running, skip_without_broker
@@ -50,9 +51,12 @@ def test_a_plan_for_4_4_moves_the_start_by_kafkas_tool(cluster: Cluster, tmp_pat
     done = _bash(cluster, KafkaTools(cluster.address).reset_to_offset(group.name, group.topic, 0, 100))
     assert done.returncode == 1
     assert "the start offset is 20, not 100" in done.stderr
-    state, _, _ = group.state()
-    assert state is not None
-    assert state["effective_start_offset"] == 20
+    later, _, _ = group.state()
+    assert later is not None
+    assert later["effective_start_offset"] == 20
+    # A second reset of an empty group keeps the state epoch, as the table of releases says.
+    assert later["snapshot_epoch"] > state["snapshot_epoch"]
+    assert (later["state_epoch"] > state["state_epoch"]) == LATEST.reset_raises_epoch
 
 
 def test_groups_are_restored_from_a_file_of_any_moment(
