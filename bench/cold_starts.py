@@ -40,6 +40,7 @@ class _Start:
 def cold_starts(settings: Settings, over_warm: Bound) -> Iterator[Item]:
     """Run the demo's `reconstruct` with empty and filled caches; on a cluster with a cache per worker."""
     del settings
+    DATA.mkdir(exist_ok=True)
     with TemporaryDirectory(dir=DATA) as scratch:
         folder = Path(scratch)
         _warm_up(folder)

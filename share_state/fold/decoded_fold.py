@@ -83,7 +83,9 @@ def by_log(tables: Iterable[pa.Table]) -> Iterator[tuple[LogPartition, Iterator[
     Args:
         tables: columns of `decoded_records`; the records of a log follow each other, by offset.
     Yields:
-        Each log, and its records, to be read before the next log.
+        Each log, and its records, to be read before the next log; records that are there twice are given once.
+    Raises:
+        InputError: if a record has no offset.
     """
     pieces = ((log, part) for table in tables for log, part in _cut(_declared(table)))
     current = next(pieces, None)
@@ -98,7 +100,7 @@ def by_log(tables: Iterable[pa.Table]) -> Iterator[tuple[LogPartition, Iterator[
                 yield current[1]
                 current = next(pieces, None)
 
-        of_log = records()
+        of_log = _without_repeats(records())
         yield log, of_log
         # What was not read is of no use.
         for _ in of_log:
@@ -161,7 +163,29 @@ def _declared(records: pa.Table) -> pa.Table:
         raise InputError(f"decoded records: {reason}; give the column types of decoded_records") from None
 
 
+def _without_repeats(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Leave out records that equal the one before them, as sinks that write at least once leave them."""
+    before: dict[str, Any] | None = None
+    for records in tables:
+        offsets = records["offset"].to_numpy()
+        again = np.flatnonzero(offsets[1:] == offsets[:-1]) + 1
+        last = records.slice(len(records) - 1).to_pylist()[0]
+        repeats = [] if before is None or records.slice(0, 1).to_pylist()[0] != before else [0]
+        pairs = (records.take(pa.array(rows)).to_pylist() for rows in (again, again - 1))
+        repeats += [row for row, one, other in zip(again.tolist(), *pairs, strict=True) if one == other]
+        before = last
+        kept = records
+        if repeats:
+            is_kept = np.ones(len(records), bool)
+            is_kept[repeats] = False
+            kept = records.filter(pa.array(is_kept)).combine_chunks()
+        if len(kept):
+            yield kept
+
+
 def _cut(records: pa.Table) -> Iterator[tuple[LogPartition, pa.Table]]:
+    if records["offset"].null_count:
+        raise InputError(f"{LABEL}: a record has no offset, so its place in the log is not known")
     for begin, end in pairwise(_bounds(records, ["dialect"]).tolist()):
         part = records.slice(begin, end - begin)
         is_control = part["dialect"][0].as_py() == CONTROL_RECORDS

@@ -1,7 +1,7 @@
-"""Records that are no log: grouped by share-partition they are folded like logs, and what only a log shows is unknown.
+"""Records that are no log are folded like logs, and what only a log shows is unknown.
 
-Where Spark spreads the records of a log over tasks by share-partition, each task folds its part of the log, and
-`join_cutoffs` puts the rows of the parts together.
+Where Spark spreads the records of a log over tasks by share-partition, each task folds its part of the log,
+and `join_cutoffs` puts the rows of the parts together.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,6 @@
 """Runs a plan in threads of this process."""
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
@@ -12,6 +13,7 @@ from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.across_logs import modulus_of, settle_cutoffs, settle_tables
 from share_state.pipeline.deltalake_sink import DeltalakeSink
 from share_state.pipeline.driver_side import GroupSide
+from share_state.pipeline.memory import memory_note
 from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
 from share_state.pipeline.result import check_records, logs_of_other_records, mark_unsafe
 from share_state.pipeline.sink import Sink
@@ -25,6 +27,8 @@ from share_state.pipeline.task import (
     run_task,
 )
 from share_state.sources.log_partition import LogPartition
+
+_LOG = logging.getLogger("share_state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,9 @@ class LocalExecutor:
             return pa.concat_tables([schema.empty_table(), *(tables[log.name].result() for log in plan.logs)])
 
     def fold(self, plan: FoldPlan, output: OutputSpec) -> pa.Table:
-        """Fold and judge every log partition."""
+        """Fold and judge every log partition; a warning first if their state will not fit into memory."""
+        if (note := memory_note(plan.logs)) is not None:
+            _LOG.warning("%s", note)
         plan = replace(plan, cores=cores_per_log(plan.logs, available_cores()))
         return self.map_logs(plan, partial(run_task, plan, output), output.schema)
 

@@ -1,8 +1,8 @@
 """Records grouped by share-partition in Spark: one shuffle, and a call of the fold for thousands of records.
 
-`groupBy(...).applyInArrow(fold_group)` calls Python once per share-partition, which costs more than the fold. Here a
-task folds all share-partitions of its partition, log by log in the order of their offsets. Records of the topic are
-shuffled as bytes, and decoded by the task that folds them.
+`groupBy(...).applyInArrow(fold_group)` calls Python once per share-partition, which costs more than the fold.
+Here a task folds all share-partitions of its partition, log by log in the order of their offsets. Records of
+the topic are shuffled as bytes, and decoded by the task that folds them.
 """
 
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def fold_decoded_frame(records: DataFrame, plan: FoldPlan | None = None) -> dict
     ordered = grouped.sortWithinPartitions(_LOG, by_log, "offset").drop(_TOPIC_KEY, _LOG)
 
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return fold_tables(in_large_pieces(map(_checked, batches), _PIECE), plan)
+        return fold_tables(in_large_pieces(map(pa.table, batches), _PIECE), plan)
 
     return _tables(ordered.mapInArrow(fold, from_arrow_schema(OUTPUT.schema)))
 
@@ -93,7 +93,7 @@ def fold_topic_frame(rows: DataFrame, columns: Columns) -> dict[str, DataFrame]:
 def write_grouped(
     executor: SparkExecutor, plan: FoldPlan, place: str
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Write the tables of the records of a plan, which Spark groups by share-partition, with Spark's Delta writer.
+    """Write the tables of records that Spark groups by share-partition, with Spark's Delta writer.
 
     Nothing is known of the logs but their records, so there is no row of `runs`.
 
@@ -142,12 +142,6 @@ def _joined_cutoffs(rows: DataFrame) -> DataFrame:
 
     chosen = rows.where(sql.col(SUMMARY).isNotNull()).select(f"{CUTOFF}.*", f"{SUMMARY}.{LAST_SNAPSHOT}")
     return chosen.repartition(1).mapInArrow(join, from_arrow_schema(schema))
-
-
-def _checked(batch: pa.RecordBatch) -> pa.Table:
-    if batch["offset"].null_count:
-        raise InputError(f"{LABEL}: a record has no offset, so its place in the log is not known")
-    return pa.table(batch)
 
 
 def _fold_topic(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -54,6 +54,12 @@ from share_state.stores.paths import parquet_source
 
 _OPTIONAL = ("topic", "timestamp")
 _FRAME = "the DataFrame"
+_CONNECTOR_HINT = (
+    "; Spark's Kafka connector leaves out internal topics without"
+    " spark.sql.streaming.kafka.useDeprecatedOffsetFetching=true, and a stream of it stops where the broker has pruned"
+    " records without the option failOnDataLoss=false"
+)
+"""What a person does if a DataFrame of the state topic has no rows."""
 _FILE = "__file"
 WRONG = "__wrong"
 """The column of `normalized` that says what is wrong with a row; null if nothing is."""
@@ -228,7 +234,8 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
             check_time_unit(name, "timestamp", row.oldest, row.newest)
     others = {row.topic for row in rows} - {*topics}
     if not of_topics[topics[0]]:
-        raise InputError(f"{name}: {missing_topic_message(topics[0], {row.topic for row in rows})}")
+        hint = _CONNECTOR_HINT if name == _FRAME and not rows else ""
+        raise InputError(f"{name}: {missing_topic_message(topics[0], {row.topic for row in rows})}{hint}")
     logs, has_times = list[LogPartition](), "timestamp" in ours.columns
     for topic, of_topic in of_topics.items():
         frame = ours.filter(sql.col("topic") == topic).drop("topic", WRONG, _FILE)

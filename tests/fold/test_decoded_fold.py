@@ -168,6 +168,22 @@ def test_a_share_partition_with_records_in_two_state_partitions_has_a_row_for_ea
     assert set(states["state_partition"].to_pylist()) == {log.partition, 7}
 
 
+@pytest.mark.parametrize("sizes", [[10_000], [1], [3, 50]])
+def test_records_that_a_sink_wrote_twice_count_once(sizes: list[int]):
+    logs = find_logs([str(DATA / "4.3.1/happy")])
+    records = decoded(logs)
+    states, _ = in_pieces(pa.concat_tables([records, records.slice(5)]), sizes)
+    assert rows(states) == rows([piece for log in logs for piece in fold_log(log).state_pieces])
+
+
+def test_a_record_without_an_offset_is_refused():
+    records = decoded(find_logs([str(DATA / "4.3.1/happy")]))
+    column = pc.if_else(pc.equal(records["kind"], "update"), None, records["offset"])
+    place = records.schema.get_field_index("offset")
+    with pytest.raises(InputError, match="a record has no offset, so its place in the log is not known"):
+        share_state.fold_records(records.set_column(place, records.schema.field(place), column))
+
+
 def test_no_records_have_no_state_and_no_range():
     folded = share_state.fold_records(table_schema("decoded_records").empty_table())
     for name in ("share_partition_state", "in_flight", "findings", "cutoff"):

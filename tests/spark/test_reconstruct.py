@@ -316,6 +316,14 @@ def test_the_catalog_names_the_tables_and_the_ui_of_spark_shows_what_is_written(
         runs = spark.table("same_lake.runs").select("command", "status").collect()
         assert sorted(map(tuple, runs)) == [("audit", "reported"), ("reconstruct", "done")]
         assert spark.table("same_lake.share_partition_history").count() == len(folded)
+        # A table that was dropped, and one under another name, are written anew; the other one stays.
+        spark.sql("DROP TABLE lake.in_flight")
+        spark.sql("ALTER TABLE lake.findings RENAME TO lake.theirs")
+        again = share_state.reconstruct(export, spark=spark, warehouse="spark_catalog.lake")
+        listed = {table.tableName for table in spark.sql("SHOW TABLES IN lake").collect() if not table.isTemporary}
+        assert listed == {*CORE_TABLES, *carried, "theirs"}
+        assert again.in_flight.count() == spark.table("lake.in_flight").count() > 0
+        assert spark.table("lake.findings").count() == again.findings.count()
         assert run(["reconstruct", str(export), "--out", "spark_catalog.nowhere", "--quiet"]) == 2
     finally:
         spark.sql("DROP SCHEMA same_lake CASCADE")

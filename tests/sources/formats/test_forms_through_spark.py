@@ -133,6 +133,12 @@ def test_a_frame_that_is_no_table_of_records(frame: DataFrame, change: dict[str,
     assert not (tmp_path / "lake").exists()
 
 
+def test_a_frame_without_rows_names_the_settings_of_sparks_connector(frame: DataFrame):
+    empty = frame.where("false")
+    with pytest.raises(InputError, match=r"useDeprecatedOffsetFetching=true.*failOnDataLoss=false"):
+        share_state.reconstruct(empty)
+
+
 def test_a_notebooks_frame_is_reconstructed(spark: SparkSession, frame: DataFrame, tmp_path: Path):
     renamed = frame.withColumnsRenamed({"key": "k", "offset": "record offset"})
     tables = share_state.reconstruct(
