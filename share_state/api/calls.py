@@ -102,18 +102,19 @@ def fold_records(
     For records of any source: no log is read whole, and nothing but the records is known.
 
     Args:
-        records: decoded records, with the columns of schemas/tables/decoded_records.yaml as `read` returns them; or
-            those of the topic with the columns of Spark's Kafka source. An Arrow table, or a DataFrame of pandas,
-            polars or Spark, in any order.
+        records: decoded records, with the columns of schemas/tables/decoded_records.yaml as `read` returns
+            them; or those of the topic with the columns of Spark's Kafka source. An Arrow table, or a
+            DataFrame of pandas, polars or Spark, in any order.
         spark: a session, which then folds rows in memory; a DataFrame of Spark brings its own.
-        columns: column -> its name, for records of the topic: key, value, partition, offset, topic, timestamp.
+        columns: column -> its name, for records of the topic: key, value, partition, offset, topic,
+            timestamp.
     Returns:
-        Tables `share_partition_state`, `in_flight`, `findings` and `cutoff`; those of groups are None. DataFrames are
-        lazy, and Spark folds once for all of them. What only a log shows is unknown: `topic_end_offset`,
-        `redundant_retained` and `unfinished_offsets` are null, and in `cutoff` the log start and every count and size;
-        no cutoff is `safe`. A state without a snapshot is `suspect`; another record that is not there makes no state
-        suspect. Rules over whole logs, such as OFFSET_GAP, are not judged. A share-partition with records in several
-        state partitions has a row for each.
+        Tables `share_partition_state`, `in_flight`, `findings` and `cutoff`; those of groups are None.
+        DataFrames are lazy, and Spark folds once for all of them. What only a log shows is unknown:
+        `topic_end_offset`, `redundant_retained` and `unfinished_offsets` are null, and in `cutoff` the log
+        start and every count and size; no cutoff is `safe`. A state without a snapshot is `suspect`; another
+        record that is not there makes no state suspect. Rules over whole logs, such as OFFSET_GAP, are not
+        judged. A share-partition with records in several state partitions has a row for each.
     Raises:
         InputError: if the columns are neither those of decoded records nor of records of the topic.
         ShareStateError: if an argument cannot be used.
@@ -241,8 +242,8 @@ def decode(
         spark: a session, to sort tables that need it; the result is an Arrow table, too.
         options: as for `reconstruct`:
     Returns:
-        One row per record, columns of schemas/tables/decoded_records.yaml, with the name of each delivery state
-        and, for segments, `batch`: the segment, position, size, codec and leader epoch of its record batch.
+        One row per record, columns of schemas/tables/decoded_records.yaml, with the name of each delivery
+        state and, for segments, `batch`: segment, position, size, codec and leader epoch of its record batch.
     Raises:
         InputError: if a path is missing or holds no log, or no share-partition matches.
         ShareStateError: if an argument cannot be used.
@@ -269,12 +270,12 @@ def read(
 
     Args:
         input: as for `reconstruct`; or a warehouse: the logs of its last run.
-        spark: a session; the input must be readable from its workers. The older form `read(spark, input)` works,
-            too.
+        spark: a session; the input must be readable from its workers. The older form `read(spark, input)`
+            works, too.
         options: as for `reconstruct`:
     Returns:
-        One row per record, columns of schemas/tables/decoded_records.yaml, times in UTC, each log partition in log
-        order. An Arrow table; with a session, a lazy DataFrame with one task per log partition.
+        One row per record, columns of schemas/tables/decoded_records.yaml, times in UTC, each log partition
+        in log order. An Arrow table; with a session, a lazy DataFrame with one task per log partition.
     Raises:
         InputError: if a path is missing or holds no log.
         ShareStateError: if an argument cannot be used.

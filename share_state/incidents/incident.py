@@ -46,7 +46,8 @@ class Incident:
         since: when it began; None if that is not known.
         time: up to when durations are measured.
         limit: the delivery limit; `limit_is_observed`: the log shows more deliveries than configured.
-        story: the history of the offset that SPSO waits for; None if the logs were not read, or there is none.
+        story: the history of the offset that SPSO waits for; None if the logs were not read, or there is
+            none.
         outcomes: field of OUTCOMES -> records of the group in the last hour; None if the logs do not show it.
         outcomes_since: since when they are counted.
         repair: what can be done; None without trouble.
@@ -309,7 +310,8 @@ def _last_hour(
 ) -> tuple[dict[str, int] | None, datetime | None]:
     """What became of the deliveries of a group in the last hour, from its records.
 
-    Only the logs that hold them are folded: up to an hour ago, and to the end unless that is what the tables are of.
+    Only the logs that hold them are folded: up to an hour ago, and to the end unless that is what the tables
+    are of.
     """
     if time is None:
         return None, None

@@ -1,8 +1,8 @@
 """Whether the state of an export fits into the memory of this process, said before the work begins.
 
 A fold holds the live state of its share-partitions, but not the log: exports of any size are folded in a
-process. What the state takes is not known before the logs are read; the newest segments of some show about how
-many share-partitions there are at least, since Kafka spreads them evenly over the logs.
+process. What the state takes is not known before the logs are read; the newest segments of some show about
+how many share-partitions there are at least, since Kafka spreads them evenly over the logs.
 """
 
 from collections.abc import Iterator, Sequence

@@ -173,8 +173,8 @@ class FoldPlan:
         options: how each log is folded; `fold_options` adds what differs from log to log.
         names_logs: whether the caller named single log partitions, so that no other is expected in the input.
         indexes: name of a log partition -> entries of its share snapshot file, to check against the log.
-        earliest_offsets: name of a log partition with such a file -> its earliest share offset. An audit reads
-            the log from there on, or from the earliest entry of the file.
+        earliest_offsets: name of a log partition with such a file -> its earliest share offset. An audit
+            reads the log from there on, or from the earliest entry of the file.
         severities: rule -> severity or "off".
         judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.

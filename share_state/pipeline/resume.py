@@ -284,8 +284,8 @@ class _LastControlRecords:
     """What the last audit knew of control records; empty without one.
 
     Attributes:
-        states, history: its files of `share_partition_state` and `share_partition_history`; no history if all of
-            each topic-partition is to be read.
+        states, history: its files of `share_partition_state` and `share_partition_history`; no history if all
+            of each topic-partition is to be read.
         run_id: its run.
         read_to: log partition -> the offset up to which it read.
     """

@@ -55,9 +55,9 @@ def print_table(
 ) -> None:
     """Print rows below a header, aligned; the `numeric` columns are right-aligned.
 
-    Cells are escaped, and those of great length elided; only --json has them whole. On a terminal that is narrower
-    than the table, the columns that do not fit follow each row on lines of their own, with their names. Without rows
-    print `otherwise`, or only the header.
+    Cells are escaped, and those of great length elided; only --json has them whole. On a terminal that is
+    narrower than the table, the columns that do not fit follow each row on lines of their own, with their
+    names. Without rows print `otherwise`, or only the header.
     """
     cells = list(rows)
     if not cells and otherwise is not None:

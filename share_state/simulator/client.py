@@ -45,11 +45,12 @@ class ShareClient:
         version: of ShareFetch and ShareAcknowledge that it and the broker have; renewals need 2.
         last_poll_ms, last_heartbeat_ms: when it last polled, and when its last heartbeat arrived.
         lock_timeout_ms: ShareConsumer.acquisitionLockTimeoutMs: None before its first ShareFetch.
-        in_flight: offset -> delivery count of records that the application has, until their acknowledgement is
-            sent.
+        in_flight: offset -> delivery count of records that the application has, until their acknowledgement
+            is sent.
         acknowledged: offset -> type of acknowledgements that are not sent yet.
         renewing: offset -> delivery count of records whose RENEW was sent, without an outcome.
-        renewed: offset -> delivery count of records whose lock was renewed, which the next poll returns again.
+        renewed: offset -> delivery count of records whose lock was renewed, which the next poll returns
+        again.
         committed: outcomes for the callback of the next poll.
     """
 

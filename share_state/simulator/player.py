@@ -102,7 +102,8 @@ class EventPlayer:
         gaps: the offsets that a fetch acquires and the client acknowledges as gaps; None for none.
 
     Attributes:
-        acknowledgements: type -> records that requests acknowledged, as in the metric RecordAcknowledgementsPerSec.
+        acknowledgements: type -> records that requests acknowledged, as in the metric
+            RecordAcknowledgementsPerSec.
     """
 
     def __init__(

@@ -321,8 +321,8 @@ class PlayerSettings:
         dialect: what is persisted; with "both", state is loaded from the share coordinator.
         checkpoint_every: deltas before a checkpoint in the draft dialect; None for never.
         traces: whether results contain the in-flight batches.
-        checkpoints_at_end: in the draft dialect, whether a checkpoint also follows a delta that leaves nothing in
-            flight.
+        checkpoints_at_end: in the draft dialect, whether a checkpoint also follows a delta that leaves
+            nothing in flight.
     """
 
     release: Release = LATEST

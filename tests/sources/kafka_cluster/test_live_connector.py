@@ -60,7 +60,7 @@ def test_frames_of_sparks_connector_give_the_tables_of_the_cluster(worked: Workl
     assert found["records"] > 0
     live = read_cluster(f"kafka://{worked.broker.address}")
     assert {log.partition for log in live.logs if log.topic == STATE_TOPIC} >= {int(number) for number in found["ends"]}
-    until = {int(number): end for number, end in found["ends"].items()}
+    until: dict[int | str, int] = {int(number): end for number, end in found["ends"].items()}
     expected = share_state.reconstruct(f"kafka://{worked.broker.address}", groups=(), as_of=until)
     states = sorted(map(repr, expected.share_partition_state.drop_columns("topic").to_pylist()))
     assert found["logs"] == found["grouped"] == states != []
