@@ -72,7 +72,7 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Compare the tables of a warehouse, or of an export, with the offsets of a running cluster."""
+    """Compare the tables with the offsets of a running cluster."""
     from share_state.cli.warehouse_or_input import open_tables  # noqa: PLC0415  imports Delta
     from share_state.report.compare import compare as compare_offsets  # noqa: PLC0415  only this command asks a broker
     from share_state.report.compare import list_groups, print_comparison  # noqa: PLC0415

@@ -50,7 +50,7 @@ class ShareClient:
         acknowledged: offset -> type of acknowledgements that are not sent yet.
         renewing: offset -> delivery count of records whose RENEW was sent, without an outcome.
         renewed: offset -> delivery count of records whose lock was renewed, which the next poll returns
-        again.
+            again.
         committed: outcomes for the callback of the next poll.
     """
 

@@ -171,8 +171,8 @@ def simulate(
         state_partitions: partitions of `__share_group_state`.
         updates_per_snapshot: updates after which the next write of a share-partition is a snapshot.
         checkpoint_every: deltas before a checkpoint in the draft dialect.
-        checkpoints_at_end: whether a checkpoint also follows a delta that leaves nothing in flight (SPSO =
-        SPEO).
+        checkpoints_at_end: whether a checkpoint also follows a delta that leaves nothing in flight
+            (SPSO = SPEO).
         codec: codec of data batches: none, gzip, snappy, lz4 or zstd.
         segment_bytes: maximum segment size.
         version_prefix: whether the draft's values start with a version.

@@ -38,7 +38,7 @@ def _shown(folder: Path, *arguments: str) -> str:
                 ("why", "g3", CHAOS),
                 ("decode", CHAOS, "--group", "g5"),
             ],
-            2,
+            1,
         ),
     ],
     ids=lambda arguments: arguments[0],

@@ -185,7 +185,7 @@ def test_a_group_whose_window_stays_is_read_whole_for_its_times(capfd, tmp_path:
     assert "has not moved for 40 min" in stall["examples"][0]["message"]
 
 
-@pytest.mark.parametrize("seed", by_profile([3], range(12)))
+@pytest.mark.parametrize("seed", by_profile([], range(12)))
 def test_nights_of_a_simulated_topic_end_in_the_tables_of_whole_reads(capfd, tmp_path: Path, seed: int):
     simulate(tmp_path / "all", seed=seed, groups=4, minutes=3, dialect="control_records", checkpoint_every=4)
     (tmp_path / "broker").mkdir()
