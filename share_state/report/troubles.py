@@ -53,7 +53,7 @@ TROUBLES = (
 VERDICT_TEXTS = {
     "REWIND": (
         ERROR,
-        "the start offset is lower than an earlier audit saw, so finished records are delivered again",
+        "the start offset went back, by a reset or since the last audit, so finished records are delivered again",
         "check whether the group's offsets were reset or the group was recreated; if not, state was lost.",
     ),
     "STOP": (
