@@ -32,7 +32,18 @@ FIRST_DELIVERY_AT = "first_delivery_at"
 LOG_TIME = "log_time"
 IS_KEPT, ONLY_FAILING = "is_kept", "only_failing"
 REWOUND_FROM, REWOUND_TO = "rewound_from", "rewound_to"
-_ONLY_FOR_VERDICTS = (PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME, IS_KEPT, ONLY_FAILING, REWOUND_TO)
+ONLY_FOR_VERDICTS = pa.schema(
+    [
+        (PREVIOUS_START, pa.int64()),
+        (FIRST_DELIVERY_AT, pa.timestamp("us", "UTC")),
+        (LOG_TIME, pa.int64()),
+        (IS_KEPT, pa.bool_()),
+        (REWOUND_TO, pa.int64()),
+        (ONLY_FAILING, pa.int64()),
+    ]
+)
+"""Columns of incomplete rows of HISTORY_TABLE besides its own, which `add_verdicts` drops."""
+
 OK = "OK"
 NO_MEMBERS = "NO_MEMBERS"
 GIVING_UP = "GIVING_UP"
@@ -248,7 +259,7 @@ def add_verdicts(
         NO_MEMBERS: (*wait, ", and the group has no members"),
     }
     oldest, origin = _oldest_times(rows, is_active, record_times)
-    kept = rows.drop_columns(list(_ONLY_FOR_VERDICTS))
+    kept = rows.drop_columns(ONLY_FOR_VERDICTS.names)
     columns: dict[str, Any] = dict(zip(kept.column_names, kept.columns, strict=True))
     columns |= {
         "run_id": pa.repeat(pa.scalar(run_id), len(rows)),

@@ -98,11 +98,9 @@ def _added(before: np.ndarray, new: np.ndarray) -> np.ndarray:
     rows["failing_until"] = np.where(
         goes_on, np.maximum(before["failing_until"], new["failing_until"]), rows["failing_until"]
     )
-    is_reset = new["rewound_from"] > 0
-    rows["rewound_from"] = np.where(
-        new["rewound_from"] == 0,
-        before["rewound_from"],
-        np.where(is_reset, np.maximum(before["rewound_from"], new["rewound_from"]), new["rewound_from"]),
-    )
+    # Without a reset or a deletion the earlier reset stands; after another, the farther offset counts.
+    is_reset, was_deleted = new["rewound_from"] > 0, new["rewound_from"] < 0
+    farther = np.maximum(before["rewound_from"], new["rewound_from"])
+    rows["rewound_from"] = np.where(was_deleted, new["rewound_from"], farther)
     rows["rewound_to"] = np.where(is_reset, new["rewound_to"], before["rewound_to"])
     return rows

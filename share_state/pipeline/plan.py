@@ -283,8 +283,7 @@ class FoldPlan:
             starts, offset = resumed.read_starts(log), None
             if starts is not None:
                 offset = resumed.read_from(self.earliest_offsets.get(log.name), index)
-            if starts is not None and offset is not None:
-                starts = resumed.with_times(starts, log)
+                starts = starts if offset is None else resumed.with_times(starts, log)
             of_audit = {"last_audit": starts, "audited_to": resumed.read_to, "read_from": offset}
             control, resumed = replace(control, **of_audit), None
         return replace(

@@ -24,16 +24,7 @@ from share_state.fold.checkpoint import (
 )
 from share_state.fold.dead_letters.archiving import RANGES
 from share_state.fold.draft.control_log import FoldedControlLog
-from share_state.fold.history import (
-    FIRST_DELIVERY_AT,
-    HISTORY_TABLE,
-    IS_KEPT,
-    LOG_TIME,
-    ONLY_FAILING,
-    PREVIOUS_START,
-    REWOUND_TO,
-    history_pieces,
-)
+from share_state.fold.history import HISTORY_TABLE, ONLY_FOR_VERDICTS, history_pieces
 from share_state.fold.log_stats import Folded
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import as_type
@@ -119,14 +110,7 @@ SUMMARIES = pa.schema(
 
 _COLUMNS_TO_FINISH = {
     FINDINGS: [pa.field(name, pa.int64()) for name in CONDITIONS],
-    HISTORY_TABLE: [
-        pa.field(PREVIOUS_START, pa.int64()),
-        pa.field(FIRST_DELIVERY_AT, pa.timestamp("us", "UTC")),
-        pa.field(LOG_TIME, pa.int64()),
-        pa.field(IS_KEPT, pa.bool_()),
-        pa.field(REWOUND_TO, pa.int64()),
-        pa.field(ONLY_FAILING, pa.int64()),
-    ],
+    HISTORY_TABLE: list(ONLY_FOR_VERDICTS),
 }
 """Columns of incomplete rows besides those of their table."""
 

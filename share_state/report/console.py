@@ -75,10 +75,8 @@ def _narrow_lines(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], numeric: Container[str], width: int
 ) -> Iterator[str]:
     """The lines of a table on a narrow terminal, the header first."""
-    longest = [
-        max(map(cell_len, column)) for column in zip(columns, *(map(_cell, row) for row in rows), strict=True)
-    ]
-    ends = accumulate(longest, lambda end, size: end + len(_COLUMN_GAP) + size)
+    widths = _widths(columns, [list(map(_cell, row)) for row in rows])
+    ends = accumulate(widths, lambda end, size: end + len(_COLUMN_GAP) + size)
     fitting = max(1, sum(end <= width for end in ends))
     header, *lines = table_lines(columns[:fitting], [row[:fitting] for row in rows], numeric)
     yield header
@@ -101,7 +99,7 @@ def table_lines(
     """The lines of `print_table`, the header first."""
     # rich.table takes half a millisecond per row.
     cells = [list(map(_cell, row)) for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+    widths = _widths(columns, cells)
 
     def line(texts: Sequence[str]) -> str:
         padded = (
@@ -111,6 +109,10 @@ def table_lines(
         return _COLUMN_GAP.join(padded).rstrip()
 
     return [line(columns), *map(line, cells)]
+
+
+def _widths(columns: Sequence[str], cells: Iterable[Sequence[str]]) -> list[int]:
+    return [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
 
 
 def print_header(line: str) -> None:
