@@ -126,3 +126,8 @@ def test_what_became_of_deliveries_is_the_same_in_any_parts():
         keys = whole.keys.binary().take(pa.array(whole.numbers)).to_pylist()
         assert [seen[key] for key in keys] == present(whole.outcomes)[name].tolist(), name
     assert np.array(present(whole.outcomes)["acknowledged"]).any()
+    # Neither 0 nor -1 is an offset from which SPSO went back.
+    for name in ("rewound_from", "rewound_to"):
+        seen = dict(zip(latest.keys.binary().to_pylist(), np.maximum(log.outcomes[name], 0).tolist(), strict=True))
+        assert [seen[key] for key in keys] == np.maximum(present(whole.outcomes)[name], 0).tolist(), name
+    assert np.array(present(whole.outcomes)["rewound_from"] > 0).any()
