@@ -30,7 +30,14 @@ from share_state.cli.output import (
     print_traceback,
     with_standing,
 )
-from share_state.cli.process import INTERRUPTED, Stopped, keep_freed_memory, keep_pandas_out, stop_on_signal
+from share_state.cli.process import (
+    INTERRUPTED,
+    Stopped,
+    keep_freed_memory,
+    keep_pandas_out,
+    share_one_heap,
+    stop_on_signal,
+)
 from share_state.delta import commits
 from share_state.errors import DiskFullError, ShareStateError, SparkEndedError, disk_error, missing_module
 from share_state.jit.portable import compile_for_every_cpu
@@ -199,6 +206,7 @@ def _run_until_signal(arguments: Sequence[str] | None) -> int:
     compile_for_every_cpu()
     keep_freed_memory()
     keep_pandas_out()
+    share_one_heap()
     signals = [signal.SIGTERM]
     # Who starts a command in the background of a script lets it ignore interrupts.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

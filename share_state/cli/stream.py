@@ -15,7 +15,6 @@ import typer
 from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions
 from share_state.cli.options import FailOn, Json, Running, announce_compiling, fails
-from share_state.cli.process import share_one_heap
 from share_state.cli.reconstruct import print_size
 from share_state.cli.stream_inputs import Live, has_segments, letters_of, open_source, topics_and_limits
 from share_state.config.input_spec import InputSpec
@@ -251,8 +250,6 @@ def stream(
         live=live,
         running=running,
     )
-    if not on_spark:
-        share_one_heap()
     if out is None:
         _run_without_tables(call)
         return DONE

@@ -26,6 +26,15 @@ def test_memory_that_was_freed_is_used_again():
     assert 5 * _faults("keep_freed_memory()") < _faults("")
 
 
+def test_arrow_takes_memory_from_the_same_heap():
+    program = "from share_state.cli.process import {0}; {0}(); import pyarrow as pa; print(pa.array([1]).nbytes, {1})"
+    told = "pa.default_memory_pool().backend_name"
+    done = subprocess.run(
+        [sys.executable, "-c", program.format("share_one_heap", told)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "8 system\n"
+
+
 def _faults(begin: str) -> int:
     """Pages that five rounds of the same work ask the system for."""
     done = subprocess.run(
