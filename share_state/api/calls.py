@@ -110,13 +110,15 @@ def fold_records(
             timestamp.
     Returns:
         Tables `share_partition_state`, `in_flight`, `findings` and `cutoff`; those of groups are None.
-        DataFrames are lazy, and Spark folds once for all of them. What only a log shows is unknown:
+        DataFrames are lazy, and Spark folds once for all of them; of records of the topic, it first looks for
+        one. What only a log shows is unknown:
         `topic_end_offset`, `redundant_retained` and `unfinished_offsets` are null, and in `cutoff` the log
         start and every count and size; no cutoff is `safe`. A state without a snapshot is `suspect`; another
         record that is not there makes no state suspect. Rules over whole logs, such as OFFSET_GAP, are not
         judged. A share-partition with records in several state partitions has a row for each.
     Raises:
-        InputError: if the columns are neither those of decoded records nor of records of the topic.
+        InputError: if the columns are neither those of decoded records nor of records of the topic, or there is
+            no record of the topic.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
     """

@@ -60,6 +60,8 @@ _CONNECTOR_HINT = (
     " records without the option failOnDataLoss=false"
 )
 """What a person does if a DataFrame of the state topic has no rows."""
+_MOST_TOPICS = 3
+"""Other topics that a message names."""
 _FILE = "__file"
 WRONG = "__wrong"
 """The column of `normalized` that says what is wrong with a row; null if nothing is."""
@@ -234,8 +236,7 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
             check_time_unit(name, "timestamp", row.oldest, row.newest)
     others = {row.topic for row in rows} - {*topics}
     if not of_topics[topics[0]]:
-        hint = _CONNECTOR_HINT if name == _FRAME and not rows else ""
-        raise InputError(f"{name}: {missing_topic_message(topics[0], {row.topic for row in rows})}{hint}")
+        raise _without_topic(name, topics[0], {row.topic for row in rows}, is_frame=name == _FRAME)
     logs, has_times = list[LogPartition](), "timestamp" in ours.columns
     for topic, of_topic in of_topics.items():
         frame = ours.filter(sql.col("topic") == topic).drop("topic", WRONG, _FILE)
@@ -246,6 +247,28 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
             segment = Segment(name, row["first"], row["size"])
             logs.append(LogPartition(topic, row["partition"], (segment,), row["first"], source=source))
     return logs, others
+
+
+def first_row_of(ours: DataFrame, topic: str, name: str) -> None:
+    """Look for a record of a topic; the job ends at the first one.
+
+    Args:
+        ours: rows of a DataFrame as `normalized` returns them; without a column of topics they are of this one.
+        topic: its name.
+        name: of the DataFrame, for messages.
+    Raises:
+        InputError: if there is none.
+    """
+    has_topics = "topic" in ours.columns
+    if not (ours.filter(sql.col("topic") == topic) if has_topics else ours).isEmpty():
+        return
+    others = ours.select("topic").distinct().limit(_MOST_TOPICS).collect() if has_topics else ()
+    raise _without_topic(name, topic, {row.topic for row in others if row.topic is not None}, is_frame=True)
+
+
+def _without_topic(name: str, topic: str, others: set[str], *, is_frame: bool) -> InputError:
+    hint = _CONNECTOR_HINT if is_frame and not others else ""
+    return InputError(f"{name}: {missing_topic_message(topic, others)}{hint}")
 
 
 def normalized(frame: DataFrame, columns: Columns, label: str) -> DataFrame:

@@ -111,6 +111,18 @@ def test_what_is_no_table_of_records_is_refused(spark: SparkSession):
         share_state.fold_records(decoded, columns={"nope": "x"})
 
 
+def test_a_frame_without_a_record_of_the_topic_names_the_settings_of_the_connector(spark: SparkSession):
+    source = logs_alone(DATA / "4.3.1/happy")
+    rows = spark.createDataFrame(table_of(find_logs([str(source)])).slice(0, 3).combine_chunks())
+    with pytest.raises(
+        InputError, match=r"it has no rows\); Spark's Kafka connector .*useDeprecatedOffsetFetching=true"
+    ):
+        share_state.fold_records(rows.limit(0))
+    others = rows.withColumn("topic", sql.lit("orders"))
+    with pytest.raises(InputError, match=r"no records of __share_group_state in this table \(found rows of orders\)$"):
+        share_state.fold_records(others)
+
+
 def test_the_command_writes_tables_without_a_run(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
