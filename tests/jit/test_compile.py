@@ -17,6 +17,7 @@ from numba.core import config as numba_config
 from share_state.jit import compile, intrinsics
 from share_state.kafka.primitives import uvarint
 from share_state.spark import session
+from tests.profiles import nightly
 from tests.truth import DATA
 
 config: Any = numba_config
@@ -158,6 +159,7 @@ print(compile._kernel_folder(), file=sys.stderr)
 """
 
 
+@nightly("compiles")
 def test_the_archive_of_a_driver_spares_its_workers_compiling(tmp_path: Path):
     """On another CPU and with an empty cache."""
     if not compile.portable_kernels():

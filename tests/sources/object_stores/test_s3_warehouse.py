@@ -68,6 +68,7 @@ def test_nights_go_on_where_the_last_one_stopped(s3: str, cli: Command, tmp_path
     ]
 
 
+@nightly("Spark over a store")
 def test_a_notebook_gets_the_tables_back(s3_spark: SparkSession, tmp_path: Path):
     there = f"s3://{BUCKET}/lakes/notebook"
     given = share_state.reconstruct(str(CHAOS), spark=s3_spark, warehouse=there)
@@ -96,6 +97,7 @@ def test_decoded_records_may_be_all_that_a_bucket_holds(
     assert not [*tmp_path.iterdir()]
 
 
+@nightly("two runs over a store")
 def test_a_run_that_was_overtaken_does_not_commit(s3: str, cli: Command):
     there = f"s3://{BUCKET}/lakes/two"
     assert cli("reconstruct", HAPPY, "--out", there).code == 0
