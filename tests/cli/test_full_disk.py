@@ -75,6 +75,7 @@ def test_tables_stay_as_they_are_where_the_disk_is_full(limited: Callable[..., t
     assert after == {path: time for path, time in before.items() if path.suffix == ".parquet"}
 
 
+@nightly("fills a disk")
 def test_simulated_logs_that_do_not_fit_are_removed(limited: Callable[..., tuple[int, str]], tmp_path: Path):
     code, said = limited(10_000, "simulate", "--out", tmp_path / "made")
     assert (code, "free space" in said) == (2, True), said

@@ -96,6 +96,7 @@ def test_no_fold_has_to_compile_what_set_up_did_not(tmp_path: Path, of_set_up: d
     assert sorted(name for name, kernel in ran.items() if kernel.compiled) == []
 
 
+@nightly("compiles")
 def test_what_counts_no_references_returns_no_array(of_set_up: dict[str, Kernel]):
     # One that it returned would be let go once too often.
     uncounted = {name: kernel for name, kernel in of_set_up.items() if not kernel.counts}

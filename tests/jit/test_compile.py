@@ -185,6 +185,7 @@ def test_the_archive_of_a_driver_spares_its_workers_compiling(tmp_path: Path):
     assert done.stderr.splitlines() == [str(tmp_path / "unpacked/share_state/__init__.py")]
 
 
+@nightly("compiles")
 @pytest.mark.parametrize("is_open", [False, True])
 def test_shipped_kernels_are_read_in_place_where_no_folder_can_be_written(tmp_path: Path, is_open: bool):
     """But for those that others may write."""

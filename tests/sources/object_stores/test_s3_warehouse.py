@@ -44,6 +44,7 @@ def _below(folder: str) -> FileSelector:
     return FileSelector(folder, recursive=True)
 
 
+@nightly("a run in Spark over a store; test_s3_forms has one without")
 def test_a_run_leaves_the_tables_that_it_leaves_in_a_folder(share_state_command: Command, tmp_path: Path):
     there, here = f"s3://{BUCKET}/lakes/one", str(tmp_path / "w")
     for place in (there, *by_profile((), (there,))):
