@@ -1,5 +1,6 @@
 """How tests are distributed over processes, and the one Spark session of a test run (profiles.py: how deep they go)."""
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -43,6 +44,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     yield
     items.sort(key=lambda item: _ORDER.get(_group(item).rpartition("/")[2], len(_ORDER)))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and tests, which stay to the end."""
+    gc.freeze()
 
 
 def _group(item: pytest.Item) -> str:

@@ -69,6 +69,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path / "checkout")
 
 
+@nightly("compiles the rule in three processes")
 def test_a_rule_is_a_function_and_its_section_of_the_docs(checkout: Checkout):
     checkout.append(
         "share_state/rules/operations.py",

@@ -155,6 +155,7 @@ def test_groups_name_topics_and_members_of_every_call(spark: SparkSession, parqu
         share_state.timeline(STATE, **chosen, groups=())
 
 
+@nightly("three runs in Spark; tests/api/test_in_python has one")
 def test_with_a_session_the_tables_are_those_without_one(spark: SparkSession, tmp_path: Path):
     """Findings over groups among them: a state without a group, and claims that are contested."""
     for log in HAPPY.glob("__share_group_state-*"):
@@ -182,6 +183,7 @@ def test_a_warehouse_of_a_table_has_the_tables_of_groups(spark: SparkSession, pa
     assert (tmp_path / "lake/share_groups/_delta_log").is_dir()
 
 
+@nightly("Spark; the whole frame is in test_a_dataframe_in_gives_dataframes_out")
 def test_a_dataframe_of_both_topics_is_what_its_segments_are_at_the_same_moment(
     spark: SparkSession, table: pa.Table, tmp_path: Path
 ):
@@ -202,7 +204,7 @@ def test_a_dataframe_in_gives_dataframes_out(spark: SparkSession, table: pa.Tabl
         frame = spark.createDataFrame(shuffled(table).combine_chunks())
         without_zone = convert_timezone(lit(zone), lit("UTC"), col("timestamp").cast("timestamp_ntz"))
         local = frame.withColumn("timestamp", without_zone)
-        for given in (frame, local):
+        for given in by_profile((frame,), (frame, local)):
             assert contents(share_state.reconstruct(given, group_partitions=3)) == contents(
                 share_state.reconstruct(CHAOS)
             )

@@ -148,6 +148,7 @@ def test_two_runs_at_once_the_second_is_told_who_holds_the_warehouse(cli: Comman
     assert f"locked by `share-state audit`, process {os.getpid()} on" in holder.stderr.splitlines()[-1]
 
 
+@nightly("three processes; test_real_command interrupts one")
 def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: Command, tmp_path: Path):
     command = [sys.executable, "-m", "share_state", "audit", str(CHAOS), "--out", str(tmp_path / "lake")]
     victim = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -210,6 +211,7 @@ def _leave_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
 
 
+@nightly("a process that waits")
 def test_an_alert_reaches_a_scheduler_whose_pipe_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     audit = ["audit", str(FUZZ), "--out", str(tmp_path / "w"), "--quiet"]
     with monkeypatch.context() as closed:
@@ -254,6 +256,7 @@ def test_a_verdict_can_fail_the_job(cli: Command, tmp_path: Path):
     assert (refused.code, "fail_on_verdict" in refused.err) == (2, True)
 
 
+@nightly("four audits")
 def test_suspect_state_fails_every_night_if_its_rule_is_an_error(cli: Command, damaged: Path, tmp_path: Path):
     """A damaged batch fails one night; the state after it is no better in the next, even if nothing is new."""
     for options, second in (((), 0), (("--rule", "STATE_SUSPECT=error"), 1), (("--fail-on", "warning"), 1)):
@@ -261,6 +264,7 @@ def test_suspect_state_fails_every_night_if_its_rule_is_an_error(cli: Command, d
         assert [cli(*audit).code, cli(*audit).code] == [1, second]
 
 
+@nightly("three audits; tests/report acknowledge")
 def test_what_is_acknowledged_does_not_fail_the_job(cli: Command, tmp_path: Path):
     audit = ("audit", FUZZ, "--quiet", "--json", "--out")
     assert cli(*audit, tmp_path / "a").code == 1

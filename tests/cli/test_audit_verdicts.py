@@ -19,7 +19,7 @@ from share_state.sources.topics import Topics
 from tests.cli.commands import Command
 from tests.fold.decoded_logs import decoded
 from tests.fold.record_context_model import outcomes
-from tests.profiles import by_profile, some_of
+from tests.profiles import by_profile, nightly, some_of
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, AVAILABLE, MINUTE, log_with, snapshot, update
 from tests.truth import DATA
 from tests.warehouses import WrittenTables
@@ -40,6 +40,7 @@ def codes(report: Any) -> set[str]:
     return {one["rule"] for one in report["findings"]}
 
 
+@nightly("four audits")
 def test_an_old_export_is_a_warning_every_night_and_no_green_page(cli: Command, tmp_path: Path):
     audit = (
         "audit",
@@ -68,6 +69,7 @@ def test_an_old_export_is_a_warning_every_night_and_no_green_page(cli: Command, 
     assert cli(*audit, "--set", STALE, "--quiet", "--fail-on", "warning").code == 1
 
 
+@nightly("eight audits")
 def test_the_limit_of_the_age_can_be_raised_and_switched_off_at_any_time(cli: Command, tmp_path: Path):
     audit = ("audit", HAPPY, "--out", tmp_path / "w", "--json", "--quiet", *BATCH_JOBS)
     found = []
@@ -178,7 +180,7 @@ def test_a_group_that_only_gives_up_has_a_verdict(cli: Command, tmp_path: Path, 
     assert [row["verdict"] for row in history(tmp_path / "w")] == ["OK"]
 
 
-@pytest.mark.parametrize("later", [(), ([(3, 3, AVAILABLE, 1)], 50)], ids=["finished", "released"])
+@pytest.mark.parametrize("later", some_of([([(3, 3, AVAILABLE, 1)], 50), ()], 1), ids=repr)
 def test_one_stall_has_one_duration(cli: Command, tmp_path: Path, later: Any):
     """The group was idle for two days, so the time since SPSO moved is not that since the first delivery."""
     idle, source = 2 * 24 * 60 * MINUTE, tmp_path / "in"
@@ -234,6 +236,7 @@ def expected(source: Path, begin: dict[int, int], end: dict[int, int], live: set
     return totals
 
 
+@nightly("four audits; tests/pipeline/test_group_outcomes sums them")
 @pytest.mark.parametrize("name", by_profile(["4.4.0/dlq"], ["4.3.1/chaos", "4.4.0/dlq", "4.1.2/happy"]))
 def test_deliveries_are_counted_since_the_last_audit(cli: Command, tmp_path: Path, name: str):
     source, before, nights = DATA / name, dict[int, int](), list[Counter[str]]()

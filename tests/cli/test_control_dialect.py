@@ -34,7 +34,6 @@ def _state(capfd, broker: Path, out: Path, *options: str) -> dict:
     return state
 
 
-@pytest.mark.usefixtures("spark")
 def test_the_worked_example_ends_where_the_draft_says(capfd, tmp_path: Path, broker: Path):
     state = _state(capfd, broker, tmp_path / "w")
     assert (state["dialect"], state["group_id"], state["topic"], state["topic_id"]) == (

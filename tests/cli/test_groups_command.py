@@ -10,6 +10,7 @@ from tests.cli.commands import Command, flipped
 from tests.fold.groups.described import Scenario
 from tests.fold.groups.group_writer import classic_group, share_group, write_group_log
 from tests.fold.groups.test_sticky_audit import EXAMPLE, members_of
+from tests.profiles import nightly
 from tests.truth import DATA, without_topics
 from tests.warehouses import WrittenTables
 
@@ -136,6 +137,7 @@ def test_logs_that_are_named_are_read_in_place_of_those_beside(cli: Command, tmp
     assert "MISPLACED_GROUP" in said.out
 
 
+@nightly("two audits; test_groups_beside_logs reads the shipped ones")
 def test_an_audit_takes_its_group_side_from_the_configuration(cli: Command, tmp_path: Path):
     write_group_log(tmp_path / "one", share_group("app-a", {}, epoch=9, ready={}))
     config = tmp_path / "audit.yaml"

@@ -9,7 +9,7 @@ import share_state
 from share_state.config.input_spec import OPTIONS, spec_of_options
 from tests.cli.commands import Command
 from tests.pipeline.test_stream_tables import Stream
-from tests.profiles import by_profile, some_of
+from tests.profiles import by_profile, nightly, some_of
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
 from tests.warehouses import WrittenTables
@@ -55,6 +55,7 @@ def test_commands_and_python_find_the_same_under_the_same_limits(cli: Command, t
     assert findings(share_state.reconstruct(export, limits=LIMITS).findings) == expected
 
 
+@nightly("a stream for each limit")
 @pytest.mark.parametrize("scenario", some_of(SCENARIOS, 1))
 def test_a_stream_that_reads_once_finds_the_same_under_the_same_limits(cli: Command, tmp_path: Path, scenario: str):
     records = table_of(found(DATA / scenario))

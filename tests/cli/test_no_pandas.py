@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from tests.profiles import nightly
 from tests.truth import DATA
 
 HAPPY = str(DATA / "4.3.1/happy")
@@ -20,6 +21,7 @@ print(told, pyarrow.table({{"a": [7]}}).to_pandas()["a"].sum())
 """
 
 
+@nightly("a process for each command")
 def test_commands_import_no_pandas_and_who_asks_for_it_gets_it():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     expected = [(name, False) for name in ("rules", "cutoff", "decode", "explain")]

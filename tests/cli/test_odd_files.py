@@ -26,7 +26,7 @@ from tests.fold.control_records.logs import checkpoint, control, delta
 from tests.kafka.batches import Batch, in_bytes
 from tests.log_writer import snapshot, update
 from tests.pipeline.test_dead_letter_topics import ARCHIVED, ARCHIVING, KEY, STEP, letter
-from tests.profiles import SLOW
+from tests.profiles import SLOW, nightly
 from tests.sources.formats.printed import console_text, dump_text
 from tests.truth import DATA
 
@@ -339,6 +339,7 @@ def _letter_table(place: Path, partition: int) -> Path:
 LETTER_HEADERS = {"topic": b"orders", "partition": b"0", "offset": b"10", "group": b"app", "delivery.count": b"5"}
 
 
+@nightly("every command")
 def test_a_partition_that_no_dead_letter_topic_has_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path):
     # With a row for each partition up to this one, 20 GB of memory were not enough.
     assert _dead_letter_run(capfd, tmp_path, _letter_table(tmp_path, 100_000)) == 2

@@ -96,6 +96,7 @@ def _grow(folder: Path, offset: int, minutes: int) -> None:
     segment.write_bytes(segment.read_bytes() + in_bytes([batch]))
 
 
+@nightly("three audits")
 def test_an_audit_that_resumes_knows_the_cutoff_of_an_earlier_one(cli: Command, tmp_path: Path):
     folder, lake = _pruned_log(tmp_path / "logs", 1, minutes_ago=1), tmp_path / "lake"
     assert not _audited(cli, folder, lake)

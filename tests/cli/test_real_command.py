@@ -68,6 +68,7 @@ def test_who_interrupts_a_command_is_told_what_that_left():
     assert (started.returncode, said) == (130, "share-state: stopped; nothing was committed\n")
 
 
+@nightly("a process; the test above interrupts one")
 def test_sigterm_ends_a_command_like_an_interrupt_and_leaves_no_file(tmp_path: Path):
     with subprocess.Popen(
         [COMMAND, "decode", DATA / "4.3.1/fuzz"],
@@ -109,6 +110,7 @@ def test_spark_that_is_asked_for_is_used(no_java: Mapping[str, str], tmp_path: P
     assert made.stderr == "share-state: no `java` on the PATH: install a Java 17 runtime\n"
 
 
+@nightly("waits for a JVM")
 @pytest.mark.parametrize("name", ["spark.driver.memory", *by_profile([], ["spark.sql.shuffle.partitions"])])
 def test_spark_that_does_not_start_is_told_with_what_it_was_given(tmp_path: Path, name: str):
     setting = f"{name}=plenty"

@@ -55,6 +55,7 @@ class _Terminal(io.StringIO):
         return True
 
 
+@nightly("compiles")
 def test_the_running_phase_tells_that_it_compiles(monkeypatch: pytest.MonkeyPatch):
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

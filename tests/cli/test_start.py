@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 
 _THREADS = "import atexit, os; atexit.register(lambda: print(len(os.listdir('/proc/self/task'))));"
 _START = "from share_state.cli.main import main; main({arguments})"
@@ -20,12 +20,14 @@ def test_a_command_leaves_with_its_exit_code(arguments: list[str], code: int):
     assert _run(_START.format(arguments=arguments)).returncode == code
 
 
+@nightly("a process for each command")
 def test_no_thread_waits_for_linear_algebra_unless_somebody_asks_for_it():
     counted = _THREADS + _START.format(arguments=["rules"])
     few, asked = (int(_run(counted, threads).stdout.split()[-1]) for threads in (None, "2"))
     assert few < asked
 
 
+@nightly("two processes")
 def test_what_was_imported_is_not_looked_through():
     text = "import atexit, gc; atexit.register(lambda: print(gc.get_stats()[2]['collections']));"
     assert _run(text + _START.format(arguments=["rules"])).stdout.split()[-1] == "0"

@@ -11,11 +11,11 @@ import pytest
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError
-from tests.profiles import by_profile, nightly
+from tests.profiles import nightly
 from tests.truth import DATA
 
 HAPPY = str(DATA / "4.3.1/happy")
-MOMENTS = by_profile(3, 200)
+MOMENTS = 200
 """Spread evenly over some thousand calls, the last of them after the last line is printed."""
 
 NOTHING = "share-state: stopped; nothing was committed\n"
@@ -29,19 +29,14 @@ def stopped_runs(folder: Path, number: int, *command: str) -> list[tuple[int, st
     return [(code, err, Path(place)) for code, err, place in json.loads(made.stdout)]
 
 
+@nightly("a process for each moment")
 @pytest.mark.parametrize(
     ("command", "number", "more"),
     [
         ("audit", signal.SIGTERM, "(, and the next audit reports it| and reported)"),
-        # A reconstruct commits by the same function, and both signals raise the same exception.
-        *by_profile(
-            [],
-            [
-                ("reconstruct", signal.SIGINT, ""),
-                ("reconstruct", signal.SIGTERM, ""),
-                ("audit", signal.SIGINT, "(, and .*| and reported)"),
-            ],
-        ),
+        ("audit", signal.SIGINT, "(, and .*| and reported)"),
+        ("reconstruct", signal.SIGINT, ""),
+        ("reconstruct", signal.SIGTERM, ""),
     ],
 )
 def test_a_signal_around_the_commit_says_whether_the_run_stands(tmp_path: Path, command: str, number: int, more: str):
@@ -67,7 +62,7 @@ def test_a_signal_around_the_commit_says_whether_the_run_stands(tmp_path: Path, 
     ("command", "file"),
     [
         (["decode", HAPPY, "--out", "{place}/w", "--quiet"], "w/_delta_log"),
-        *by_profile([], [(["repair", HAPPY, "--out", "{place}/plan.md", "--quiet"], "plan.md")]),
+        (["repair", HAPPY, "--out", "{place}/plan.md", "--quiet"], "plan.md"),
     ],
 )
 def test_a_signal_around_the_writing_of_a_file_says_whether_it_is_there(tmp_path: Path, command: list[str], file: str):

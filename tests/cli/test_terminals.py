@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import run_on_terminal
-from tests.profiles import some_of
+from tests.profiles import by_profile
 from tests.truth import DATA
 
 CHAOS = str(DATA / "4.3.1/chaos")
@@ -30,17 +30,12 @@ def _shown(folder: Path, *arguments: str) -> str:
     "arguments",
     [
         ("show", CHAOS, "--group", "g3"),
-        *some_of(
-            [
-                ("explain", CHAOS, *SHARE_PARTITION),
-                ("cutoff", CHAOS, "--verify"),
-                ("groups", CHAOS),
-                ("why", "g3", CHAOS),
-                ("decode", CHAOS, "--group", "g5"),
-            ],
-            1,
-        ),
-    ],
+        ("explain", CHAOS, *SHARE_PARTITION),
+        ("cutoff", CHAOS, "--verify"),
+        ("groups", CHAOS),
+        ("why", "g3", CHAOS),
+        ("decode", CHAOS, "--group", "g5"),
+    ][: by_profile(1, None)],
     ids=lambda arguments: arguments[0],
 )
 def test_all_words_of_a_file_are_on_a_terminal_of_80_columns(tmp_path: Path, arguments: tuple[str, ...]):

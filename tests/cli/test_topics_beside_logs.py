@@ -15,7 +15,7 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.planning import build_plan
 from share_state.sources.topics import TopicSource, topics_of
 from tests.cli.commands import Command
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 from tests.sources.cluster_facts.metadata_writer import message, partition, removed, uuid, write_metadata_log
 from tests.truth import DATA, without_topics
 
@@ -152,6 +152,7 @@ def test_lags_are_those_of_the_cluster_with_the_folder_alone(tmp_path: Path):
     assert note.startswith(f"topics: names and ends come from {HAPPY / 'topics.json'}, beside the logs")
 
 
+@nightly("two audits")
 def test_an_audit_of_the_same_logs_and_the_same_file_finds_nothing_new(cli: Command, export: Path, tmp_path: Path):
     file = write_topics(export, "beside")
     audit = ("audit", export, "--out", tmp_path / "w", "--set", "limits.export_age=0", "--fail-on", "off", "--json")
@@ -187,6 +188,7 @@ def test_the_variable_names_the_file_for_every_command(
     assert cli(command, *call, "--topics", HAPPY / "topics.json").code == 0
 
 
+@nightly("every command")
 def test_the_metadata_log_counts_partitions_of_topics_with_control_records(cli: Command, tmp_path: Path):
     made = tmp_path / "made"
     assert cli("simulate", "--dialect", "control_records", "--out", made).code == 0

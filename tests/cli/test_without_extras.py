@@ -12,6 +12,7 @@ from share_state.cli.command import DONE, UNUSABLE
 from share_state.cli.main import COMMANDS
 from share_state.errors import EXTRAS
 from tests.cli.every_command import CALLS, EXPORT, TOPICS, prepare
+from tests.profiles import nightly
 
 BLOCKED = sorted({*EXTRAS, "delta"})
 
@@ -126,6 +127,7 @@ for name in ("session", "register", "plots"):
 """
 
 
+@nightly("a process for each extra")
 def test_in_python_what_needs_an_extra_names_it():
     command = [sys.executable, "-c", _BLOCKS + _PYTHON, ",".join(BLOCKED), EXPORT]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

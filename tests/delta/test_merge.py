@@ -20,7 +20,7 @@ from share_state.delta.merge import DELETED, without_deleted
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.stream_changes import KEYS
 from share_state.schema.declarations import table_schema
-from tests.profiles import nightly
+from tests.profiles import SLOW, nightly
 
 _KEYS = st.tuples(st.sampled_from(["g", "h", "g\nh"]), st.sampled_from([None, "t", "u"]), st.integers(0, 2))
 _ROWS = st.lists(st.tuples(_KEYS, st.integers(0, 9)), max_size=12)
@@ -54,6 +54,7 @@ def file_bytes(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.mark.usefixtures("file_bytes")
+@SLOW
 @given(before=_ROWS, micro_batches=st.lists(_CHANGED, min_size=1, max_size=4))
 def test_changed_rows_replace_those_with_the_same_key(
     before: list[_Row],

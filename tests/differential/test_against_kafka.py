@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.kafka.batches import Record
 from tests.kafka_classes import KafkaShard
 from tests.log_writer import CODECS, Key, Range, batch, snapshot, tombstone, update, write_log_folder
 from tests.present import present
+from tests.profiles import by_profile
 from tests.truth import runs, value_by_offset
 
 # Enough to meet each odd pair of records; the nightly profile draws more.
@@ -228,13 +230,9 @@ def test_the_fold_is_what_kafka_holds(shard_of, drawn):
 
 
 def every_order(records: list[Event]) -> Iterator[tuple[Event, ...]]:
-    """Every order of up to three of the records, each as often as it likes."""
-    for first in records:
-        yield (first,)
-        for second in records:
-            yield first, second
-            for third in records:
-                yield first, second, third
+    """Every order of up to so many of the records, each as often as it likes."""
+    for length in range(1, by_profile(2, 3) + 1):
+        yield from product(records, repeat=length)
 
 
 def test_every_short_history_is_what_kafka_holds(shard_of):

@@ -11,6 +11,7 @@ import pytest
 
 from share_state.sources.discovery import find_logs
 from tests.fold.control_records.logs import checkpoint, control, delta, log_of
+from tests.profiles import nightly
 from tests.sources.formats.tables import table_of, write
 from tests.truth import DATA
 
@@ -76,6 +77,7 @@ def of_set_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kernel]:
     return _kernels(SET_UP, str(tmp_path_factory.mktemp("set-up")))
 
 
+@nightly("folds every fixture in a process of its own")
 def test_no_fold_has_to_compile_what_set_up_did_not(tmp_path: Path, of_set_up: dict[str, Kernel]):
     damaged = tmp_path / "__share_group_state-0"
     damaged.mkdir()
@@ -94,6 +96,7 @@ def test_no_fold_has_to_compile_what_set_up_did_not(tmp_path: Path, of_set_up: d
     assert sorted(name for name, kernel in ran.items() if kernel.compiled) == []
 
 
+@nightly("compiles")
 def test_what_counts_no_references_returns_no_array(of_set_up: dict[str, Kernel]):
     # One that it returned would be let go once too often.
     uncounted = {name: kernel for name, kernel in of_set_up.items() if not kernel.counts}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from share_state.fold.interval_merge import count_of, priority, range_columns, state_of, sweep
 from share_state.kafka.state_records import STATE_BATCH
+from tests.profiles import nightly
 from tests.truth import runs, value_by_offset
 
 Range = list[int]
@@ -78,6 +79,7 @@ def test_sweeping_in_two_steps_is_sweeping_at_once(left: list[Range], right: lis
     assert _swept(halves) == _swept([*left, *right])
 
 
+@nightly("thousands of ranges")
 def test_many_ranges_that_all_overlap_are_swept():
     drawn = [[0, number, 0, number % 7] for number in range(3000)]
     assert _swept(drawn) == list(runs(sorted(value_by_offset(drawn).items())))

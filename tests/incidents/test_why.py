@@ -26,7 +26,7 @@ from share_state.simulator.settings import PartitionSettings
 from share_state.simulator.types import find_release
 from tests.cli.commands import Command, run_cli
 from tests.incidents.stories import BROKER_LOGS, INCIDENTS, LIMITS, MINUTES, BrokerLog, Night, damage
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 from tests.truth import DATA
 
 SCREENS = os.environ.get("SHARE_STATE_TEST_SCREENS")
@@ -92,7 +92,7 @@ def _check_screen(lines: list[str], trouble: str, causes: tuple[str, ...]) -> No
     assert len(lines) <= 40
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some_of(NAMES, 5))
 def test_the_first_two_lines_name_the_cause_and_the_first_option_mends_it(cli: Command, night: Audited, name: str):
     incident = INCIDENTS[name]
     lines = _screen(cli, name, night.logs, *LIMITS)
@@ -121,7 +121,7 @@ def test_the_audit_prints_the_trouble_that_why_names(night: Audited, name: str):
     assert re.search(rf"\b{trouble}\b", night.printed)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some_of(NAMES, 3))
 def test_audit_page_metrics_and_repair_name_the_same_trouble(cli: Command, night: Audited, name: str):
     incident = INCIDENTS[name]
     why = cli("why", name, night.lake, "--json", "--quiet").json
@@ -196,7 +196,7 @@ def _suspects(cli: Command, logs: Path) -> list[dict[str, Any]]:
     return [row for row in cli("show", logs, "--json", "--quiet").json["share_partitions"] if row["suspect"]]
 
 
-@pytest.mark.parametrize("one", BROKER_LOGS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", some_of(BROKER_LOGS, 1), ids=lambda one: one.name)
 def test_logs_of_brokers_are_explained_too(cli: Command, one: BrokerLog):
     lines = _screen(cli, *one.why, name=one.name)
     _check_screen(lines, one.trouble, one.cause)
@@ -224,6 +224,7 @@ def _check_one_voice(lake: Path) -> set[str]:
     return codes
 
 
+@nightly("an audit of drawn histories; the incidents above agree")
 def test_audit_and_why_tell_the_same_cause(cli: Command, night: Audited, tmp_path: Path):
     told = _check_one_voice(night.lake)
     assert told == {one.trouble for name, one in INCIDENTS.items() if one.action}
@@ -330,6 +331,7 @@ def test_control_records_of_the_draft_are_judged_but_have_no_plan(cli: Command, 
     assert well["start_offset"] in [row["start_offset"] for row in shown]
 
 
+@nightly("two audits")
 def test_the_last_hour_is_the_same_from_logs_and_from_a_warehouse(cli: Command, night: Audited):
     """The counts of a fresh audit, of the logs of the group alone, are those of two folds of all logs."""
     for name in ("steady", "poison"):

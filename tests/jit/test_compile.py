@@ -17,6 +17,7 @@ from numba.core import config as numba_config
 from share_state.jit import compile, intrinsics
 from share_state.kafka.primitives import uvarint
 from share_state.spark import session
+from tests.profiles import nightly
 from tests.truth import DATA
 
 config: Any = numba_config
@@ -158,6 +159,7 @@ print(compile._kernel_folder(), file=sys.stderr)
 """
 
 
+@nightly("compiles")
 def test_the_archive_of_a_driver_spares_its_workers_compiling(tmp_path: Path):
     """On another CPU and with an empty cache."""
     if not compile.portable_kernels():
@@ -183,6 +185,7 @@ def test_the_archive_of_a_driver_spares_its_workers_compiling(tmp_path: Path):
     assert done.stderr.splitlines() == [str(tmp_path / "unpacked/share_state/__init__.py")]
 
 
+@nightly("compiles")
 @pytest.mark.parametrize("is_open", [False, True])
 def test_shipped_kernels_are_read_in_place_where_no_folder_can_be_written(tmp_path: Path, is_open: bool):
     """But for those that others may write."""

@@ -131,6 +131,7 @@ def test_a_bad_copy_heals_with_a_second_copy_beside_it(tmp_path: Path):
     assert found == expected
 
 
+@nightly("three audits")
 def test_damage_that_no_byte_of_the_input_has_changed_is_not_read_again(tmp_path: Path):
     without_topics(FUZZ, tmp_path / "bad")
     _with_a_damaged_batch(tmp_path / "bad")
@@ -145,6 +146,7 @@ def test_damage_that_no_byte_of_the_input_has_changed_is_not_read_again(tmp_path
     assert (tables(tmp_path / "w"), rules_found(tmp_path / "w")["CRC_MISMATCH"]) == (before, found["CRC_MISMATCH"])
 
 
+@nightly("six audits; test_table_nights names one")
 def test_afresh_reads_what_it_names_from_its_start(tmp_path: Path):
     first = audit(FUZZ, tmp_path / "w")
     again = audit(FUZZ, tmp_path / "w", afresh=("__share_group_state-1",))
@@ -228,6 +230,7 @@ def test_a_log_known_by_its_path_in_an_earlier_release_is_forgotten(tmp_path: Pa
     assert {row["log"] for row in rows} == {f"__share_group_state-{number}" for number in range(3)}
 
 
+@nightly("three audits; as many partitions in tests/spark/test_audit")
 @pytest.mark.parametrize("has_ids", some_of([True, False], 1))
 def test_a_topic_made_anew_with_fewer_partitions_leaves_nothing_of_the_old(tmp_path: Path, has_ids: bool):
     old, new = tmp_path / "old", tmp_path / "new"
@@ -244,6 +247,7 @@ def test_a_topic_made_anew_with_fewer_partitions_leaves_nothing_of_the_old(tmp_p
     assert "STATE_PARTITION_MISSING" not in rules_found(tmp_path / "w")
 
 
+@nightly("three audits")
 def test_a_log_that_was_pruned_and_has_not_grown_is_news(tmp_path: Path):
     records = [batch([snapshot(KEY, snapshot_epoch=epoch)]) for epoch in range(6)]
     place = write_log_folder(tmp_path / "logs", 0, records, a_segment=1)
@@ -256,6 +260,7 @@ def test_a_log_that_was_pruned_and_has_not_grown_is_news(tmp_path: Path):
     assert tables(tmp_path / "w") == once(tmp_path / "logs", tmp_path)
 
 
+@nightly("five audits")
 @pytest.mark.parametrize("number", some_of([1, 2], 1))
 def test_a_log_that_is_away_does_not_change_how_many_there_are(tmp_path: Path, number: int):
     shutil.copytree(FUZZ, tmp_path / "logs")
@@ -273,6 +278,7 @@ def test_a_log_that_is_away_does_not_change_how_many_there_are(tmp_path: Path, n
         assert tables(tmp_path / "w") == before
 
 
+@nightly("three audits")
 def test_the_last_run_is_the_one_that_committed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = write_log_folder(tmp_path / "logs", 0, [batch([snapshot(KEY)]) for _ in range(4)], a_segment=1)
     last = folder / f"{3:020}.log"
@@ -316,6 +322,7 @@ def test_a_table_without_one_of_its_partitions_keeps_what_it_held(tmp_path: Path
     assert tables(tmp_path / "w") == once(FUZZ, tmp_path)
 
 
+@nightly("six audits; settings of later nights are judged in tests/spark/test_audit, too")
 def test_findings_of_a_rule_that_is_off_go_and_changed_limits_name_what_stays(tmp_path: Path):
     first = audit(FUZZ, tmp_path / "w")
     assert first.findings["error", "TERMINAL_STATE_LEFT"]
@@ -388,6 +395,7 @@ def test_a_log_that_ends_in_the_future_is_judged_by_the_clock_of_the_audit(tmp_p
     assert verdicts(tmp_path / "w") == {"g0": "OK"}
 
 
+@nightly("three audits")
 def test_by_the_wall_clock_all_durations_end_at_the_audit(tmp_path: Path):
     began = int(datetime.now(UTC).timestamp() * 1000) - 90 * MINUTE
     waiting = batch([snapshot(KEY, [(0, 4, 3, 5), (5, 9, 0, 1)])], timestamp=began)
@@ -429,6 +437,7 @@ def test_a_stop_is_still_seen(tmp_path: Path):
     assert re.fullmatch(r"\d+ records wait, and no consumer has changed the state for (2 h|1 h 5\d min)", reason)
 
 
+@nightly("three audits")
 def test_a_log_that_is_missing_keeps_its_log_start(tmp_path: Path):
     records = [batch([snapshot(KEY)]) for _ in range(3)]
     for number in (0, 1):
@@ -459,6 +468,7 @@ def test_a_warehouse_whose_audit_was_replaced_and_vacuumed_is_read_anew(tmp_path
     assert audit(FUZZ, tmp_path / "w").records == 0
 
 
+@nightly("five audits")
 def test_settled_findings_are_kept_once(tmp_path: Path):
     found = []
     for place in (DATA / "4.3.1/codec-lz4", FUZZ, FUZZ):
@@ -502,6 +512,7 @@ def test_an_overwritten_log_is_an_error_every_night_until_it_is_whole(tmp_path: 
     assert (rules_found(tmp_path / "w")["LOG_UNREADABLE"], tables(tmp_path / "w")) == (0, before)
 
 
+@nightly("four audits; one night of each is in tests/kafka")
 def test_noise_at_the_resume_point_is_unreadable_and_a_few_zeros_are_a_torn_tail(tmp_path: Path):
     shutil.copytree(FUZZ, tmp_path / "logs")
     audit(tmp_path / "logs", tmp_path / "w")
@@ -564,7 +575,7 @@ TABLES = (
 
 
 @pytest.mark.parametrize(
-    ("table", "damage"), by_profile([*zip(TABLES[::2], cycle(DAMAGES))], [*product(TABLES, DAMAGES)])
+    ("table", "damage"), by_profile([*zip(TABLES[1::3], cycle(DAMAGES))], [*product(TABLES, DAMAGES)])
 )
 def test_lost_tables_are_made_anew_from_the_logs(tmp_path: Path, table: str, damage: Any):
     write_log_folder(tmp_path / "logs", 0, [batch([snapshot(KEY), update(KEY, [(0, 4, 2, 1)], snapshot_epoch=7)])])

@@ -10,7 +10,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.report.audit_data import read_report
 from tests.kafka.batches import Record
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 
 KEY: Key = ("app", "AAECAwQFBgcICQoLDA0ODw", 0)
 AVAILABLE, ACKNOWLEDGED = 0, 2
@@ -46,6 +46,7 @@ def test_a_higher_limit_is_said_once_over_nights(nights: int, tmp_path: Path):
     assert (report.limits.of_group("delivery_count", "app"), report.poison.records) == (10, 0)
 
 
+@nightly("three audits")
 def test_a_log_in_which_the_limit_rises_further_says_so_again(tmp_path: Path):
     records = [snapshot(KEY), update(KEY, [(0, 3, ACKNOWLEDGED, 7)], start_offset=4)]
     assert _rules(_night(tmp_path, records)).count("DELIVERY_COUNT_OVER_LIMIT") == 1

@@ -16,7 +16,7 @@ from tests.cli.commands import CommandResult, run_cli
 from tests.fold.control_records.logs import checkpoint, control, delta, log_of, user_data
 from tests.fold.control_records.test_edges import stamped
 from tests.kafka.batches import Batch, Record
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 
 TABLES = ("share_partition_state", "in_flight", "findings", "share_partition_history", "cutoff")
 OF_READ_PART = ["redundant_records", "skipped_records", "unflagged_records"]
@@ -151,6 +151,7 @@ def test_every_so_many_audits_reads_all(capfd, tmp_path: Path):
     assert [len(notes(audit(capfd, logs, tmp_path / "lake", *sets))) for _ in range(5)] == [0, 1, 1, 0, 1]
 
 
+@nightly("three audits")
 def test_a_start_that_moved_back_and_forth_moved_when_it_last_did(capfd, tmp_path: Path):
     index = f"control_records.index={tmp_path / 'index'}"
     more = [

@@ -11,6 +11,7 @@ import pytest
 from share_state.delta.reader import CommittedTables
 from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command, run_cli
+from tests.profiles import nightly
 from tests.sources.formats.tables import table_of
 from tests.truth import DATA
 
@@ -52,6 +53,7 @@ def _is_of(rows: pa.Table, key: dict) -> pa.Array:
     return pa.array([text[:-20] in begins and text.endswith(ends) for text in rows["key"].to_pylist()])
 
 
+@nightly("three audits")
 def test_a_table_that_ends_before_the_last_one_is_behind_and_keeps_the_state(
     cli: Command, whole: pa.Table, tmp_path: Path
 ):

@@ -26,6 +26,7 @@ from share_state.report.page import render_page
 from share_state.report.prometheus import write_metrics
 from tests.kafka.batches import NOW, Batch, Record
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
+from tests.profiles import nightly
 from tests.truth import DATA
 
 REAL = DATA / "4.4.0/dead-letters"
@@ -140,6 +141,7 @@ def test_a_dead_letter_written_again_is_a_duplicate(export: Export):
     assert [row["duplicate"] for row in export.rows("dead_letters")] == [False, True]
 
 
+@nightly("three audits")
 def test_a_warehouse_without_these_tables_is_continued_and_reports_no_loss(export: Export):
     noted, later = [[snapshot(KEY)], *archived(10, 14)], archived(20, 21)
     audit = ["audit", str(export.state(*noted).folder / "__share_group_state-0"), "--out", str(export.warehouse)]
@@ -291,6 +293,7 @@ def test_a_partition_that_was_not_copied_proves_no_loss(export: Export):
     assert "were written for 1 archived offset: their partition of the dead-letter topic" in export.notes
 
 
+@nightly("three audits; the test below has three nights")
 def test_audits_of_two_nights_have_the_tables_of_one_run(export: Export):
     reset = [snapshot(KEY, snapshot_epoch=1, state_epoch=1)]
     waiting = [[snapshot(KEY)], *archived(10, 12), [update(KEY, [(20, 22, ARCHIVING, 5), (30, 31, ARCHIVING, 5)])]]
@@ -338,6 +341,7 @@ def test_an_audit_reads_what_is_new_and_forgets_what_was_found(export: Export):
     assert len(export.rows("dead_letters")) == 5
 
 
+@nightly("three audits")
 def test_what_was_archived_before_the_dead_letters_were_given_stays_unknown(export: Export):
     """The audits before have not noted which offsets went through ARCHIVING."""
     log, offsets = [[snapshot(KEY)], *archived(10, 12)], [10, 11, 12]

@@ -14,6 +14,7 @@ from share_state.pipeline.audit import run_audit
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.resume import ALL_LOGS
+from tests.profiles import nightly
 from tests.truth import DATA
 
 EXPORT = DATA / "4.3.1" / "chaos"
@@ -96,6 +97,7 @@ def test_the_counters_are_the_totals(first_half, tmp_path):
     assert metrics(lake) == told
 
 
+@nightly("four audits")
 def test_a_lost_table_is_made_again_from_the_history(first_half, tmp_path):
     lake = tmp_path / "lake"
     audit(first_half, lake)

@@ -21,7 +21,7 @@ from share_state.pipeline.stream_fold import StreamFold
 from share_state.sources.new_records import LogFacts
 from tests.pipeline.test_stream_tables import SCENARIOS, _given, pieces, reconstructed, tables_in
 from tests.present import present
-from tests.profiles import by_profile, some_of
+from tests.profiles import by_profile, nightly, some_of
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
 
@@ -37,6 +37,7 @@ def _write(parts: Iterator[pa.Table] | list[pa.Table], folder: Path, first: int 
         os.utime(write(part, folder / f"in/{number:04}.parquet"), (number + 1, number + 1))
 
 
+@nightly("two streams; the test above goes on from an audit")
 @pytest.mark.parametrize("scenario", by_profile(["4.3.1/prune"], SCENARIOS))
 def test_a_stream_that_is_begun_again_goes_on_from_its_tables(scenario: str, tmp_path: Path):
     records = table_of(found(DATA / scenario))

@@ -18,7 +18,7 @@ from share_state.sources.input_detection import read_export
 from share_state.sources.log_partition import STATE_TOPIC
 from tests.kafka.batches import Batch, in_bytes
 from tests.log_writer import snapshot
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 
 FEW, MANY = 100, 400
 TOPIC = "MmskRbHCTvP4WReRuBpdnw"
@@ -82,6 +82,7 @@ def _fold(export: str) -> None:
     assert summarize(pa.Table.from_batches(rows, output.schema), (export,), {}).records > 0
 
 
+@nightly("a thousand logs")
 @pytest.mark.parametrize("write", [_export_of_segments, _export_of_logs])
 def test_folding_takes_calls_in_proportion_to_the_number_of_logs(tmp_path: Path, write: Callable[[Path, int], str]):
     few, many = FEW // 4, MANY // 4

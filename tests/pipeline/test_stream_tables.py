@@ -38,7 +38,7 @@ from share_state.spark.streaming import pack_rows
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
 from tests.pipeline.test_split_keys import KEY
 from tests.present import present
-from tests.profiles import by_profile, some_of
+from tests.profiles import by_profile, nightly, some_of
 from tests.rules.histories import ARCHIVED, AVAILABLE, snapshot, tombstone, update
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
@@ -174,6 +174,7 @@ def test_what_a_killed_run_wrote_into_the_tables_is_undone(tmp_path: Path):
     assert tables_in(stream.lake) == reconstructed(records, tmp_path)
 
 
+@nightly("three runs")
 def test_a_stream_does_not_go_on_with_tables_that_another_run_writes(tmp_path: Path):
     """An object store has no lock."""
     records, stream = table_of(found(DATA / "4.3.1/happy")), Stream(tmp_path / "lake")
@@ -222,6 +223,7 @@ def _first_halves(records: pa.Table) -> pa.Table:
     return pa.concat_tables([log.slice(0, len(log) // 2) for log in logs])
 
 
+@nightly("two runs; test_local_stream goes on from an audit")
 @pytest.mark.parametrize("earlier", some_of(["audit", "reconstruct"], 1))
 @pytest.mark.parametrize("scenario", by_profile(["4.4.0/chaos"], SCENARIOS))
 def test_a_stream_begins_with_the_state_of_an_earlier_run(
@@ -318,6 +320,7 @@ def test_a_key_in_two_state_partitions_has_the_state_that_the_coordinator_loads(
     assert tables_in(stream.lake) == expected | {"findings": sorted({*expected["findings"]} - split)}
 
 
+@nightly("five micro-batches and runs")
 def test_a_log_that_was_created_again_or_pruned_is_judged_once(tmp_path: Path):
     records, stream = table_of(found(DATA / "4.4.0/chaos")), Stream(tmp_path / "lake")
     first, second = records.slice(0, len(records) // 2), list(pieces(records, 200))
@@ -384,6 +387,7 @@ def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):
     assert {row["verdict"] for row in history} >= {"STOP"}
 
 
+@nightly("a stream and a run over two fixtures")
 def test_the_dead_letters_of_a_stream_are_those_of_a_reconstruct(tmp_path: Path):
     real, early, late = DATA / "4.4.0/dead-letters", tmp_path / "early", tmp_path / "late"
     for folder, kept in ((early, 4), (late, 2)):

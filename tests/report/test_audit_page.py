@@ -10,6 +10,7 @@ import pytest
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.console import ReportError, escape_unprintable
 from share_state.report.page import render_page, write_page
+from tests.profiles import nightly
 from tests.report.made_warehouse import HOSTILE, MadeWarehouse, cutoff, finding, share_partition
 from tests.report.parsed_page import ParsedPage
 
@@ -157,6 +158,7 @@ def test_what_is_left_out_is_said(troubled_folder: Path):
     assert len([name for name in parsed.texts if re.fullmatch(r"p\d+", name)]) == 5
 
 
+@nightly("hundreds of windows")
 def test_a_page_of_many_full_windows_stays_small(tmp_path: Path):
     ranges = [(n, n, "AVAILABLE" if n % 2 else "ACKNOWLEDGED", 1 + n % 4) for n in range(2000)]
     rows = [share_partition("g", n, start_offset=0, ranges=ranges, verdict="STOP") for n in range(4)]
@@ -165,6 +167,7 @@ def test_a_page_of_many_full_windows_stays_small(tmp_path: Path):
     assert len(text) < 360_000
 
 
+@nightly("a dozen pages, killed")
 def test_the_file_is_there_whole_or_not_at_all(troubled: AuditReport, text: str, tmp_path: Path):
     place = tmp_path / "report.html"
     place.write_text("yesterday's")

@@ -12,7 +12,7 @@ import pytest
 
 from share_state.report.audit_data import AuditReport
 from share_state.report.page import write_page
-from tests.profiles import by_profile, some_of
+from tests.profiles import by_profile, nightly, some_of
 from tests.report.browser import artifact, browse, framed, needs_browser
 
 pytestmark = needs_browser
@@ -43,6 +43,7 @@ def written(troubled: AuditReport, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder / "page.html"
 
 
+@nightly("a browser for each width")
 @pytest.mark.parametrize("width", some_of(WIDTHS, 1))
 def test_no_element_is_wider_than_the_screen(written: Path, tmp_path: Path, width: int):
     page = framed(written, width, HEIGHT, MEASURE)
@@ -79,6 +80,7 @@ def test_the_page_is_drawn_in_the_scheme_of_the_screen_and_not_blank(
     assert lines.any(axis=1).all()
 
 
+@nightly("a browser that prints")
 def test_the_page_is_printed_on_a_few_sheets(written: Path, tmp_path: Path):
     printed = artifact("page.pdf")
     browse(tmp_path, written, "--no-pdf-header-footer", f"--print-to-pdf={printed}")

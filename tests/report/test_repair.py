@@ -33,7 +33,7 @@ from share_state.simulator.types import StateBatch
 from tests.cli.commands import Command, flipped, run_cli
 from tests.kafka.batches import Record, consecutive
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
-from tests.profiles import by_profile, some_of
+from tests.profiles import by_profile, nightly, some_of
 from tests.truth import DATA
 from tests.warehouses import arrow
 
@@ -143,6 +143,7 @@ def test_a_delivery_limit_that_the_log_exceeds_is_taken_from_the_log(share_state
     assert all("Raise the delivery limit from 3 to 6," in what for what in raised)
 
 
+@nightly("two audits")
 def test_a_restarted_broker_did_what_the_plan_had_foretold(share_state: Command) -> None:
     """The log of a 4.4 broker up to its restart, and what its next leaders wrote about ARCHIVING after that."""
     until = datetime(2026, 11, 21, 4, 49, 18, 500_000, UTC)
@@ -254,6 +255,7 @@ def test_a_snapshot_after_a_broken_chain_is_trusted(tmp_path: Path) -> None:
     assert [one.trouble for one in repair(tmp_path).repairs] == ["POISON_RECORDS"]
 
 
+@nightly("an audit for each form")
 def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: Path) -> None:
     limits = ("--set", "limits.record_locks=20", "--set", "limits.groups.g0={record_locks: 30}")
     lake = tmp_path / "lake"

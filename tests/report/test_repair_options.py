@@ -19,6 +19,7 @@ from share_state.repairs.status import SharePartitionStatus, Survey
 from share_state.repairs.subject import HARM, Option, Repair
 from share_state.simulator.types import StateBatch
 from tests.cli.commands import run_cli
+from tests.profiles import nightly
 from tests.truth import DATA
 
 AVAILABLE, ARCHIVING, ACKNOWLEDGED = DeliveryState.AVAILABLE, DeliveryState.ARCHIVING, DeliveryState.ACKNOWLEDGED
@@ -179,6 +180,7 @@ def test_control_records_with_a_broken_chain_are_refused_not_passed_over(
 GAP_STALL = DATA / "cases/gap-stall"
 
 
+@nightly("three audits")
 def test_the_clock_and_the_rules_are_those_of_any_audit(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from tests.fold.control_records.logs import checkpoint
 from tests.fold.control_records.test_control_chain_rules import folded as folded_control
 from tests.fold.groups.group_writer import QUIET
 from tests.fold.groups.group_writer import folded as folded_groups
+from tests.profiles import nightly
 from tests.rules.histories import ACKNOWLEDGED, log_with, snapshot, update
 
 RECORDS = (snapshot(), update([(0, 1, ACKNOWLEDGED, 1), (3, 4, ACKNOWLEDGED, 2)], count=4), update(count=4))
@@ -83,6 +84,7 @@ def test_a_toy_rule_has_the_severity_that_is_chosen(toys: None, tmp_path: Path):
     assert (row["rule"], row["severity"]) == ("TOY_RECORD", ERROR)
 
 
+@nightly("compiles the rules once more")
 def test_an_unregistered_rule_is_not_evaluated(toys: None, tmp_path: Path):
     _register_over_records()
     unregister("TOY_BATCH")

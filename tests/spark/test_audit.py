@@ -135,6 +135,7 @@ def test_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, 
     assert set(history["run_id"].to_pylist()) == set(runs["run_id"].to_pylist())
 
 
+@nightly("a dozen audits")
 @driver_alone
 def test_killed_at_any_write_a_second_try_leaves_what_an_undisturbed_run_leaves(
     run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -261,6 +262,7 @@ def test_where_nothing_is_new_but_the_settings_all_is_judged_again(tasks: Execut
     assert [audited().notes, audited().notes, audited(topics="new").notes] == [(), (NOTHING_NEW,), ()]
 
 
+@nightly("three audits; test_healing misses one, too")
 @driver_alone
 def test_a_log_that_is_missing_keeps_its_state_and_is_told(run: Audit, tmp_path: Path):
     shutil.copytree(DATA / "4.3.1/happy", tmp_path / "source")

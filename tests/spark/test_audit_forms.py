@@ -22,7 +22,7 @@ from share_state.pipeline.resume import LastRun, resume_plan
 from share_state.sources.discovery import find_logs
 from share_state.sources.log_partition import LogPartition
 from share_state.sources.resume_point import ResumeStatus
-from tests.profiles import by_profile, driver_alone
+from tests.profiles import by_profile, driver_alone, nightly
 from tests.sources.formats.tables import BY_KEY, SIZES, table_of, write
 from tests.truth import DATA, logs_alone
 
@@ -62,6 +62,7 @@ def rows() -> pa.Table:
     return table_of(find_logs([str(FUZZ)]))
 
 
+@nightly("three audits")
 @driver_alone
 def test_a_table_that_grows_is_read_whole_and_nothing_is_told_twice(run, rows: pa.Table, tmp_path: Path):
     write(rows.slice(0, len(rows) // 2), tmp_path / "table/1.parquet")
@@ -88,6 +89,7 @@ def test_columns_are_named_by_the_source(run, rows: pa.Table, tmp_path: Path):
     assert run(tmp_path / "t.parquet", "lake", *named).records == len(rows)
 
 
+@nightly("three audits")
 @driver_alone
 def test_a_warehouse_of_segments_takes_a_table_anew(run, rows: pa.Table, tmp_path: Path):
     run(FUZZ)

@@ -26,7 +26,7 @@ from share_state.spark.sorted_tables import SparkSorter
 from share_state.spark.spark_executor import SparkExecutor
 from tests.fold.groups.group_tables import both_topics, json_lines, rows_of
 from tests.fold.groups.group_writer import group_metadata, share_group, write_group_log
-from tests.profiles import IN_SPARK, by_profile, driver_alone, some_of
+from tests.profiles import IN_SPARK, by_profile, driver_alone, nightly, some_of
 from tests.sources.formats.tables import BY_KEY, write
 from tests.truth import DATA, logs_alone
 
@@ -98,6 +98,7 @@ def test_the_group_side_of_segments_is_that_of_reconstruct(run: Run, tasks: Exec
     assert set(audited) >= set(GROUP_TABLES)
 
 
+@nightly("an audit in Spark")
 @pytest.mark.parametrize("tasks", [IN_SPARK], indirect=True)
 def test_a_table_of_both_topics_gives_both_sides(run: Run, table: pa.Table, tmp_path: Path):
     run([CHAOS], lake="segments", executor=LocalExecutor())
@@ -184,6 +185,7 @@ def test_dumps_of_both_topics_give_both_sides(run: Run, tmp_path: Path):
     assert {row["group_partition"] for row in rows} == {2}
 
 
+@nightly("two audits")
 @driver_alone
 def test_groups_that_are_in_the_table_no_more_are_told(run: Run, table: pa.Table, tmp_path: Path):
     run([write(table, tmp_path / "rows.parquet")])

@@ -22,7 +22,7 @@ from share_state.sources.discovery import find_logs
 from share_state.spark import grouped_records
 from tests.fold.test_decoded_fold import SHOWN, compare
 from tests.fold.test_fold_group import LOG_FACTS, rows
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 from tests.sources.formats.tables import shuffled, table_of
 from tests.truth import DATA, logs_alone, scenarios
 
@@ -48,6 +48,7 @@ def check(states: DataFrame, expected: pa.Table, without: Collection[str] = ()) 
     assert rows([found], without) == rows([expected], without) != []
 
 
+@nightly("two folds in Spark; the command below has one")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_grouped_records_give_the_states_and_ranges_of_the_main_job(
     spark: SparkSession, scenario: Path, monkeypatch: pytest.MonkeyPatch
@@ -70,6 +71,7 @@ def test_grouped_records_give_the_states_and_ranges_of_the_main_job(
         assert_df_equality(one, other, ignore_row_order=True)
 
 
+@nightly("Spark; the command below reads the state topic")
 @pytest.mark.parametrize("seed", range(by_profile(1, 10)))
 def test_grouped_control_records_give_the_states_of_the_main_job(spark: SparkSession, tmp_path: Path, seed: int):
     simulate(tmp_path / "logs", seed=seed, minutes=2, dialect="control_records")

@@ -41,6 +41,7 @@ def killed(command: list[str], seconds: float) -> tuple[int, list[str]]:
     return victim.returncode, [line for line in said.splitlines() if line != NOISE]
 
 
+@nightly("Spark in a process of its own")
 @pytest.mark.parametrize("seconds", SECONDS)
 def test_a_killed_jvm_is_one_line_and_exit_code_3(tmp_path: Path, seconds: float):
     code, said = killed(["reconstruct", str(DATA / "4.3.1/chaos"), "--out", str(tmp_path / "w")], seconds)

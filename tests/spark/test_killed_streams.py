@@ -39,6 +39,7 @@ def _check_second_runs(engine: str, folder: Path, capfd: pytest.CaptureFixture[s
         assert f"belongs to the stream that writes {folder / 'lake'}; give another folder" in said
 
 
+@nightly("a stream for each kill; test_stream_kills kills those without Spark")
 @pytest.mark.parametrize("engine", EXECUTORS, indirect=True)  # Spark takes a minute for each kill
 def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(
     engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

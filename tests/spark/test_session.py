@@ -39,6 +39,7 @@ def test_the_class_archive_is_used_only_if_it_exists(monkeypatch: pytest.MonkeyP
     assert f"-XX:SharedArchiveFile={class_archive()}" in java_options()
 
 
+@nightly("Spark in a process of its own")
 def test_the_package_runs_out_of_an_archive_as_py_files_ships_it(tmp_path: Path):
     archive = urlsplit(package_settings({})["spark.archives"]).path
     logs = DATA / "4.4.0/chaos"

@@ -16,6 +16,7 @@ from share_state.sources.as_of import Window
 from tests.fold.control_records.logs import checkpoint, control, control_options, delta, log_of, marker, user_data
 from tests.fold.control_records.model import Checkpoint, Delta, Modelled, recover
 from tests.kafka.batches import Batch
+from tests.profiles import nightly
 
 OFFSETS = st.integers(0, 40)
 
@@ -143,6 +144,7 @@ def test_dropping_what_lies_before_the_cutoff_changes_nothing(
         assert folded.redundant_records == sum(offset < folded.earliest.offset for offset in log)
 
 
+@nightly("thousands of chains; the test below draws some")
 def test_thousands_of_chains_of_one_topic_partition_fold_as_by_hand(tmp_path: Path):
     """Several thousand groups whose epochs wrap, written in turn, with faults in every tenth chain."""
     random = np.random.default_rng(4)

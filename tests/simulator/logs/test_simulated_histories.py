@@ -23,7 +23,7 @@ from share_state.sources.discovery import find_logs, find_topic_logs
 from tests.fold.decoded_logs import decoded
 from tests.kafka_classes import KafkaShard, read_segment
 from tests.present import present
-from tests.profiles import by_profile, some_of
+from tests.profiles import by_profile, nightly, some_of
 from tests.truth import expected_states, runs, value_by_offset
 
 STATE, CONTROL = "share_group_state", "control_records"
@@ -118,6 +118,7 @@ def test_a_history_folds_to_its_truth(tmp_path, given):
         assert json.loads((tmp_path / "redundant.json").read_text())[0]["logStartOffset"] > 0
 
 
+@nightly("hundreds of prunes")
 @pytest.mark.parametrize("codec", some_of(["none", "lz4"], 1))
 def test_pruning_control_records_keeps_the_user_data_and_the_state(tmp_path, codec):
     asked: dict[str, Any] = {"seed": 11, "groups": 3, "minutes": 6, "dialect": CONTROL, "codec": codec}
@@ -269,6 +270,7 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
+@nightly("six histories")
 @pytest.mark.parametrize("dialect", some_of(["both", STATE, CONTROL], 1))
 def test_the_same_seed_gives_the_same_bytes_and_so_do_the_events_alone(tmp_path, dialect):
     asked: dict[str, Any] = {"dialect": dialect, "state_partitions": 3, "seed": 7}

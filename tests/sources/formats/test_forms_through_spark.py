@@ -24,7 +24,7 @@ from share_state.sources.log_partition import LogPartition
 from share_state.spark.sorted_tables import SparkSorter
 from share_state.spark.spark_executor import SparkExecutor
 from tests.cli.commands import Command, run_cli
-from tests.profiles import EXECUTORS, IN_SPARK
+from tests.profiles import EXECUTORS, IN_SPARK, nightly
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.sources.object_stores.test_s3_forms import json_lines
 from tests.truth import DATA, logs_alone
@@ -64,6 +64,7 @@ def _same(told: list[LogPartition], logs: list[LogPartition]) -> None:
         assert tables_of(fold_log(one), without=SIZES) == tables_of(fold_log(other), without=SIZES)
 
 
+@nightly("Spark; tables go through it below")
 def test_json_lines_with_base64(spark: SparkSession, frame: DataFrame, logs: list[LogPartition], tmp_path: Path):
     texts = frame.withColumns({name: base64(col(name)) for name in ("key", "value")})
     texts.select(to_json(struct("*")).alias("value")).repartition(3).write.text(str(tmp_path / "rows"), "gzip")
@@ -87,6 +88,7 @@ def test_a_delta_table_is_read_without_spark(frame: DataFrame, logs: list[LogPar
     _same(told, logs)
 
 
+@nightly("Spark deletes rows")
 def test_a_delta_table_with_deleted_rows_goes_through_spark(
     spark: SparkSession, frame: DataFrame, logs: list[LogPartition], tmp_path: Path
 ):
@@ -139,6 +141,7 @@ def test_a_frame_without_rows_names_the_settings_of_sparks_connector(frame: Data
         share_state.reconstruct(empty)
 
 
+@nightly("Spark; tests/api give frames")
 def test_a_notebooks_frame_is_reconstructed(spark: SparkSession, frame: DataFrame, tmp_path: Path):
     renamed = frame.withColumnsRenamed({"key": "k", "offset": "record offset"})
     tables = share_state.reconstruct(

@@ -23,7 +23,7 @@ from share_state.pipeline.result import RunResult
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.live_record_times import LiveRecordTimes
 from tests.cli.commands import run_cli
-from tests.profiles import driver_alone
+from tests.profiles import driver_alone, nightly
 from tests.sources.kafka_cluster.broker import PASSWORDS, allowed, properties_of
 from tests.sources.kafka_cluster.workload import Workload
 from tests.sources.test_record_times import expected
@@ -72,6 +72,7 @@ def _contents(tables: CommittedTables) -> list[list[str]]:
     return [sorted(map(repr, table)) for table in plain]
 
 
+@nightly("a group and its consumers")
 def test_the_oldest_unfinished_records_are_read_from_the_topics(worked: Workload, tmp_path: Path, capfd) -> None:
     """What the records of the topics say, read from the segments of the broker."""
     source = f"kafka://{worked.broker.address}"
@@ -91,6 +92,7 @@ def test_the_oldest_unfinished_records_are_read_from_the_topics(worked: Workload
     assert all("retention.ms of the topic is 7 d" in row["message"] for row in found)
 
 
+@nightly("a group and its consumers")
 def test_topics_that_may_not_be_read_have_no_times(worked: Workload, tmp_path: Path) -> None:
     properties = read_client_properties(str(properties_of(worked.broker, "stranger", tmp_path)))
     times = LiveRecordTimes(f"kafka://{worked.broker.secured}", properties)

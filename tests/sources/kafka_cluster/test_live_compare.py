@@ -29,7 +29,7 @@ from share_state.sources.kafka_cluster import ClusterOffsets, PartitionOffsets
 from share_state.sources.kafka_source import read_cluster
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import Topics, read_topics
-from tests.profiles import driver_alone
+from tests.profiles import driver_alone, nightly
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of, source_of
 from tests.sources.kafka_cluster.workload import Workload
 from tests.truth import DATA
@@ -123,6 +123,7 @@ def test_a_lag_that_no_broker_tells_is_not_missed(warehouse: str, told: BrokerOf
     assert _compared(warehouse, replace(told, share_partitions=[first, *others]))["verdicts"][DIFFERS] == 1
 
 
+@nightly("two start-ups of Java")
 @driver_alone
 @pytest.mark.broker
 def test_a_broker_that_went_on_is_not_at_fault(
@@ -147,6 +148,7 @@ def test_a_broker_that_went_on_is_not_at_fault(
     assert all(f"| {code} |" in page for code in codes)
 
 
+@nightly("two start-ups of Java")
 @pytest.mark.broker
 def test_a_question_that_is_refused_shows_no_secret(worked: Workload, tmp_path: Path) -> None:
     asked = properties_of(worked.broker, "stranger", tmp_path)

@@ -113,6 +113,7 @@ def _carry_out(worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert _states_of_copy(address) == before
 
 
+@nightly("two start-ups of Java")
 def test_the_file_is_refused_for_a_running_cluster(
     worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

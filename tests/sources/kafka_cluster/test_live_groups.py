@@ -82,6 +82,7 @@ def test_groups_of_a_cluster_are_shown_with_the_lag_that_the_broker_tells(lake: 
     assert len(describe_groups(CommittedTables(lake), "pickërs")["share_partitions"]) == sum(TOPICS.values())
 
 
+@nightly("a group and two start-ups of Java")
 def test_a_cluster_is_read_in_python_without_a_session(worked: Workload, tmp_path: Path) -> None:
     address, properties = f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path)
     tables = share_state.reconstruct(address, kafka_properties=properties)

@@ -142,6 +142,7 @@ def test_why_names_the_cause_and_its_first_option_mends_it(
     assert after["last_hour"]["given_up"] == 0
 
 
+@nightly("three start-ups of Java")
 def test_why_asks_a_running_cluster(worked: Workload, capfd: pytest.CaptureFixture[str]) -> None:
     address = worked.broker.address
     said = _why(capfd, "pickërs", address).splitlines()

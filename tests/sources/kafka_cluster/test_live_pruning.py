@@ -50,7 +50,7 @@ from tests.profiles import driver_alone, nightly
 from tests.sources.kafka_cluster.broker import Broker, running
 from tests.sources.kafka_cluster.workload import read_from_the_earliest
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, nightly("a broker that prunes, and minutes of waiting")]
 
 _GROUPS = ("first", "second")
 """Share groups, each with a topic of its name."""
@@ -195,7 +195,6 @@ def test_an_audit_reads_on_and_agrees_with_the_coordinator(pruning: PruningBroke
     assert {verdict: count for verdict, count in verdicts.items() if count} == {SAME: len(_GROUPS) * _PARTITIONS}
 
 
-@nightly("a broker prunes meanwhile")
 def test_a_log_that_is_read_twice_is_pruned_in_neither_pass(pruning: PruningBroker, tmp_path: Path) -> None:
     """The proof of a cutoff and a timeline read the log again, while the broker prunes."""
     selected = SharePartitionFilter("second", None, None)
@@ -224,7 +223,6 @@ def test_decode_prints_what_is_left(pruning: PruningBroker) -> None:
         assert offsets == list(range(offsets[0], offsets[-1] + 1))
 
 
-@nightly("a broker prunes for 17 s")
 def test_an_as_of_offset_ends_a_log_that_is_read_on(pruning: PruningBroker, tmp_path: Path) -> None:
     pruning.write_snapshots("first")
     starts = pruning.starts()
@@ -323,7 +321,6 @@ def _run_with_pauses(arguments: Sequence[str], folder: Path, has_begun: Callable
         return process.wait(4 * _PATIENCE)
 
 
-@nightly("up to a minute of pauses for each command")
 @pytest.mark.parametrize(("command", "most_pauses"), [("reconstruct", 8), ("audit", 8), ("stream", 1)])
 def test_a_command_that_is_stopped_while_it_reads_loses_nothing(
     pruning: PruningBroker, command: str, most_pauses: int, tmp_path: Path

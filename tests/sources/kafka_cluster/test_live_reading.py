@@ -21,6 +21,7 @@ from share_state.sources.kafka_source import KafkaSource, read_cluster
 from share_state.sources.log_partition import LogPartition
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import read_topics
+from tests.profiles import nightly
 from tests.sources.kafka_cluster.workload import A_PARTITION, TOPICS, Workload
 
 SIZES = {"redundant_bytes", "pinned_bytes"}
@@ -89,6 +90,7 @@ def test_the_topics_file_of_a_cluster_has_partitions_and_log_starts(worked: Work
     assert {starts[name] for name in TOPICS} == {0}
 
 
+@nightly("start-ups of Java")
 @pytest.mark.broker
 def test_a_cluster_precedes_the_topics_file(worked: Workload, tmp_path: Path) -> None:
     address = f"kafka://{worked.broker.address}"

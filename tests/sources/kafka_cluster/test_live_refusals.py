@@ -19,6 +19,7 @@ from share_state.sources.kafka_source import KafkaSource, read_cluster
 from share_state.sources.log_partition import LogPartition
 from share_state.sources.segments import read_chunks
 from share_state.spark.spark_executor import SparkExecutor
+from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
 from tests.sources.kafka_cluster.workload import Workload
 
@@ -113,6 +114,7 @@ def test_records_deleted_while_they_are_read_are_told(worked: Workload) -> None:
         assert error.value.log == rest
 
 
+@nightly("a plan in Spark")
 @pytest.mark.broker
 def test_a_refusal_inside_a_task_is_one_line_too(
     spark: SparkSession, worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -137,6 +137,7 @@ def test_compressed_json_lines_go_through_spark(
         assert fold_log(one).states == fold_log(other).states
 
 
+@nightly("Spark over a store")
 def test_rows_without_any_order_go_through_spark(
     no_disk: SparkSession,
     s3: str,
@@ -150,6 +151,7 @@ def test_rows_without_any_order_go_through_spark(
     is_same(found(put(s3, tmp_path / "rows.parquet", "tables/rows.parquet"), SparkSorter(no_disk)), logs)
 
 
+@nightly("Spark over a store")
 @pytest.mark.parametrize("form", ["json", "parquet"])
 def test_spark_reads_with_a_client_of_its_own_what_must_be_sorted(
     s3_spark: SparkSession,
@@ -183,6 +185,7 @@ def test_spark_reads_with_a_client_of_its_own_what_must_be_sorted(
             hadoop.unset(name)
 
 
+@nightly("Spark over a store")
 def test_a_flaw_of_a_table_is_told_by_the_address_of_its_file(
     no_disk: SparkSession, s3: str, table: pa.Table, tmp_path: Path
 ):

@@ -44,6 +44,7 @@ def _below(folder: str) -> FileSelector:
     return FileSelector(folder, recursive=True)
 
 
+@nightly("a run in Spark over a store; test_s3_forms has one without")
 def test_a_run_leaves_the_tables_that_it_leaves_in_a_folder(share_state_command: Command, tmp_path: Path):
     there, here = f"s3://{BUCKET}/lakes/one", str(tmp_path / "w")
     for place in (there, *by_profile((), (there,))):
@@ -68,6 +69,7 @@ def test_nights_go_on_where_the_last_one_stopped(s3: str, cli: Command, tmp_path
     ]
 
 
+@nightly("Spark over a store")
 def test_a_notebook_gets_the_tables_back(s3_spark: SparkSession, tmp_path: Path):
     there = f"s3://{BUCKET}/lakes/notebook"
     given = share_state.reconstruct(str(CHAOS), spark=s3_spark, warehouse=there)
@@ -96,6 +98,7 @@ def test_decoded_records_may_be_all_that_a_bucket_holds(
     assert not [*tmp_path.iterdir()]
 
 
+@nightly("two runs over a store")
 def test_a_run_that_was_overtaken_does_not_commit(s3: str, cli: Command):
     there = f"s3://{BUCKET}/lakes/two"
     assert cli("reconstruct", HAPPY, "--out", there).code == 0
