@@ -171,6 +171,7 @@ def add_release(checkout: Checkout) -> None:
     checkout.edit(releases, "UNRELEASED: Release | None = _4_5", "UNRELEASED: Release | None = None")
 
 
+@nightly("three processes in a copy of the package")
 def test_a_release_is_an_entry(checkout: Checkout, tmp_path: Path):
     options = ("--groups", 8, "--minutes", 5, "--release", "4.5", "--quiet")
     said = checkout.run("share_state", "simulate", "--out", tmp_path / "before", *options, code=2).stderr

@@ -11,6 +11,8 @@ from share_state.simulator.simulation import simulate
 from share_state.simulator.workload import BEHAVIOURS
 from tests.profiles import nightly
 
+pytestmark = nightly("simulates eleven minutes of all behaviours")
+
 Line = dict[str, Any]
 RELEASED, ACKED, ARCHIVING, ARCHIVED = 0, 2, 3, 4
 DELIVERY_LIMIT = 5
@@ -38,7 +40,6 @@ def chains(lines: list[Line]) -> list[list[Line]]:
     return [[line for line in lines if line["partition"] == one] for one in {line["partition"] for line in lines}]
 
 
-@nightly("long histories")
 def test_steady_groups_deliver_nearly_everything_once(told):
     assert max(count for _, count in values(told["steady"])) <= 3
     assert {line["kind"] for line in told["steady"]} == {"snapshot", "update"}
