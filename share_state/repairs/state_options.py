@@ -146,9 +146,8 @@ def _move_to(subject: Subject, target: int, where: str) -> Option | None:
 
 def _set_start(subject: Subject, offset: int) -> str:
     """The command that sets SPSO in each release that may have written the log."""
-    can_reset = RELEASES[subject.found.releases[0]].resets_to_offset
-    set_start = subject.tools.reset_to_offset if can_reset else subject.tools.move_start
-    return set_start(subject.group, subject.topic, subject.partition, offset)
+    release = RELEASES[subject.found.releases[0]]
+    return subject.tools.set_start(release, subject.group, subject.topic, subject.partition, offset)
 
 
 def reset_to_latest(subject: Subject) -> Option | None:
