@@ -9,12 +9,12 @@ from share_state.cli.completion import complete_group
 from share_state.cli.input_options import InputOptions
 from share_state.cli.options import Json
 from share_state.cli.warehouse_or_input import ClockOption, open_input
-from share_state.config.sections import Release
-from share_state.kafka.releases import RELEASES
+from share_state.kafka.releases import SIMULATED
 from share_state.repairs.plan_files import SUFFIXES
 from share_state.repairs.redrive import plan_redrive
 from share_state.repairs.repair_plan import make_plan
 from share_state.report import console
+from share_state.simulator.types import find_release
 
 
 @command("share-state repair /lake/share_state --group orders-app --out plan.md")
@@ -35,9 +35,9 @@ def repair(
         str | None, typer.Option(metavar="FILE", help="Write the plan to this .md, .sh or .json file.")
     ] = None,
     release: Annotated[
-        Release | None,
+        str | None,
         typer.Option(
-            metavar="|".join(RELEASES), help="Release that wrote the log; by default inferred from the log."
+            metavar="|".join(SIMULATED), help="Release that wrote the log; by default inferred from the log."
         ),
     ] = None,
     clock: ClockOption = None,
@@ -64,6 +64,8 @@ def repair(
     It prints options in order of harm, with commands and their simulated effect, and changes nothing. With
     --redrive it lists the records that groups did not process, with commands that deliver them again.
     """
+    if release is not None:
+        find_release(release)
     if out is not None:
         console.check_suffix(out, SUFFIXES)
         console.check_report_paths(out)

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from share_state.errors import pluralize
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE
-from share_state.kafka.releases import RELEASES
 from share_state.repairs.commands import KafkaTools
 from share_state.repairs.opened_input import OpenedInput
 from share_state.repairs.plan_files import ScriptCase, script_of, variable_lines, write_plan
@@ -36,6 +35,7 @@ from share_state.repairs.unprocessed import (
 from share_state.report.console import format_name, format_time
 from share_state.report.share_partitions import STATE, check_known
 from share_state.report.troubles import shown_limits
+from share_state.simulator.types import find_release
 from share_state.sources.topics import TOPICS_HINT
 
 _MAX_LINES = 20
@@ -276,7 +276,7 @@ def _options(records: UnprocessedRecords, tools: KafkaTools, writer: str) -> Ite
     if copies:
         yield _copy_dead_letters(copies, records, tools)
     is_trusted = records.state is not None and not records.state["suspect"]
-    if there and is_trusted and RELEASES[writer].has_initialize:
+    if there and is_trusted and find_release(writer).has_initialize:
         yield _named(records, _reset_option(there, records, tools, writer))
 
 
@@ -356,5 +356,7 @@ def _reset_option(
         f"finished offset from there on again, {pluralize(again, 'offset')}, of which only {meant:,} are meant; "
         "and it forgets all delivery counts after it."
     )
-    command = tools.set_start(RELEASES[writer], key["group_id"], key["topic"] or "", key["partition"], first)
+    command = tools.set_start(
+        find_release(writer), key["group_id"], key["topic"] or "", key["partition"], first
+    )
     return Option("RESET_START", AGAIN, what, command)
