@@ -228,7 +228,7 @@ def _fact_lines(records: UnprocessedRecords) -> Iterator[str]:
     if records.only_counted:
         yield (
             f"- {records.only_counted:,} more were given up or rejected by the count of audits; which offsets "
-            "is not known, because the records that showed them are not in the input any more"
+            "is not known: the records that showed them are pruned, or are text without offsets"
         )
     if records.state is not None and records.state["suspect"]:
         yield "- records of the state log are missing or unreadable: more may have been given up"
