@@ -161,7 +161,9 @@ def find_unprocessed(
         )
         ranges = tuple(_split_at(painted.ranges(limit), starts.get(key)))
         returned = painted.returned()
-        shown = sum(one.count for one in ranges) + count_offsets(returned)
+        # After a reset an offset may be archived, and counted, again.
+        lives = tuple((one["first_offset"], one["last_offset"]) for one in archived.get(key, ()))
+        shown = max(sum(one.count for one in ranges) + count_offsets(returned), count_offsets(lives))
         given = sum(one["given_up_records"] + one["rejected_records"] for one in counted.get(key, ()))
         more = max(0, given - shown)
         finished = tuple((one["first_offset"], one["last_offset"]) for one in in_flight.get(key, ()))

@@ -92,6 +92,11 @@ def test_offsets_that_a_reset_delivers_again_need_no_redrive(export: Callable[..
     (one,) = _plan(export([*POISON, reset, [update(KEY, [(11, 11, ACKNOWLEDGED, 1)])]])).redrives
     assert [(row.first_offset, row.last_offset) for row in one.unprocessed.ranges] == [(10, 10)]
     assert one.unprocessed.returned == ((11, 12), (20, 21))
+    again = [update(KEY, [(11, 11, ARCHIVED, 5)])]
+    (one,) = _plan(export([*POISON, reset, again])).redrives
+    assert [(row.first_offset, row.last_offset) for row in one.unprocessed.ranges] == [(10, 10), (11, 11)]
+    # 11 was counted twice.
+    assert one.unprocessed.only_counted == 0
     text = _plan(export([*POISON, [tombstone(KEY)]])).markdown()
     assert "left out, because a reset or a deletion made them deliverable again: 5 offsets: 10-12, 20-21" in text
     assert "```bash" not in text
