@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 import pyarrow as pa
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from share_state.delta.reader import CommittedTables
+    from share_state.repairs.redrive import RedrivePlan
     from share_state.repairs.repair_plan import RepairPlan
     from share_state.report.audit_data import AuditReport
     from share_state.sources.as_of import AsOf
@@ -178,16 +179,41 @@ def why(
     return Why(**{one.name: getattr(found, one.name) for one in fields(Incident)})
 
 
+@overload
+def repair(
+    input: Paths,
+    *,
+    group: str | Sequence[str] = (),
+    release: str | None = None,
+    redrive: Literal[False] = False,
+    most: int = 50,
+    clock: str | None = None,
+    **options: Unpack[ReadOptions],
+) -> "RepairPlan": ...
+@overload
+def repair(
+    input: Paths,
+    *,
+    group: str | Sequence[str] = (),
+    release: str | None = None,
+    redrive: Literal[True],
+    most: int = 50,
+    clock: str | None = None,
+    **options: Unpack[ReadOptions],
+) -> "RedrivePlan": ...
+
+
 @takes_options
 def repair(
     input: Paths,
     *,
     group: str | Sequence[str] = (),
     release: str | None = None,
+    redrive: bool = False,
     most: int = 50,
     clock: str | None = None,
     **options: Unpack[ReadOptions],
-) -> "RepairPlan":
+) -> "RepairPlan | RedrivePlan":
     """A plan for share-partitions in trouble: what is wrong, and options in order of harm.
 
     It changes nothing.
@@ -196,19 +222,21 @@ def repair(
         input: as for `reconstruct`, but no DataFrame; or the folder of a warehouse.
         group: only this group, or these.
         release: the release that wrote the log, "4.0" to "4.4"; by default inferred.
+        redrive: plan how lost, given-up and rejected records are delivered again instead.
         most: maximum number of share-partitions, the most severe first.
         clock: end of measured durations: "log", the last record of each log, or "wall", now; by default now for
             a live cluster.
         options: as for `reconstruct`; not for a warehouse:
     Returns:
-        The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as
-        Markdown.
+        The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; with `redrive`,
+        `redrives`, each with `unprocessed` ranges and `options`. It prints as Markdown.
     Raises:
         InputError: if a path is missing or holds no log, or a group is unknown.
         WarehouseError: if a table of the warehouse is gone.
         ShareStateError: if an argument cannot be used.
     Source: Kafka SharePartition, ShareCoordinatorShard; KIP-932, KIP-1191.
     """
+    from share_state.repairs.redrive import plan_redrive  # noqa: PLC0415  imports the simulator
     from share_state.repairs.repair_plan import check_release, make_plan  # noqa: PLC0415  imports the simulator
 
     check_release(release)
@@ -219,7 +247,9 @@ def repair(
     if not isinstance(group, Iterable):
         raise ShareStateError(f"group={group!r}: give text, or several")
     groups = [group] if isinstance(group, str) else group
-    with _opened(input, options, clock, needs_logs=False) as opened:
+    with _opened(input, options, clock, needs_logs=redrive) as opened:
+        if redrive:
+            return plan_redrive(opened, groups, release=release, most=most)
         return make_plan(
             opened.tables, groups, limits=opened.limits, release=release, most=most, tools=opened.tools
         )

@@ -9,11 +9,12 @@ from share_state.cli.completion import complete_group
 from share_state.cli.input_options import InputOptions
 from share_state.cli.options import Json
 from share_state.cli.warehouse_or_input import ClockOption, open_input
-from share_state.config.sections import Release
-from share_state.errors import pluralize
-from share_state.kafka.releases import RELEASES
-from share_state.repairs.repair_plan import SUFFIXES, make_plan
+from share_state.kafka.releases import SIMULATED
+from share_state.repairs.plan_files import SUFFIXES
+from share_state.repairs.redrive import plan_redrive
+from share_state.repairs.repair_plan import make_plan
 from share_state.report import console
+from share_state.simulator.types import find_release
 
 
 @command("share-state repair /lake/share_state --group orders-app --out plan.md")
@@ -34,12 +35,18 @@ def repair(
         str | None, typer.Option(metavar="FILE", help="Write the plan to this .md, .sh or .json file.")
     ] = None,
     release: Annotated[
-        Release | None,
+        str | None,
         typer.Option(
-            metavar="|".join(RELEASES), help="Release that wrote the log; by default inferred from the log."
+            metavar="|".join(SIMULATED), help="Release that wrote the log; by default inferred from the log."
         ),
     ] = None,
     clock: ClockOption = None,
+    redrive: Annotated[
+        bool,
+        typer.Option(
+            "--redrive", help="Plan how lost, given-up and rejected records are delivered again instead."
+        ),
+    ] = False,
     most: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of share-partitions.")] = 50,
     sets: Annotated[
         list[str] | None,
@@ -54,20 +61,27 @@ def repair(
 ) -> None:
     """Plan what to do about share-partitions in trouble.
 
-    It prints options in order of harm, with commands and their simulated effect, and changes nothing.
+    It prints options in order of harm, with commands and their simulated effect, and changes nothing. With
+    --redrive it lists the records that groups did not process, with commands that deliver them again.
     """
+    if release is not None:
+        find_release(release)
     if out is not None:
         console.check_suffix(out, SUFFIXES)
         console.check_report_paths(out)
-    opened = open_input(inputs, options, clock=clock, sets=sets or (), needs_logs=False, quiet=quiet)
+    opened = open_input(inputs, options, clock=clock, sets=sets or (), needs_logs=redrive, quiet=quiet)
     with opened as source:
-        plan = make_plan(
-            source.tables,
-            group or (),
-            limits=source.limits,
-            release=release,
-            most=most,
-            tools=source.tools,
+        plan = (
+            plan_redrive(source, group or (), release=release, most=most)
+            if redrive
+            else make_plan(
+                source.tables,
+                group or (),
+                limits=source.limits,
+                release=release,
+                most=most,
+                tools=source.tools,
+            )
         )
     if out is not None:
         plan.write(out)
@@ -76,4 +90,4 @@ def repair(
     elif out is None:
         console.print_lines(plan.markdown().rstrip())
     else:
-        console.print_line(f"{out}: {pluralize(len(plan.repairs), 'share-partition')} in trouble")
+        console.print_line(f"{out}: {plan.summary}")

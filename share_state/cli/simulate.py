@@ -10,7 +10,6 @@ import typer
 
 from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.options import Json, pairs
-from share_state.config.sections import SimulatedRelease
 from share_state.errors import pluralize
 from share_state.kafka.releases import LATEST, SIMULATED
 from share_state.report.console import print_json, print_line, print_table
@@ -64,7 +63,7 @@ def simulate(
         ),
     ] = None,
     release: Annotated[
-        SimulatedRelease, typer.Option(metavar="|".join(SIMULATED), help="Kafka release of the brokers.")
+        str, typer.Option(metavar="|".join(SIMULATED), help="Kafka release of the brokers.")
     ] = LATEST.name,
     state_partitions: Annotated[
         int, typer.Option(metavar="N", help="Partitions of __share_group_state.")

@@ -19,7 +19,7 @@ from share_state.config.declaration import (
     python,
 )
 from share_state.fold.limits import GroupLimits, Limits
-from share_state.kafka.releases import RELEASES, SIMULATED
+from share_state.kafka.releases import SIMULATED, release_of
 from share_state.sources.formats import AUTO, format_names
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.stores.paths import normalize_address
@@ -33,6 +33,12 @@ INT32_MAX = 2**31 - 1
 def _off_if_false(value: Any) -> Any:
     """Accept false for `off`: programs that write YAML or JSON turn a bare `off` of YAML 1.1 into false."""
     return "off" if str(value).lower() in ("off", "false") else value
+
+
+def _release_name(version: Any) -> Any:
+    """The name of the release that a version such as `4.4.0` stands for."""
+    release = release_of(str(version))
+    return version if release is None else release.name
 
 
 def _is_registered(code: str) -> str:
@@ -58,12 +64,10 @@ Claims = Literal["history", "latest"]
 Mode = Literal["strict", "best-effort"]
 if TYPE_CHECKING:
     Release = str
-    SimulatedRelease = str
     FileFormat = str
     Format = str
 else:
-    Release = Literal[tuple(RELEASES)]
-    SimulatedRelease = Literal[SIMULATED]
+    Release = Annotated[Literal[SIMULATED], BeforeValidator(_release_name)]
     FileFormat = Literal[(AUTO, *format_names())]
     Format = Literal[(AUTO, *format_names(), KAFKA_FORM)]
 Severity = Annotated[Literal["error", "warning", "info", "off"], BeforeValidator(_off_if_false)]
@@ -168,7 +172,8 @@ class LimitSettings(Section):
         description="records that one share-partition may keep from deletion before it is reported",
     )
     writer_version: Release | None = Field(
-        default=None, description="Kafka release that wrote the log; default: inferred from the log"
+        default=None,
+        description="Kafka release or version that wrote the log; default: inferred from the log",
     )
     archiving_seconds: float = Field(
         default=_KAFKA.archiving_seconds,

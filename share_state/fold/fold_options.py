@@ -144,6 +144,7 @@ class FoldOptions:
         judge: rules over records, applied to each chunk.
         judged_at: ms, up to which rules measure durations; None for the timestamp of the log's last record.
         archiving_groups: groups with dead letters, or EVERY_GROUP; None to collect no `archiving_ranges`.
+        marks_returned: add the column RETURNED to `archiving_ranges`.
         only_stable: stop at the last stable offset, as a consumer with read_committed does. By default later
             records that belong to no open transaction are folded too, as a coordinator folds them.
     """
@@ -159,4 +160,5 @@ class FoldOptions:
     judge: RecordJudge | None = None
     judged_at: int | None = None
     archiving_groups: frozenset[str] | None = None
+    marks_returned: bool = False
     only_stable: bool = False

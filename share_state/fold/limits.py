@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.kafka.compression import MAX_BODY_SIZE
-from share_state.kafka.releases import RELEASE_HISTORY, RELEASES, Release, releases_of_line
+from share_state.kafka.releases import RELEASE_HISTORY, Release, release_of, releases_of_line
 
 GROUP_LIMITS = ("delivery_count", "record_locks")
 """Limits that a share group may set for itself (share.delivery.count.limit,
@@ -27,7 +27,7 @@ class Limits:
         chain_length: control records since the latest checkpoint above which a chain is reported as long.
         stall_minutes: minutes that a start offset may stay in place while later offsets finish.
         pinned_records: records that one share-partition may prevent from being deleted before it is reported.
-        writer_version: the release that wrote the log, one of RELEASES; None to infer it.
+        writer_version: the release that wrote the log, a line or a patch level of it; None to infer it.
         archiving_seconds: seconds that an offset may stay in ARCHIVING; most dead-letter writes take less
             than one.
         giving_up_minutes: minutes for which a share-partition may only give up records and acknowledge none.
@@ -58,7 +58,7 @@ class Limits:
     @property
     def writer(self) -> Release | None:
         """The release that wrote the log; None to infer it."""
-        return None if self.writer_version is None else RELEASES[self.writer_version]
+        return None if self.writer_version is None else release_of(self.writer_version)
 
     def possible_writers(self, archiving_since: int = -1) -> tuple[Release, ...]:
         """The releases that may have written the log, with their patch levels.
@@ -67,7 +67,7 @@ class Limits:
             archiving_since: as for `written_by_4_4_after`.
         """
         if self.writer is not None:
-            return releases_of_line(self.writer.name)
+            return releases_of_line(self.writer.name) or (self.writer,)
         return tuple(one for one in RELEASE_HISTORY if archiving_since < 0 or one.dead_letters)
 
     def of_group(self, limit: str, group: str) -> int:

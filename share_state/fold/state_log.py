@@ -211,6 +211,7 @@ class LogFold:
                 chains,
                 self.tracker.next_offset,
                 is_whole=chains.begins_at_zero,
+                marks_returned=self.options.marks_returned,
             )
         archiving = (
             (checkpoint.archiving_since, checkpoint.archiving_time) if checkpoint else (NO_OFFSET, NO_OFFSET)

@@ -4,6 +4,7 @@ Reader, rules, simulator, repair and docs/releases.md take these facts from here
 releases. A new release is one more entry of RELEASE_HISTORY, with what differs from the one before it.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal
@@ -197,6 +198,9 @@ def unreleased_note(version: str) -> str:
     return f"Kafka {UNRELEASED.name} is not out, so what its brokers will write is not known; "
 
 
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?", re.ASCII)
+
+
 def line_of(version: str) -> str:
     """The release line of a version: "4.2" of "4.2.0"."""
     return ".".join(version.split(".")[:2])
@@ -207,6 +211,8 @@ def release_of(version: str) -> Release | None:
 
     A line, and a patch level that has no entry, stands for the newest patch level.
     """
+    if not _VERSION.fullmatch(version):
+        return None
     own = next((release for release in RELEASE_HISTORY if release.name == version), None)
     return own or RELEASES.get(line_of(version))
 

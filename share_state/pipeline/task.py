@@ -22,7 +22,7 @@ from share_state.fold.checkpoint import (
     checkpoint_share_partitions,
     with_digest,
 )
-from share_state.fold.dead_letters.archiving import RANGES
+from share_state.fold.dead_letters.archiving import RANGES, RETURNED
 from share_state.fold.draft.control_log import FoldedControlLog
 from share_state.fold.history import HISTORY_TABLE, ONLY_FOR_VERDICTS, history_pieces
 from share_state.fold.log_stats import Folded
@@ -111,6 +111,7 @@ SUMMARIES = pa.schema(
 _COLUMNS_TO_FINISH = {
     FINDINGS: [pa.field(name, pa.int64()) for name in CONDITIONS],
     HISTORY_TABLE: list(ONLY_FOR_VERDICTS),
+    RANGES: [RETURNED],
 }
 """Columns of incomplete rows besides those of their table."""
 

@@ -10,9 +10,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from share_state.kafka.releases import Release
+
 BOOTSTRAP = "BOOTSTRAP"
 DEAD_LETTER_TOPIC = "DLQ_TOPIC"
 LIBRARIES = "KAFKA_LIBS"
+REDRIVE_TOPIC = "REDRIVE_TOPIC"
 """Shell variables that the reader of a plan sets."""
 
 _CHECK_START = """\
@@ -43,6 +46,44 @@ END {
     exit failed
 }"""
 """Compares the start offsets of a CSV file with what `--describe --offsets` prints, in awk."""
+
+_COPY = """\
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.serialization.*;
+settings.put("isolation.level", "read_committed");
+settings.put("enable.auto.commit", "false");
+settings.put("auto.offset.reset", "none");
+int failed = 0;
+try (var consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+     var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+    consumer.assign(java.util.List.of(source));
+    long begin = consumer.beginningOffsets(java.util.List.of(source)).get(source);
+    long end = consumer.endOffsets(java.util.List.of(source)).get(source);
+    long wanted = 0, copied = 0, empty = 0;
+    for (long[] range : ranges) {
+        wanted += range[1] - range[0] + 1;
+        var sent = new java.util.ArrayList<java.util.concurrent.Future<RecordMetadata>>();
+        consumer.seek(source, Math.max(range[0], begin));
+        while (consumer.position(source) <= range[1] && consumer.position(source) < end)
+            for (var one : consumer.poll(java.time.Duration.ofSeconds(1)))
+                if (one.offset() <= range[1]) {
+                    if (one.value() == null) empty++;
+                    sent.add(producer.send(new ProducerRecord<>(
+                        System.getenv("REDRIVE_TOPIC"), null, one.timestamp(), one.key(), one.value(), one.headers())));
+                }
+        for (var one : sent) one.get();
+        copied += sent.size();
+    }
+    System.out.println(source + ": copied " + copied + " records of " + wanted + " offsets; "
+        + (wanted - copied) + " offsets have no committed record any more, " + empty + " records have no value");
+    if (copied == 0) failed = 1;
+} catch (Exception error) { System.err.println(error); failed = 1; }
+/exit failed"""
+"""Copies records of one topic-partition as they are, for jshell: key, value, headers and timestamp."""
+
+MOST_COPIED = 500
+"""Ranges that one call of jshell copies: Java compiles no longer array."""
 
 
 def quote(word: str) -> str:
@@ -153,15 +194,9 @@ class KafkaTools:
 
         Before 4.4, no tool of Kafka sets an offset, so jshell calls the Admin client.
         """
-        settings = "new java.util.Properties()"
-        if self.properties is not None:
-            settings = f"org.apache.kafka.common.utils.Utils.loadProps({_java(self.properties)})"
-        bootstrap = f'System.getenv("{BOOTSTRAP}")' if self.bootstrap is None else _java(self.bootstrap)
-        place = f"new org.apache.kafka.common.TopicPartition({_java(topic)}, {partition})"
+        place = _topic_partition(topic, partition)
         return "\n".join((
-            f'jshell -s --class-path "${LIBRARIES}/*" - <<\'END\'',
-            f"var settings = {settings};",
-            f'settings.put("bootstrap.servers", {bootstrap});',
+            *self._jshell(),
             "int failed = 0;",
             "try (var admin = org.apache.kafka.clients.admin.Admin.create(settings)) {",
             f"    admin.alterShareGroupOffsets({_java(group)}, java.util.Map.of({place}, {offset}L)).all().get();",
@@ -169,6 +204,39 @@ class KafkaTools:
             "/exit failed",
             "END",
         ))  # fmt: skip
+
+    def set_start(self, release: Release, group: str, topic: str, partition: int, offset: int) -> str:
+        """Set the start offset with what the release offers."""
+        set_start = self.reset_to_offset if release.resets_to_offset else self.move_start
+        return set_start(group, topic, partition, offset)
+
+    def copy_records(self, topic: str, partition: int, ranges: Sequence[tuple[int, int]]) -> str:
+        """Copy committed records to the topic that the reader names, and say how many there were.
+
+        Kafka's console tools pass on text only, and count records, not offsets; so jshell calls the clients.
+
+        Args:
+            ranges: first and last offsets, ascending.
+        """
+        commands = list[str]()
+        for at in range(0, len(ranges), MOST_COPIED):
+            pairs = ", ".join(f"{{{first}L, {last}L}}" for first, last in ranges[at : at + MOST_COPIED])
+            place = _topic_partition(topic, partition)
+            lines = (f"var source = {place};", f"long[][] ranges = {{{pairs}}};", _COPY, "END")
+            commands.append("\n".join((*self._jshell(), *lines)))
+        return "\n".join(commands)
+
+    def _jshell(self) -> tuple[str, str, str]:
+        """The first lines of a script for jshell, with the settings of a client."""
+        settings = "new java.util.Properties()"
+        if self.properties is not None:
+            settings = f"org.apache.kafka.common.utils.Utils.loadProps({_java(self.properties)})"
+        bootstrap = f'System.getenv("{BOOTSTRAP}")' if self.bootstrap is None else _java(self.bootstrap)
+        return (
+            f"jshell -s --class-path \"${LIBRARIES}/*\" - <<'END'",
+            f"var settings = {settings};",
+            f'settings.put("bootstrap.servers", {bootstrap});',
+        )
 
     def _groups(self, *options: str) -> str:
         return self._tool("kafka-share-groups.sh", *options)
@@ -184,6 +252,10 @@ def diff_command(inputs: Sequence[str], log: int, offset: int, group: str, topic
     words = ["share-state", "diff", *inputs, f"--as-of-offset={log}={offset}"]
     words += [f"--group={group}", f"--topic={topic}", f"--partition={partition}"]
     return " ".join(map(quote, words))
+
+
+def _topic_partition(topic: str, partition: int) -> str:
+    return f"new org.apache.kafka.common.TopicPartition({_java(topic)}, {partition})"
 
 
 def _java(text: str) -> str:

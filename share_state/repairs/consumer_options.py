@@ -3,10 +3,11 @@
 from datetime import timedelta
 
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.kafka.releases import RELEASES, first_with
+from share_state.kafka.releases import first_with
 from share_state.repairs.rehearsal import Effect, Rehearsal
 from share_state.repairs.subject import AGAIN, NOTHING, SETTINGS, Option, Subject
 from share_state.simulator.settings import WIDEST, BrokerConfigs
+from share_state.simulator.types import find_release
 
 DEAD_LETTER_RETRIES = timedelta(minutes=7)
 """Five attempts of 30 s each, with the pauses between them, to create the dead-letter topic and as many to
@@ -132,7 +133,7 @@ def _limit(subject: Subject, config: str, value: int, what: str, effect: Effect)
     if not subject.release.sets_group_limits:
         why = f"{subject.release.name} has no such limit for a single group"
         return Option(action, AGAIN, f"{what} {why}: set {of_brokers}.", effect=effect)
-    if not RELEASES[subject.found.releases[0]].sets_group_limits:
+    if not find_release(subject.found.releases[0]).sets_group_limits:
         what += f" This needs brokers of {_GROUP_LIMITS_SINCE}; earlier ones need {of_brokers}."
     elif value > getattr(_DEFAULTS, f"max_{config.replace('.', '_')}"):
         what += f" The brokers must allow it: group.share.max.{config}."

@@ -1,12 +1,7 @@
 """The plan of `share-state repair`, from tables or logs: as Markdown, bash script and plain data."""
 
-import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -15,22 +10,17 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.limits import Limits
 from share_state.fold.states import CONTROL_RECORDS
-from share_state.kafka.releases import RELEASES
-from share_state.repairs.commands import BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES, KafkaTools, quote
+from share_state.kafka.releases import SIMULATED, release_of
+from share_state.repairs.commands import KafkaTools
+from share_state.repairs.plan_files import ScriptCase, script_of, variable_lines, write_plan
 from share_state.repairs.rehearsal import Effect, Ranges, count_offsets
 from share_state.repairs.remedies import repairs
 from share_state.repairs.status import Survey, survey
 from share_state.repairs.subject import HARM, Option, Repair
-from share_state.report.console import format_name, format_number, format_time, write_report
+from share_state.report.console import format_name, format_number, format_time
 from share_state.report.share_partitions import ascending
 
-SUFFIXES = (".md", ".sh", ".json")
 _MAX_RANGES = 20
-_VARIABLES = {
-    BOOTSTRAP: "host:port of a broker",
-    LIBRARIES: "folder with the jars of Kafka, for jshell (of a JDK)",
-    DEAD_LETTER_TOPIC: "dead-letter topic of the group",
-}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -49,6 +39,11 @@ class RepairPlan:
 
     def __repr__(self) -> str:
         return self.markdown()
+
+    @property
+    def summary(self) -> str:
+        """The plan in a line."""
+        return f"{pluralize(len(self.repairs), 'share-partition')} in trouble"
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data."""
@@ -120,10 +115,7 @@ class RepairPlan:
         count = pluralize(len(self.repairs), "share-partition")
         yield f"{count} in trouble{more}. Options are in order of harm; one is enough."
         yield ""
-        if names := _variables("\n".join(option.command for one in self.repairs for option in one.options)):
-            named = "; ".join(f"`{name}`, {_VARIABLES[name]}" for name in names)
-            yield f"Set these before you run a command: {named}."
-            yield ""
+        yield from variable_lines(option.command for one in self.repairs for option in one.options)
 
     def _nothing_to_do(self) -> str:
         if self.control_findings:
@@ -139,24 +131,13 @@ class RepairPlan:
 
     def script(self, name: str = "plan.sh") -> str:
         """The plan as a script of this name: it prints itself, or runs the option that its argument names."""
-        run = f"bash {quote(name)}"
-        usage = f"# `{run} 1.2` carries out option 1.2 and nothing else, `{run} 1.check` compares."
-        head = (f"# {line}".rstrip() for line in self._head())
-        lines = ["#!/usr/bin/env bash", *head, usage, "set -eu", 'case "${1:-}" in']
-        for number, one in enumerate(self.repairs, 1):
-            for place, option in enumerate(one.options, 1):
-                if option.command:
-                    used = _variables(option.command)
-                    needs = [f': "${{{name}:?{_VARIABLES[name]}}}"; export {name}' for name in used]
-                    lines += [f"{number}.{place})  # {option.title}", *needs, option.command, ";;"]
-            lines += [f"{number}.check)", one.check, ";;"] if one.check else []
-        lines += [
-            "'')",
-            *(f"printf '%s\\n' {quote(line)}" for line in self.markdown()[:-1].split("\n")),
-            ";;",
+        cases = [
+            ScriptCase(f"{number}.{place}", option.command, option.title)
+            for number, one in enumerate(self.repairs, 1)
+            for place, option in enumerate(one.options, 1)
         ]
-        lines += ['*) echo "no option $1 with a command" >&2; exit 2;;', "esac"]
-        return "\n".join(lines) + "\n"
+        cases += [ScriptCase(f"{number}.check", one.check) for number, one in enumerate(self.repairs, 1)]
+        return script_of(name, self._head(), self.markdown(), cases)
 
     def write(self, path: str) -> None:
         """Write the plan in the format of the path's suffix, completely or not at all.
@@ -164,11 +145,7 @@ class RepairPlan:
         Raises:
             ReportError: if it cannot be written.
         """
-        formats = {".md": self.markdown, ".sh": partial(self.script, Path(path).name), ".json": self._json}
-        write_report(path, formats[Path(path).suffix]())
-
-    def _json(self) -> str:
-        return json.dumps(self.to_json(), ensure_ascii=False, indent=2, default=datetime.isoformat) + "\n"
+        write_plan(path, self.markdown, self.script, self.to_json)
 
 
 _MAX_WITHOUT = 10
@@ -205,8 +182,8 @@ def check_release(release: str | None) -> None:
     Raises:
         ShareStateError: naming those that are known.
     """
-    if release is not None and release not in RELEASES:
-        raise ShareStateError(f"release {release}: give one of {', '.join(RELEASES)}")
+    if release is not None and release_of(release) is None:
+        raise ShareStateError(f"release {release}: give one of {', '.join(SIMULATED)}")
 
 
 def is_by_wall_clock(clock: str | None, *, is_live: bool) -> bool:
@@ -267,11 +244,6 @@ def _control_findings(tables: CommittedTables, groups: Sequence[str]) -> tuple[s
         f"{row['message']}"
         for row in rows
     )
-
-
-def _variables(command: str) -> list[str]:
-    """The shell variables that a command needs."""
-    return [name for name in _VARIABLES if re.search(rf'\${name}\b|getenv\("{name}"\)', command)]
 
 
 def _title(one: Repair) -> str:

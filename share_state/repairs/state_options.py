@@ -4,9 +4,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from share_state.kafka.delivery_states import TERMINAL, DeliveryState
-from share_state.kafka.releases import LATEST, RELEASES, first_with
+from share_state.kafka.releases import LATEST, first_with
 from share_state.repairs.rehearsal import Rehearsal
 from share_state.repairs.subject import AGAIN, DELETES, NOTHING, SETTINGS, SKIPS, Option, Subject
+from share_state.simulator.types import find_release
 
 COLD_SNAPSHOT = timedelta(minutes=5)
 """Default of share.coordinator.cold.partition.snapshot.interval.ms."""
@@ -146,9 +147,8 @@ def _move_to(subject: Subject, target: int, where: str) -> Option | None:
 
 def _set_start(subject: Subject, offset: int) -> str:
     """The command that sets SPSO in each release that may have written the log."""
-    can_reset = RELEASES[subject.found.releases[0]].resets_to_offset
-    set_start = subject.tools.reset_to_offset if can_reset else subject.tools.move_start
-    return set_start(subject.group, subject.topic, subject.partition, offset)
+    release = find_release(subject.found.releases[0])
+    return subject.tools.set_start(release, subject.group, subject.topic, subject.partition, offset)
 
 
 def reset_to_latest(subject: Subject) -> Option | None:

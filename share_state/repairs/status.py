@@ -225,7 +225,7 @@ def survey(
         check_known([tables], wanted)
     where = pc.field("dialect") == dialect
     states = tables.read(STATE, where, _STATE_COLUMNS)
-    releases = _releases(tables, states) if release is None else (release,)
+    releases = releases_of(tables, states) if release is None else (release,)
     if dialect != SHARE_GROUP_STATE:
         releases = ()
     if groups:
@@ -350,7 +350,7 @@ def _state(code: int) -> DeliveryState:
     return DeliveryState(code) if code in set(DeliveryState) else code  # type: ignore[return-value]
 
 
-def _releases(tables: CommittedTables, states: pa.Table) -> tuple[str, ...]:
+def releases_of(tables: CommittedTables, states: pa.Table) -> tuple[str, ...]:
     """The releases that may have written the log: as configured, or as far as the state shows."""
     configured = dict(tables.run["options"]).get("limits.writer_version")
     if configured is not None:

@@ -1,5 +1,6 @@
 """Rules over the control records of the KIP-932 draft: faulty records and tuples, and deleted records."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -149,11 +150,11 @@ def state_suspect(folded: FoldedControlLog) -> Breaches:
 
 @rule("STALE_INDEX", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, share snapshot file")
 def stale_index(folded: FoldedControlLog) -> list[GroupBreach]:
-    """The share snapshot file names the latest checkpoint of every group.
+    """The log has what the share snapshot file names: the checkpoints, and every group with earlier records.
 
-    The log decides. Info if an entry only lacks the newest deltas.
+    The log decides. A file that is older than the newest records is in order.
 
-    Do: copy both at the same time; find out what the log has lost, then drop contradicted entries with
+    Do: find out what the log has lost, or where the file comes from; then drop contradicted entries with
     `cutoff --index DIR --accept`.
     """
     if folded.options.index is None:
@@ -162,24 +163,39 @@ def stale_index(folded: FoldedControlLog) -> list[GroupBreach]:
     disputed = {
         replace(entry, is_contradicted=False) for entry in folded.index_entries if entry.is_contradicted
     }
+    distinct = dict.fromkeys(folded.options.index)
+    counts = Counter(entry.group for entry in distinct)
     breaches = []
-    for entry in dict.fromkeys(folded.options.index):
+    for entry in distinct:
         actual = actual_entries.get(entry.group)
-        if entry == actual:
+        is_second = counts[entry.group] > 1 and entry != actual
+        if entry not in disputed and not is_second:
             continue
         text = f"the index has {_place_of(entry)}; the log has {_place_of(actual)}"
         text += "; the log contradicts the index (--accept drops the entry)" if entry in disputed else ""
-        is_behind = actual is not None and replace(entry, last_offset=actual.last_offset) == actual
-        severity = INFO if is_behind and entry not in disputed else None
+        text += "; the index has several entries of the group" if is_second else ""
         evidence = {"checkpoint_offset": actual.checkpoint_offset} if actual else {}
-        more = {"evidence": evidence, "severity": severity}
-        breaches.append(_of_group(folded, entry.group, text, entry.checkpoint_offset, **more))
+        breaches.append(_of_group(folded, entry.group, text, entry.checkpoint_offset, evidence=evidence))
     named = {entry.group for entry in folded.options.index}
+    written_up_to = max((entry.last_offset for entry in folded.options.index), default=NO_OFFSET)
+    begins = _first_records(folded)
     return breaches + [
-        _of_group(folded, group, f"the index has {_place_of(None)}; the log has {_place_of(actual)}")
+        _of_group(
+            folded,
+            group,
+            f"the index has {_place_of(None)}, and records up to {written_up_to}; the log has "
+            f"{_place_of(actual)}, and records of the group from {begins[group]} on",
+        )
         for group, actual in actual_entries.items()
-        if group not in named
+        if group not in named and begins[group] <= written_up_to
     ]
+
+
+def _first_records(folded: FoldedControlLog) -> dict[str, int]:
+    """Group -> offset of its first record in the log."""
+    numbers, first = np.unique(folded.links["group"], return_index=True)
+    offsets = folded.links["offset"][first].tolist()
+    return dict(zip(folded.groups.take(pa.array(numbers)).to_pylist(), offsets, strict=True))
 
 
 def _place_of(entry: ShareSnapshotEntry | None) -> str:

@@ -94,7 +94,7 @@ def test_a_limit_of_the_command_wins_over_that_of_the_file(cli: Command, tmp_pat
         ("delivery_cuont=3", "--limit delivery_cuont=3: no such limit; did you mean delivery_count?"),
         ("a:b=c:delivery_count=99", "--limit a:b=c:delivery_count=99: give at most 25"),
         ("app:stall_minutes=3", "--limit app:stall_minutes=3: no such limit; give one of delivery_count, record_locks"),
-        ("writer_version=3.9", "--limit writer_version=3.9: give one of 4.0, 4.1, 4.2, 4.3, 4.4"),
+        ("writer_version=3.9", "--limit writer_version=3.9: give one of 4.0, 4.1, 4.2, 4.2.0, 4.2.1, 4.3, 4.4"),
     ],
 )
 @pytest.mark.parametrize("command", ["reconstruct", "audit", "explain", "decode", "repair"])

@@ -53,7 +53,7 @@ IN_FILE = {
     "limits: {stall_minutes: inf}": "limits.stall_minutes: inf given; give a number over 0",
     "limits: {stall_minutes: nan}": "limits.stall_minutes: nan given; give a number over 0",
     "limits: {pinned_records: 0}": f"limits.pinned_records: 0 given; give {COUNT}",
-    "limits: {writer_version: 3.9}": "limits.writer_version: 3.9 given; give 4.0, 4.1, 4.2, 4.3 or 4.4",
+    "limits: {writer_version: 3.9}": "limits.writer_version: 3.9 given; give 4.0, 4.1, 4.2, 4.2.0, 4.2.1, 4.3 or 4.4",
     "limits: {archiving_seconds: -1}": "limits.archiving_seconds: -1 given; give a number of at least 0",
     "limits: {groups: {g: {delivery_count: 99}}}": (
         "limits.groups.g.delivery_count: 99 given; give a whole number from 1 to 25"

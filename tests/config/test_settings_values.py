@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.sections import Column, Dialect, FileFormat, Format
+from share_state.errors import ShareStateError
 from share_state.fold.limits import Limits
-from share_state.kafka.releases import RELEASES
+from share_state.kafka.releases import RELEASES, release_of
 from share_state.sources.discovery import DIALECTS
 from share_state.sources.formats import AUTO, format_names
 from share_state.sources.kafka_client import KAFKA_FORM
@@ -28,6 +29,22 @@ def test_off_is_off_however_yaml_takes_it(write, off):
     assert (settings.fail_on, settings.rules) == ("off", {"OFFSET_GAP": "off"})
     settings = load_settings(write(LINES), [f"fail_on={off}"], {"SHARE_STATE_RULES": f'{{"OFFSET_GAP": {off}}}'})
     assert (settings.fail_on, settings.rules) == ("off", {"OFFSET_GAP": "off"})
+
+
+@pytest.mark.parametrize(
+    ("version", "release"), [("4.4.0", "4.4"), ("4.2.0", "4.2.0"), ("4.2.2", "4.2"), ("4.3.7", "4.3")]
+)
+def test_a_version_stands_for_its_release(write, version, release):
+    path = write(f"{LINES}limits: {{writer_version: {version}}}\n")
+    limits = load_settings(path, (), {}).limits
+    assert limits.writer_version == release
+    assert limits.to_limits().writer is release_of(version)
+
+
+@pytest.mark.parametrize("version", ["4.4.x", "4", "4.4.0.1", " 4.4", "4.5.0"])
+def test_what_is_no_version_is_refused(write, version):
+    with pytest.raises(ShareStateError, match="writer_version"):
+        load_settings(write(f"{LINES}limits: {{writer_version: '{version}'}}\n"), (), {})
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -1,13 +1,15 @@
 """The ranges that enter and leave ARCHIVING, compared with a model of every single offset."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state.fold.dead_letters import archiving
 from share_state.fold.dead_letters.archiving import merge_ranges
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
@@ -40,6 +42,7 @@ class History:
     entered: int | None
     left: int | None = None
     by: str | None = None
+    returned: int | None = None
 
 
 class Model:
@@ -67,6 +70,7 @@ class Model:
             if self.epoch is not None:
                 self._reset(at)
             self.epoch, self.start = None, 0
+            self._restart(at, 0)
             return
         if kind == "snapshot":
             # Without ranges, with leader epoch 0 and an earlier start, it initializes the share-partition.
@@ -84,15 +88,23 @@ class Model:
                     elif state == ARCHIVED and (last is None or last.by == "RESET"):
                         histories.append(History(None, at, "ARCHIVED"))
                     elif state == ARCHIVED and last is not None and last.by != "ARCHIVED":
-                        last.left, last.by = at, "ARCHIVED"
+                        last.left, last.by, last.returned = at, "ARCHIVED", None
         if start > self.start:
             self._end(at, range(self.start, start), "START_OFFSET")
         self.start = max(start, 0) if kind == "snapshot" or start >= 0 else self.start
+        if kind == "snapshot" and not ranges:
+            self._restart(at, self.start)
+
+    def _restart(self, at: int, start: int) -> None:
+        """No offset from the start on is finished any more."""
+        for offset, histories in self.of.items():
+            for one in histories if offset >= start else ():
+                one.returned = at if one.returned is None else one.returned
 
     def rows(self) -> set[tuple[Any, ...]]:
-        """(offset, entered at, left at, left by) of every history."""
+        """(offset, entered at, left at, left by, returned at) of every history."""
         return {
-            (offset, one.entered, one.left, one.by)
+            (offset, one.entered, one.left, one.by, one.returned)
             for offset, histories in self.of.items()
             for one in histories
             if one.entered is not None or one.by == "ARCHIVED"
@@ -101,7 +113,7 @@ class Model:
 
 def _rows(table: Any, group: str) -> set[tuple[Any, ...]]:
     return {
-        (offset, row["archiving_offset"], row["left_offset"], row["left_by"])
+        (offset, row["archiving_offset"], row["left_offset"], row["left_by"], row["returned_offset"])
         for row in table.to_pylist()
         if row["group_id"] == group
         for offset in range(row["first_offset"], row["last_offset"] + 1)
@@ -132,10 +144,13 @@ def test_every_offset_has_the_history_that_its_records_tell(drawn: list[Any]):
         (log,) = find_logs([str(folder)])
         groups = frozenset(group for group, _, _ in KEYS)
         for chunk in (1 << 20, 64):
-            table = fold_log(log, options=FoldOptions(archiving_groups=groups), chunk=chunk).archiving_ranges
+            options = FoldOptions(archiving_groups=groups, marks_returned=True)
+            table = fold_log(log, options=options, chunk=chunk).archiving_ranges
             assert table is not None
             for model, (group, _, _) in zip(models, KEYS, strict=True):
                 assert _rows(table, group) == model.rows()
+            table = fold_log(log, options=replace(options, marks_returned=False), chunk=chunk).archiving_ranges
+            assert table is not None
             assert merge_ranges([table, table]).equals(merge_ranges([table]))
         assert fold_log(log).archiving_ranges is None
 
@@ -151,3 +166,26 @@ def test_only_share_partitions_with_archiving_or_dead_letters_have_ranges(tmp_pa
     assert none is not None and one is not None
     assert len(none) == 0
     assert one["group_id"].to_pylist() == ["app"]
+
+
+@pytest.mark.parametrize("most_events", [1, 1 << 18])
+def test_offsets_that_a_reset_returns_are_told_from_those_that_it_skips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_events: int
+):
+    """A window that is empty when a snapshot is due returns nothing."""
+    monkeypatch.setattr(archiving, "_MOST_EVENTS", most_events)
+    records = [
+        snapshot(KEYS[0]),
+        update(KEYS[0], [(3, 9, ARCHIVED, 5)]),
+        update(KEYS[0], start_offset=10),
+        snapshot(KEYS[0], start_offset=10, leader_epoch=1, snapshot_epoch=1),
+        snapshot(KEYS[0], start_offset=5, snapshot_epoch=2),
+        update(KEYS[0], [(5, 6, ARCHIVED, 5)]),
+    ]
+    write_log_folder(tmp_path, 0, [batch([one], timestamp=NOW + at) for at, one in enumerate(records)])
+    (log,) = find_logs([str(tmp_path)])
+    options = FoldOptions(archiving_groups=archiving.EVERY_GROUP, marks_returned=True)
+    ranges = fold_log(log, options=options, chunk=64).archiving_ranges
+    assert ranges is not None
+    rows = ranges.select(["first_offset", "last_offset", "left_offset", "returned_offset"]).to_pylist()
+    assert sorted((tuple(row.values()) for row in rows), key=str) == [(3, 4, 1, None), (5, 6, 5, None), (5, 9, 1, 4)]

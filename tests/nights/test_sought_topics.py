@@ -46,8 +46,7 @@ def tables(lake: Path) -> Mapping[str, list[dict[str, Any]]]:
             table = table.filter(pc.equal(table["time"], pc.max(table["time"])))
         left_out = {"run_id", "first_seen_run", "last_seen_run", *OF_READ_PART}
         table = table.drop_columns([column for column in table.column_names if column in left_out])
-        # A file that is older than the log is reported, however the log is read.
-        rows[name] = sorted((row for row in table.to_pylist() if row.get("rule") != "STALE_INDEX"), key=repr)
+        rows[name] = sorted(table.to_pylist(), key=repr)
     return rows
 
 

@@ -280,7 +280,7 @@ def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: P
         (("--group", "g99"), "group g99: not found; the nearest of"),
         (("--out", "plan.txt"), "plan.txt: give a name that ends in .md, .sh or .json"),
         (("--out", "no/folder/plan.md"), "no/folder/plan.md: the folder no/folder does not exist"),
-        (("--release", "3.9"), "--release 3.9: give one of 4.0, 4.1, 4.2, 4.3, 4.4"),
+        (("--release", "3.9"), "--release 3.9: give one of 4.0, 4.1, 4.2, 4.2.0, 4.2.1, 4.3, 4.4"),
         (("--set", "fail_on=off"), "--set fail_on=off: give a limit as --limit NAME=VALUE"),
     ],
 )

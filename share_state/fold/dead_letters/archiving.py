@@ -23,6 +23,10 @@ RANGES = "archiving_ranges"
 EVERY_GROUP = frozenset({""})
 """Selects all groups."""
 
+RETURNED = pa.field("returned_offset", pa.int64())
+"""Offset of the first record after which the offsets of a range are unfinished again: of a reset to an earlier
+start, or a deletion; null for none. Audits do not keep it, because a later one may reset what an earlier one saw."""
+
 RESET, ENTERED, LEFT, PASSED = range(4)
 """Kinds of events, in the order of those of one record."""
 
@@ -52,8 +56,12 @@ _HISTORY = np.dtype(
         ("left_time", "i8"),
         ("first", "i8"),
         ("end", "i8"),
+        ("returned_at", "i8"),  # offset of the record after which they are unfinished again; -1 for none
     ]
 )
+
+_RESTART = np.dtype([("key", "i8"), ("at", "i8"), ("start", "i8")])
+"""A record after which no offset from `start` on is finished: an empty window, or a deletion."""
 
 _MOST_EVENTS = 1 << 18
 """Number of events to collect before they are merged into histories: 15 MB."""
@@ -71,7 +79,15 @@ class ArchivingRanges:
 
     first_time: int | None
 
-    def __init__(self, groups: Collection[str], chains: Chains, next_offset: int, *, is_whole: bool) -> None:
+    def __init__(
+        self,
+        groups: Collection[str],
+        chains: Chains,
+        next_offset: int,
+        *,
+        is_whole: bool,
+        marks_returned: bool = False,
+    ) -> None:
         """Begin a log partition.
 
         Args:
@@ -79,11 +95,13 @@ class ArchivingRanges:
             chains: the state that the fold resumes from; its ranges entered ARCHIVING at an unknown time.
             next_offset: offset of the next record, if the fold resumes.
             is_whole: whether the log begins with its first record.
+            marks_returned: whether the table has the column RETURNED.
         """
         self._groups, self._is_whole = pa.array(sorted(groups), pa.string()), is_whole
         self._is_every = groups == EVERY_GROUP
         self._wanted = np.zeros(0, bool)
         self._merged = 0
+        self._restarts = [np.zeros(0, _RESTART)] if marks_returned else None
         self.first_time = None
         waiting = np.flatnonzero(chains.batches["state"] == ARCHIVING)
         held = np.zeros(len(waiting), _EVENT)
@@ -134,9 +152,20 @@ class ArchivingRanges:
             _passed(rows[own], *starts),
             self._shown(rows, batches, shown, ends, is_own, own[is_first], chains),
         ]
-        if sum(map(len, self._events)) - self._merged > max(_MOST_EVENTS, self._merged):
-            self._events = [_events_of(resolve(np.concatenate(self._events)))]
-            self._merged = len(self._events[0])
+        if self._restarts is not None:
+            self._restarts.append(_restarts(rows[own]))
+        collected = (*self._events, *(self._restarts or ()))
+        if sum(map(len, collected)) - self._merged > max(_MOST_EVENTS, self._merged):
+            self._events = [_events_of(self._histories())]
+            self._merged = len(self._events[0]) + sum(map(len, self._restarts or ()))
+
+    def _histories(self) -> np.ndarray:
+        """The histories of offsets from all events; keeps only the restarts that return some of them."""
+        histories = resolve(np.concatenate(self._events))
+        if self._restarts is None:
+            return histories
+        self._restarts = [_effective_restarts(np.concatenate(self._restarts), histories)]
+        return _returned(histories, self._restarts[0])
 
     def _shown(
         self,
@@ -169,11 +198,15 @@ class ArchivingRanges:
 
     def table(self, keys: KeyTable, topics: Topics, state_partition: int) -> pa.Table:
         """The table `archiving_ranges` of the log."""
-        found = resolve(np.concatenate(self._events))
+        found = self._histories()
         numbers, found["key"] = np.unique(found["key"], return_inverse=True)
         columns = key_columns(keys, numbers, topics)
         number = pa.repeat(pa.scalar(state_partition, pa.int32()), len(numbers))
-        return _ranges_table(found, pa.table(columns | {"state_partition": number}))
+        rows = _ranges_table(found, pa.table(columns | {"state_partition": number}))
+        if self._restarts is None:
+            return rows
+        returned = pa.array(found["returned_at"].copy(), mask=found["returned_at"] < 0)
+        return rows.append_column(RETURNED, returned)
 
 
 def _set_ranges(events: np.ndarray, batches: np.ndarray) -> None:
@@ -239,6 +272,21 @@ def _passed(rows: np.ndarray, before: np.ndarray, starts: np.ndarray) -> np.ndar
     """The offsets that the start offset passes."""
     moved = starts > before
     return _events(rows[moved], PASSED, before[moved], starts[moved])
+
+
+def _restarts(rows: np.ndarray) -> np.ndarray:
+    """The snapshots of empty windows and the tombstones among some rows.
+
+    A snapshot holds every finished offset from its start offset on. Source: Kafka
+    ShareCoordinatorShard.initializeState, generateShareStateRecord.
+    """
+    is_empty = (rows["kind"] == Kind.SNAPSHOT) & (rows["batch_count"] == 0)
+    rows = rows[is_empty | (rows["kind"] == Kind.TOMBSTONE)]
+    found = np.zeros(len(rows), _RESTART)
+    found["key"] = rows["key"]
+    found["at"] = rows["offset"]
+    found["start"] = np.where(rows["kind"] == Kind.SNAPSHOT, np.maximum(rows["start_offset"], 0), 0)
+    return found
 
 
 def _events(
@@ -307,12 +355,53 @@ def resolve(events: np.ndarray) -> np.ndarray:
     rows["left_at"] = np.where(has_end, events_of_pieces["at"][ended], NO_OFFSET)
     rows["left_time"] = np.where(has_end, events_of_pieces["time"][ended], 0)
     rows["left_by"] = np.where(has_end, kind[ended], NO_OFFSET)
+    rows["returned_at"] = NO_OFFSET
     return _joined(rows[has[ENTERED] | has[LEFT]])
+
+
+def _last_record(rows: np.ndarray) -> np.ndarray:
+    """The offset of the last record with the range of each history in ARCHIVING or ARCHIVED."""
+    return np.where(rows["left_by"] == LEFT, rows["left_at"], rows["entered_at"])
+
+
+def _effective_restarts(restarts: np.ndarray, histories: np.ndarray) -> np.ndarray:
+    """The restarts that return an offset of a history, by key and offset of the record; healthy logs have none."""
+    restarts = restarts[np.lexsort((restarts["at"], restarts["key"]))]
+    histories = histories[np.lexsort((_last_record(histories), histories["key"]))]
+    keeps = np.zeros(len(restarts), bool)
+    for key in np.intersect1d(restarts["key"], histories["key"]):
+        own = slice(*np.searchsorted(restarts["key"], [key, key + 1]))
+        before = slice(*np.searchsorted(histories["key"], [key, key + 1]))
+        ends = np.maximum.accumulate(histories["end"][before])
+        earlier = np.searchsorted(_last_record(histories[before]), restarts["at"][own])
+        keeps[own] = (earlier > 0) & (ends[np.maximum(earlier, 1) - 1] > restarts["start"][own])
+    return restarts[keeps]
+
+
+def _returned(histories: np.ndarray, restarts: np.ndarray) -> np.ndarray:
+    """The histories with the first record that returned their offsets, split where it returned a part.
+
+    Args:
+        histories: from `resolve`.
+        restarts: from `_effective_restarts`.
+    """
+    pieces = [histories]
+    for restart in restarts:
+        rows = np.concatenate(pieces)
+        is_hit = (rows["key"] == restart["key"]) & (_last_record(rows) < restart["at"])
+        is_hit &= (rows["end"] > restart["start"]) & (rows["returned_at"] == NO_OFFSET)
+        hit = rows[is_hit]
+        below = hit[hit["first"] < restart["start"]]
+        below["end"] = restart["start"]
+        hit["first"] = np.maximum(hit["first"], restart["start"])
+        hit["returned_at"] = restart["at"]
+        pieces = [rows[~is_hit], below, hit]
+    return _joined(np.concatenate(pieces)) if len(restarts) else histories
 
 
 def _joined(rows: np.ndarray) -> np.ndarray:
     """Join adjacent ranges with the same history."""
-    names = ("key", "entered_at", "left_at", "count", "left_by", "entered_time", "left_time")
+    names = ("key", "entered_at", "left_at", "count", "left_by", "entered_time", "left_time", "returned_at")
     rows = rows[np.lexsort((rows["first"], *(rows[name] for name in reversed(names))))]
     joins = rows["first"][1:] == rows["end"][:-1]
     for name in names:
@@ -326,13 +415,18 @@ def _joined(rows: np.ndarray) -> np.ndarray:
 
 def _events_of(rows: np.ndarray) -> np.ndarray:
     """The events that `resolve` turns into these histories."""
-    entered, left = rows[rows["entered_at"] != NO_OFFSET], rows[rows["left_by"] != NO_OFFSET]
-    found = np.zeros(len(entered) + len(left), _EVENT)
+    entered = rows[rows["entered_at"] != NO_OFFSET]
+    left = rows[rows["left_by"] != NO_OFFSET]
+    # Without it, an offset that is archived again would have one history.
+    returned = rows[(rows["returned_at"] != NO_OFFSET) & (rows["left_by"] != RESET)]
+    ends = len(entered) + len(left)
+    found = np.zeros(ends + len(returned), _EVENT)
     for name in ("key", "first", "end", "count"):
-        found[name] = np.concatenate((entered[name], left[name]))
-    found["at"] = np.concatenate((entered["entered_at"], left["left_at"]))
-    found["time"] = np.concatenate((entered["entered_time"], left["left_time"]))
-    found["kind"] = np.concatenate((np.full(len(entered), ENTERED), left["left_by"]))
+        found[name] = np.concatenate((entered[name], left[name], returned[name]))
+    found["at"] = np.concatenate((entered["entered_at"], left["left_at"], returned["returned_at"]))
+    found["time"][:ends] = np.concatenate((entered["entered_time"], left["left_time"]))
+    found["kind"] = RESET
+    found["kind"][:ends] = np.concatenate((np.full(len(entered), ENTERED), left["left_by"]))
     return found
 
 
@@ -383,4 +477,5 @@ def merge_ranges(tables: Sequence[pa.Table]) -> pa.Table:
     by = pc.index_in(rows["left_by"], LEFT_BY.take(pa.array([RESET, LEFT, PASSED])))
     kinds = np.array([RESET, LEFT, PASSED, NO_OFFSET])
     known["left_by"] = kinds[by.fill_null(len(kinds) - 1).to_numpy()]
+    known["returned_at"] = NO_OFFSET
     return _ranges_table(resolve(_events_of(known)), rows.take(pa.array(order[first])))

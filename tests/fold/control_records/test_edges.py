@@ -110,8 +110,8 @@ TRUE = [ShareSnapshotEntry("G", 10, 1, 12), ShareSnapshotEntry("H", 20, 3, 20)]
     ("entry", "severity", "stays"),
     [
         (ShareSnapshotEntry("G", 10, 1, 12), None, False),
-        (ShareSnapshotEntry("G", 10, 1, 11), "info", False),
-        (ShareSnapshotEntry("G", 5, 0, 6), "warning", False),
+        (ShareSnapshotEntry("G", 10, 1, 11), None, False),
+        (ShareSnapshotEntry("G", 5, 0, 6), None, False),
         (ShareSnapshotEntry("G", 10, 1, 99), "warning", True),
         (ShareSnapshotEntry("G", 10, 2, 12), "warning", True),
         (ShareSnapshotEntry("G", 12, 1, 12), "warning", True),

@@ -127,8 +127,10 @@ def test_exactly_the_records_whose_dead_letters_failed_are_lost(
         _reject_some(address, "turns")
     tables = _audited(address, tmp_path / "lake")
     _check_stream(address, tmp_path, tables)
-    always = {(group, offset) for group in ("refused", "missing") for offset in (1, 4, 7)}
-    assert _lost(tables) == always | {("turns", offset) for offset in (10, 13, 16)}
+    assert _lost(tables) == {("turns", offset) for offset in (10, 13, 16)}
+    # No copy holds a dead letter of the others, whose topics may have been created anew: DLQ_UNUSABLE names them.
+    doubts = [note for note in tables.run["notes"] if "were written for 3 archived offsets" in note]
+    assert len(doubts) == 2
     letters = tables.read("dead_letters").to_pylist()
     assert {row["offset"] for row in letters} == {1, 4, 7, 19, 22, 25}
     assert {(row["group_id"], row["archived"], row["reason"]) for row in letters} == {

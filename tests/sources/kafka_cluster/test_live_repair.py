@@ -53,7 +53,13 @@ class Cluster:
 def cluster(tools_of_4_3: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Of 4.3.1: its plans set start offsets by the Admin client, as no tool of that release does."""
     skip_without_broker(release := jars.BROKER_BEFORE_DEAD_LETTERS)
-    with running(tmp_path_factory.mktemp("broker"), release=release) as broker:
+    with running(
+        tmp_path_factory.mktemp("broker"),
+        release=release,
+        transaction_state_log_replication_factor=1,
+        transaction_state_log_min_isr=1,
+        transaction_state_log_num_partitions=1,
+    ) as broker:
         yield Cluster(broker.address, broker, {**tools_of_4_3, "BOOTSTRAP": broker.address})
 
 
@@ -292,6 +298,52 @@ def test_a_group_that_was_rewound_returns_to_where_it_was(cluster: Cluster, tmp_
     assert state["effective_start_offset"] == option.effect.start_offset == before["effective_start_offset"] == 20
     check = shlex.split(found.check)
     assert run([*check[1:], "--json"]) == 0
+
+
+@nightly("a group, an audit and two jshells")
+def test_records_that_were_given_up_are_copied_as_they_are(cluster: Cluster, tmp_path: Path) -> None:
+    """Rejected ones of a group, without the aborted record between them; keys, values and headers are any bytes."""
+    group, target = Group(cluster, "redriven", "topic.redriven", 5), "topic.again"
+    group.create()
+    kafka = {"bootstrap.servers": cluster.address, "log_level": 0}
+    admin = AdminClient(kafka)
+    for future in admin.create_topics([NewTopic(target, 1, 1)]).values():
+        future.result(_PATIENCE)
+    headers = [("a", b"\xff\n"), ("a", None)]
+    producer = Producer(kafka | {"transactional.id": "redriven"})
+    producer.init_transactions(_PATIENCE)
+    for number in range(4):
+        producer.begin_transaction()
+        producer.produce(group.topic, b"\0\n%d" % number, b"k\xfe", 0, headers=headers, timestamp=1_700_000_000_000)
+        assert producer.flush(_PATIENCE) == 0
+        producer.abort_transaction(_PATIENCE) if number == 1 else producer.commit_transaction(_PATIENCE)
+    # Offsets 5 to 12: a record and its marker, the second record is aborted.
+    consumer = ShareConsumer(kafka | {"group.id": group.name, "share.acknowledgement.mode": "explicit"})
+    consumer.subscribe([group.topic])
+    end, seen = time.monotonic() + _PATIENCE, set[int]()
+    while not {0, 1, 2, 3, 4, 5, 7, 9, 11} <= seen:
+        assert time.monotonic() < end, seen
+        for one in consumer.poll(0.5):
+            offset = present(one.offset())
+            consumer.acknowledge(one, AcknowledgeType.REJECT if offset in (3, 5, 7, 9) else ACCEPT)
+            seen.add(offset)
+        consumer.commit_sync(_PATIENCE)
+    consumer.close()
+    plan = share_state.repair(f"kafka://{cluster.address}", group=group.name, redrive=True)
+    (found,) = plan.redrives
+    assert {3, 5, 7, 9} <= {o for one in found.unprocessed.ranges for o in range(one.first_offset, one.last_offset + 1)}
+    assert found.options[0].action == "COPY_ALL"
+    plan.write(str(tmp_path / "plan.sh"))
+    carry_out({**cluster.environment, "REDRIVE_TOPIC": target}, tmp_path / "plan.sh", "1.1")
+    reader = Consumer(kafka | {"group.id": "reader", "enable.partition.eof": True})
+    reader.assign([TopicPartition(target, 0, 0)])
+    copies = list[tuple[Any, ...]]()
+    while (record := present(reader.poll(_PATIENCE))).error() is None:
+        copies.append((record.key(), record.value(), record.headers(), record.timestamp()[1]))
+    reader.close()
+    assert copies[0][:3] == (None, b"3", None)
+    sent = (headers, 1_700_000_000_000)
+    assert copies[1:] == [(b"k\xfe", b"\0\n0", *sent), (b"k\xfe", b"\0\n2", *sent)]
 
 
 @nightly("five start-ups of Java")
