@@ -249,12 +249,24 @@ def add_verdicts(
     wait = (unfinished, pc.if_else(pa.array(unfinished == 1), " record waits", " records wait"))
     reasons = {
         REWIND: (came_from - went_to, " offsets back: SPSO went from ", came_from, " to ", went_to),
-        STOP: (*wait, ", and no consumer has changed the state for ", duration_texts(idle), members),
-        STALL: (*wait, ", and SPSO has stayed at ", start, " for ", duration_texts(unmoved), members),
+        STOP: (
+            *wait,
+            ", and no consumer has changed the state for ",
+            _texts_of(STOP, verdict, idle),
+            members,
+        ),
+        STALL: (
+            *wait,
+            ", and SPSO has stayed at ",
+            start,
+            " for ",
+            _texts_of(STALL, verdict, unmoved),
+            members,
+        ),
         GIVING_UP: (
             failed,
             " records were given up or rejected since the last audit, and none was acknowledged for ",
-            duration_texts(np.maximum(only_failing, 0)),
+            _texts_of(GIVING_UP, verdict, only_failing),
         ),
         NO_MEMBERS: (*wait, ", and the group has no members"),
     }
@@ -324,6 +336,11 @@ def _oldest_times(
     return times.cast(pa.timestamp("us", "UTC")), pc.if_else(
         pc.is_valid(times), origin, pa.scalar(None, pa.string())
     )
+
+
+def _texts_of(name: str, verdict: np.ndarray, milliseconds: np.ndarray) -> pa.Array:
+    """The texts of durations where the verdict names them; most rows have another."""
+    return duration_texts(np.where(verdict == VERDICTS.index(name), milliseconds, 0))
 
 
 def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray | pa.Array, ...]]) -> pa.Array:

@@ -21,6 +21,9 @@ from share_state.fold.checkpoint import (
     sealed,
     with_digest,
 )
+from share_state.fold.state_chains import Chains
+from share_state.kafka.buffers import range_rows, take_rows
+from share_state.kafka.share_partition_keys import KeyTable
 from share_state.schema.declarations import table_schema
 
 CARRIED_LOGS = "carried_logs"
@@ -71,40 +74,96 @@ class CarriedState:
             checkpoint: the state from which the tables are read or were written; None if they hold none.
         """
         self._name = name
-        self._keys = pa.array([], pa.binary())
-        self._hashes = np.zeros(0, np.uint64)
+        self._state, self._hashes, self._is_in = None, np.zeros(0, np.uint64), np.zeros(0, bool)
         if checkpoint is not None:
-            self._note(pa.concat_tables(checkpoint_share_partitions(name, checkpoint)))
+            self.changes(checkpoint)
 
-    def changes(self, checkpoint: FoldCheckpoint | None) -> dict[str, pa.Table]:
-        """The changed rows of both tables, as an audit writes them, once the state is another; None for none."""
-        before, hashes_before = self._keys, self._hashes
+    def changes(self, checkpoint: FoldCheckpoint | None, *, is_all: bool = False) -> dict[str, pa.Table]:
+        """The changed rows of both tables, as an audit writes them, once the state is another.
+
+        Args:
+            checkpoint: the state; None for none.
+            is_all: whether share-partitions may have changed that `changed_before` does not find.
+        """
+        before, keys_before = self._state, KeyTable() if self._state is None else self._state.keys
+        place = numbers_in(keys_before, KeyTable() if checkpoint is None else checkpoint.keys)
         rows, log = table_schema(CHECKPOINT_TABLE).empty_table(), table_schema(CARRIED_LOGS).empty_table()
+        hashes_before, was_in = self._hashes, self._is_in
+        self._state, self._hashes, self._is_in = checkpoint, np.zeros(0, np.uint64), np.zeros(0, bool)
         if checkpoint is not None:
-            rows = pa.concat_tables(checkpoint_share_partitions(self._name, checkpoint))
-        self._note(rows)
-        if checkpoint is not None:
+            count, stays = len(checkpoint.keys), place >= 0
+            self._hashes, held = np.zeros(count, np.uint64), np.zeros(count, bool)
+            self._hashes[place[stays]], held[place[stays]] = hashes_before[stays], was_in[stays]
+            changed = np.ones(count, bool)
+            if before is not None and not is_all:
+                changed = changed_since(before.chains, checkpoint.chains, place)
+            self._is_in = _is_in_log(checkpoint)
+            numbers = np.flatnonzero(changed & self._is_in)
+            rows = pa.concat_tables(checkpoint_share_partitions(self._name, _part_of(checkpoint, numbers)))
+            hashes = row_hashes(rows)
+            is_same = held[numbers] & (self._hashes[numbers] == hashes)
+            self._hashes[numbers] = hashes
+            rows = rows.filter(pa.array(~is_same))
             digest, row = RowDigest(), checkpoint_row(self._name, checkpoint)
-            digest.take_hashes(self._hashes)
+            digest.take_hashes(self._hashes[self._is_in])
             row["carried"] = sealed(self._name, with_digest(row["carried"], digest.text))
             log = pa.Table.from_pylist([row], schema=log.schema)
-        place = pc.index_in(self._keys, before).fill_null(-1).to_numpy(zero_copy_only=False)
-        is_same = (place >= 0) & (np.append(hashes_before, np.uint64(0))[place] == self._hashes)
-        gone = before.filter(pc.invert(pc.is_in(before, self._keys)))
+        gone = keys_before.binary().filter(pa.array(was_in & ~np.append(self._is_in, False)[place]))
         gone_logs = pa.array([self._name] if checkpoint is None else [], pa.string())
         of_gone = {
             CHECKPOINT_TABLE: {"log": pa.repeat(self._name, len(gone)), "key": gone},
             CARRIED_LOGS: {"log": gone_logs},
         }
-        changed = {CHECKPOINT_TABLE: rows.filter(pa.array(~is_same)), CARRIED_LOGS: log}
-        return {
-            table: pa.concat_tables([without_deleted(kept), _deleted_rows(table, of_gone[table])])
-            for table, kept in changed.items()
-        }
+        changed_rows = {CHECKPOINT_TABLE: without_deleted(rows), CARRIED_LOGS: without_deleted(log)}
+        for table, keys in of_gone.items():
+            if len(keys["log"]):
+                changed_rows[table] = pa.concat_tables([changed_rows[table], _deleted_rows(table, keys)])
+        return changed_rows
 
-    def _note(self, rows: pa.Table) -> None:
-        self._keys = rows["key"].combine_chunks()
-        self._hashes = row_hashes(rows)
+
+def numbers_in(keys: KeyTable, others: KeyTable) -> np.ndarray:
+    """int64, the number that each key has among others, -1 for none."""
+    count, size = len(keys), keys.starts[len(keys)]
+    if (
+        count <= len(others)
+        and np.array_equal(keys.starts[: count + 1], others.starts[: count + 1])
+        and np.array_equal(keys.arena[:size], others.arena[:size])
+    ):
+        # A fold adds keys and keeps the numbers of those before.
+        return np.arange(count)
+    place = pc.index_in(keys.binary(), others.binary()).fill_null(-1)
+    return place.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def changed_since(before: Chains, after: Chains, place: np.ndarray) -> np.ndarray:
+    """bool, one per share-partition after some records of the same log: whether any of them is its own.
+
+    Args:
+        before: the states before the records.
+        after: the states after them.
+        place: int64, the number in `after` of each share-partition of `before`, -1 for none.
+    """
+    changed, stays = np.ones(len(after.chains), bool), place >= 0
+    changed[place[stays]] = False
+    for name in ("last_offset", "suspect_offset"):
+        changed[place[stays]] |= before.chains[name][stays] != after.chains[name][place[stays]]
+    return changed
+
+
+def taken(chains: Chains, numbers: np.ndarray) -> Chains:
+    """Some share-partitions, by their numbers."""
+    if len(numbers) == len(chains.chains):
+        return chains
+    sizes = np.diff(chains.ends)[numbers]
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    batches = take_rows(chains.batches, range_rows(chains.ends[numbers], sizes))
+    return replace(chains, chains=take_rows(chains.chains, numbers), ends=ends, batches=batches)
+
+
+def _part_of(checkpoint: FoldCheckpoint, numbers: np.ndarray) -> FoldCheckpoint:
+    """The state of some share-partitions, by their numbers."""
+    keys = KeyTable.of(pa.chunked_array([checkpoint.keys.binary().take(pa.array(numbers))]))
+    return replace(checkpoint, keys=keys, chains=taken(checkpoint.chains, numbers))
 
 
 def _deleted_rows(table: str, key: Mapping[str, pa.Array]) -> pa.Table:
@@ -117,13 +176,17 @@ def _deleted_rows(table: str, key: Mapping[str, pa.Array]) -> pa.Table:
 def settled_state(name: str, checkpoint: FoldCheckpoint) -> FoldCheckpoint:
     """The state after a micro-batch, without deleted share-partitions whose records are not in the log any more."""
     kept = _with_one_cell(checkpoint)
-    scalars, cells = kept.chains.chains, kept.extent.cells
-    floor = cells["first"][0] if len(cells) else 0
-    is_in_log = scalars["exists"] | (scalars["last_offset"] >= floor) | (scalars["suspect_offset"] >= floor)
-    if is_in_log.all():
+    if _is_in_log(kept).all():
         return kept
     rows = pa.concat_tables(checkpoint_share_partitions(name, kept))
     return restore_checkpoint(checkpoint_row(name, kept)["carried"], rows)
+
+
+def _is_in_log(checkpoint: FoldCheckpoint) -> np.ndarray:
+    """bool, the share-partitions that `checkpoint_share_partitions` has a row of."""
+    scalars, cells = checkpoint.chains.chains, checkpoint.extent.cells
+    floor = cells["first"][0] if len(cells) else 0
+    return scalars["exists"] | (scalars["last_offset"] >= floor) | (scalars["suspect_offset"] >= floor)
 
 
 def _with_one_cell(checkpoint: FoldCheckpoint) -> FoldCheckpoint:

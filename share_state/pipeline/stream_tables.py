@@ -359,7 +359,9 @@ class StreamTables:
     def _judged(self, changed: Sequence[pa.Table], stale: pa.Table) -> list[pa.Table]:
         """Changed rows of `share_partition_history`: of the fold, and of topics with a new end."""
         own, clock = list[pa.Table](), int(time.time() * 1000)
-        for rows in changed:
+        if changed:
+            rows = pa.concat_tables(changed)
+            # As in an audit, durations end at the newest record of all logs.
             until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
             judged = judged_history(
                 rows.drop_columns(DELETED),
