@@ -6,7 +6,7 @@ is what the next process goes on from: `runs` is the only commit point. Metrics 
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -66,6 +66,7 @@ class LocalStream:
         trigger: float,
         once: bool = False,
         is_shown: bool = False,
+        release: Callable[[], object] = int,
     ) -> None:
         """Begin, with what an earlier process has left.
 
@@ -78,6 +79,7 @@ class LocalStream:
             trigger: seconds between the starts of two writes, at least.
             once: end when what is there now is read.
             is_shown: whether metrics are served.
+            release: called when what was there at first is read, and once a minute: to give back what it took.
         """
         tables = target if isinstance(target, StreamTables) else None
         self._file = target if isinstance(target, StateFile) else None
@@ -87,6 +89,7 @@ class LocalStream:
         self._trigger = trigger
         self._once = once
         self._is_shown = is_shown
+        self._release, self._release_at = release, 0.0
         self.logs = {
             number: LiveLog(state, UnwrittenChanges(state)) for number, state in sorted(begun.states.items())
         }
@@ -134,6 +137,9 @@ class LocalStream:
                 if self._once and not read.has_more:
                     break
                 if not read.has_more:
+                    if started >= self._release_at:
+                        self._release_at = started + _JUDGED_EVERY
+                        self._release()
                     self._pause(started)
             self._finish_write()
             self._write()
