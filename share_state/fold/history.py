@@ -247,26 +247,15 @@ def add_verdicts(
     came_from, went_to = np.where(is_lower, before, rewound_from), np.where(is_lower, start, rewound_to)
     members = pc.if_else(pa.array(is_empty), "; the group has no members", "")
     wait = (unfinished, pc.if_else(pa.array(unfinished == 1), " record waits", " records wait"))
+    waited = _texts_by_verdict(verdict, {STOP: idle, STALL: unmoved, GIVING_UP: only_failing})
     reasons = {
         REWIND: (came_from - went_to, " offsets back: SPSO went from ", came_from, " to ", went_to),
-        STOP: (
-            *wait,
-            ", and no consumer has changed the state for ",
-            _texts_of(STOP, verdict, idle),
-            members,
-        ),
-        STALL: (
-            *wait,
-            ", and SPSO has stayed at ",
-            start,
-            " for ",
-            _texts_of(STALL, verdict, unmoved),
-            members,
-        ),
+        STOP: (*wait, ", and no consumer has changed the state for ", waited[STOP], members),
+        STALL: (*wait, ", and SPSO has stayed at ", start, " for ", waited[STALL], members),
         GIVING_UP: (
             failed,
             " records were given up or rejected since the last audit, and none was acknowledged for ",
-            _texts_of(GIVING_UP, verdict, only_failing),
+            waited[GIVING_UP],
         ),
         NO_MEMBERS: (*wait, ", and the group has no members"),
     }
@@ -338,9 +327,12 @@ def _oldest_times(
     )
 
 
-def _texts_of(name: str, verdict: np.ndarray, milliseconds: np.ndarray) -> pa.Array:
-    """The texts of durations where the verdict names them; most rows have another."""
-    return duration_texts(np.where(verdict == VERDICTS.index(name), milliseconds, 0))
+def _texts_by_verdict(verdict: np.ndarray, milliseconds: dict[str, np.ndarray]) -> dict[str, pa.Array]:
+    """The texts of durations by the verdict that names them; rows with another verdict, as most have, need none."""
+    return {
+        name: duration_texts(np.where(verdict == VERDICTS.index(name), times, 0))
+        for name, times in milliseconds.items()
+    }
 
 
 def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray | pa.Array, ...]]) -> pa.Array:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
+import pyarrow as pa
 
 from share_state.errors import InputError
 from share_state.fold.checkpoint import FoldCheckpoint
@@ -98,7 +99,7 @@ class LocalStream:
         self.shown: Shown | None = None
         self.run_so_far, self._started = run, datetime.now(UTC)
         self._findings = begun.findings if tables is None else tables.findings
-        self._outcomes = begun.outcomes
+        self._outcomes = begun.outcomes if tables is None else tables.outcomes
         self._is_saved = True
         self._carried = dict[int, CarriedState]()
         self._problems = list[str]()
@@ -176,15 +177,16 @@ class LocalStream:
             self.answered = time.monotonic()
         self._problems += read.problems
         seen = [LogChanges("", problems=read.problems)] if read.problems else []
+        new = list[pa.Table]()
         for part in read.parts:
             log = self.logs.setdefault(part.partition, LiveLog(None, UnwrittenChanges(None)))
             if (folded := self._folded(log, part)) is None:
                 continue
             log.take(folded)
             seen.append(folded.shown_changes())
-            if self._is_shown:
-                for rows in log.new_outcomes():
-                    self._outcomes = add_group_outcomes(self._outcomes, rows)
+            new += log.new_outcomes()
+        if new:
+            self._outcomes = add_group_outcomes(self._outcomes, pa.concat_tables(new))
         if seen:
             self._is_saved = False
             self._note(seen)
@@ -297,12 +299,12 @@ class LocalStream:
             if not log.unwritten.is_empty:
                 unwritten[number] = log.unwritten, log.state, log.unwritten_outcomes()
                 log.unwritten = UnwrittenChanges(log.state)
-        batch = tables.run.batch + 1
+        batch, outcomes = tables.run.batch + 1, self._outcomes
 
         def write() -> float:
             started = time.monotonic()
             of_logs = [self._changes(number, *one) for number, one in unwritten.items()]
-            tables.write(batch, [*problems, *of_logs])
+            tables.write(batch, [*problems, *of_logs], outcomes)
             return time.monotonic() - started
 
         self._writing = self._writer.submit(write)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from share_state.delta.merge import DELETED, without_deleted
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint
 from share_state.fold.dead_letters.archiving import RANGES
-from share_state.fold.history import HISTORY_TABLE, history_pieces
+from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, history_pieces
 from share_state.fold.log_stats import NO_PREVIOUS_START, Pieces, dictionary_encoded
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import FoldedLog
@@ -31,8 +31,12 @@ KEYS = {
     HISTORY_TABLE: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
     CHECKPOINT_TABLE: ("log", "key"),
     CARRIED_LOGS: ("log",),
+    GROUP_OUTCOMES: (),
 }
-"""The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition."""
+"""The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition.
+
+Without any, they replace all rows.
+"""
 
 COMPLETE = "delivery_complete_count"
 """Column of changed rows of `share_partition_history`, from which the driver computes the lag."""

@@ -74,7 +74,9 @@ class CarriedState:
             checkpoint: the state from which the tables are read or were written; None if they hold none.
         """
         self._name = name
-        self._state, self._hashes, self._is_in = None, np.zeros(0, np.uint64), np.zeros(0, bool)
+        self._state: FoldCheckpoint | None = None
+        self._hashes = np.zeros(0, np.uint64)
+        self._is_in = np.zeros(0, bool)
         if checkpoint is not None:
             self.changes(checkpoint)
 
@@ -83,31 +85,20 @@ class CarriedState:
 
         Args:
             checkpoint: the state; None for none.
-            is_all: whether share-partitions may have changed that `changed_before` does not find.
+            is_all: whether share-partitions may have changed that `changed_since` does not find.
         """
-        before, keys_before = self._state, KeyTable() if self._state is None else self._state.keys
+        keys_before, was_in = KeyTable() if self._state is None else self._state.keys, self._is_in
         place = numbers_in(keys_before, KeyTable() if checkpoint is None else checkpoint.keys)
         rows, log = table_schema(CHECKPOINT_TABLE).empty_table(), table_schema(CARRIED_LOGS).empty_table()
-        hashes_before, was_in = self._hashes, self._is_in
-        self._state, self._hashes, self._is_in = checkpoint, np.zeros(0, np.uint64), np.zeros(0, bool)
         if checkpoint is not None:
-            count, stays = len(checkpoint.keys), place >= 0
-            self._hashes, held = np.zeros(count, np.uint64), np.zeros(count, bool)
-            self._hashes[place[stays]], held[place[stays]] = hashes_before[stays], was_in[stays]
-            changed = np.ones(count, bool)
-            if before is not None and not is_all:
-                changed = changed_since(before.chains, checkpoint.chains, place)
-            self._is_in = _is_in_log(checkpoint)
-            numbers = np.flatnonzero(changed & self._is_in)
-            rows = pa.concat_tables(checkpoint_share_partitions(self._name, _part_of(checkpoint, numbers)))
-            hashes = row_hashes(rows)
-            is_same = held[numbers] & (self._hashes[numbers] == hashes)
-            self._hashes[numbers] = hashes
-            rows = rows.filter(pa.array(~is_same))
+            rows = self._changed_rows(checkpoint, place, is_all=is_all)
             digest, row = RowDigest(), checkpoint_row(self._name, checkpoint)
             digest.take_hashes(self._hashes[self._is_in])
             row["carried"] = sealed(self._name, with_digest(row["carried"], digest.text))
             log = pa.Table.from_pylist([row], schema=log.schema)
+        else:
+            self._hashes, self._is_in = np.zeros(0, np.uint64), np.zeros(0, bool)
+        self._state = checkpoint
         gone = keys_before.binary().filter(pa.array(was_in & ~np.append(self._is_in, False)[place]))
         gone_logs = pa.array([self._name] if checkpoint is None else [], pa.string())
         of_gone = {
@@ -119,6 +110,31 @@ class CarriedState:
             if len(keys["log"]):
                 changed_rows[table] = pa.concat_tables([changed_rows[table], _deleted_rows(table, keys)])
         return changed_rows
+
+    def _changed_rows(self, checkpoint: FoldCheckpoint, place: np.ndarray, *, is_all: bool) -> pa.Table:
+        """The rows of a state that are new or have another hash; notes the hashes.
+
+        Args:
+            checkpoint, is_all: as for `changes`.
+            place: int64, the number in it of each share-partition before.
+        """
+        count, stays = len(checkpoint.keys), place >= 0
+        hashes = np.zeros(count, np.uint64)
+        hashes[place[stays]] = self._hashes[stays]
+        was_in = np.zeros(count, bool)
+        was_in[place[stays]] = self._is_in[stays]
+        changed = np.ones(count, bool)
+        if self._state is not None and not is_all:
+            changed = changed_since(self._state.chains, checkpoint.chains, place)
+        self._is_in = _is_in_log(checkpoint)
+        numbers = np.flatnonzero(changed & self._is_in)
+        pieces = checkpoint_share_partitions(self._name, _part_of(checkpoint, numbers))
+        rows = pa.concat_tables([table_schema(CHECKPOINT_TABLE).empty_table(), *pieces])
+        now = row_hashes(rows)
+        is_same = was_in[numbers] & (hashes[numbers] == now)
+        hashes[numbers] = now
+        self._hashes = hashes
+        return rows.filter(pa.array(~is_same))
 
 
 def numbers_in(keys: KeyTable, others: KeyTable) -> np.ndarray:

@@ -58,6 +58,11 @@ def test_a_stream_that_is_begun_again_goes_on_from_its_tables(scenario: str, tmp
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
     tables = CommittedTables(str(tmp_path / "lake"))
     assert (len(tables.runs), tables.run["records"]) == (1, len(records))
+    # The counters of what became of deliveries go on, too.
+    assert run(["audit", str(tmp_path / "whole.parquet"), "--out", str(tmp_path / "audit"), "--quiet"]) in (0, 1)
+    counted = tables.read("group_outcomes")
+    assert counted.equals(CommittedTables(str(tmp_path / "audit")).read("group_outcomes"))
+    assert sum(counted["acknowledged_records"].to_pylist())
 
 
 def test_a_stream_goes_on_from_an_audit(tmp_path: Path):
@@ -70,6 +75,9 @@ def test_a_stream_goes_on_from_an_audit(tmp_path: Path):
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
     tables = CommittedTables(str(tmp_path / "lake"))
     assert tables.run["records"] == sum(map(len, parts[3:]))
+    assert run(["audit", str(tmp_path / "whole.parquet"), "--out", str(tmp_path / "audit"), "--quiet"]) in (0, 1)
+    counted = CommittedTables(str(tmp_path / "audit")).read("group_outcomes")
+    assert tables.read("group_outcomes").equals(counted)
 
 
 @pytest.mark.parametrize("begins_with_an_audit", some_of([True, False], 1))
