@@ -247,14 +247,15 @@ def add_verdicts(
     came_from, went_to = np.where(is_lower, before, rewound_from), np.where(is_lower, start, rewound_to)
     members = pc.if_else(pa.array(is_empty), "; the group has no members", "")
     wait = (unfinished, pc.if_else(pa.array(unfinished == 1), " record waits", " records wait"))
+    waited = _texts_by_verdict(verdict, {STOP: idle, STALL: unmoved, GIVING_UP: only_failing})
     reasons = {
         REWIND: (came_from - went_to, " offsets back: SPSO went from ", came_from, " to ", went_to),
-        STOP: (*wait, ", and no consumer has changed the state for ", duration_texts(idle), members),
-        STALL: (*wait, ", and SPSO has stayed at ", start, " for ", duration_texts(unmoved), members),
+        STOP: (*wait, ", and no consumer has changed the state for ", waited[STOP], members),
+        STALL: (*wait, ", and SPSO has stayed at ", start, " for ", waited[STALL], members),
         GIVING_UP: (
             failed,
             " records were given up or rejected since the last audit, and none was acknowledged for ",
-            duration_texts(np.maximum(only_failing, 0)),
+            waited[GIVING_UP],
         ),
         NO_MEMBERS: (*wait, ", and the group has no members"),
     }
@@ -324,6 +325,14 @@ def _oldest_times(
     return times.cast(pa.timestamp("us", "UTC")), pc.if_else(
         pc.is_valid(times), origin, pa.scalar(None, pa.string())
     )
+
+
+def _texts_by_verdict(verdict: np.ndarray, milliseconds: dict[str, np.ndarray]) -> dict[str, pa.Array]:
+    """The texts of durations by the verdict that names them; rows with another verdict, as most have, need none."""
+    return {
+        name: duration_texts(np.where(verdict == VERDICTS.index(name), times, 0))
+        for name, times in milliseconds.items()
+    }
 
 
 def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray | pa.Array, ...]]) -> pa.Array:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import OUTCOME_COLUMNS
@@ -14,7 +13,7 @@ from share_state.fold.states import key_columns
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.live_tables import ShownLog
 from share_state.pipeline.stream_changes import FoldedRecords, UnwrittenChanges, earlier_starts
-from share_state.pipeline.stream_state import settled_state
+from share_state.pipeline.stream_state import numbers_in, settled_state
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import Topics
 
@@ -81,8 +80,7 @@ class LiveLog:
         """Give each share-partition of the next fold its outcomes so far."""
         rows = grown_outcomes(np.zeros(0, OUTCOMES), np.zeros(len(keys), np.int64))[:-1]
         if self.latest is not None:
-            place = pc.index_in(self.latest.log.keys.binary(), keys.binary()).fill_null(-1)
-            at = place.to_numpy(zero_copy_only=False)
+            at = numbers_in(self.latest.log.keys, keys)
             rows[at[at >= 0]] = self.outcomes[at >= 0]
         self.outcomes = rows
 

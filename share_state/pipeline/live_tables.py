@@ -13,7 +13,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.state_log import FoldedLog
-from share_state.pipeline.stream_changes import history_rows, in_flight_rows, present_numbers, state_rows_of
+from share_state.pipeline.stream_changes import KeyColumns, RowsOf, present_numbers
 from share_state.pipeline.stream_findings import judged_history, named_rows
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.schema.declarations import table_schema
@@ -116,13 +116,13 @@ class LiveTables(CommittedTables):
                 yield rows if columns is None else rows.select(list(columns))
 
     def _states(self) -> Iterator[pa.Table]:
-        return (state_rows_of(one.folded, present_numbers(one.folded)) for one in self._shown.logs)
+        return (RowsOf(one.folded, present_numbers(one.folded)).states for one in self._shown.logs)
 
     def _in_flight(self) -> Iterator[pa.Table]:
         for one in self._shown.logs:
-            numbers = present_numbers(one.folded)
+            numbers, names = present_numbers(one.folded), KeyColumns(one.folded.keys)
             for begin in range(0, len(numbers), _ROWS_A_PIECE):
-                yield in_flight_rows(one.folded, numbers[begin : begin + _ROWS_A_PIECE])
+                yield RowsOf(one.folded, numbers[begin : begin + _ROWS_A_PIECE], names).in_flight()
 
     def _groups(self) -> Iterator[pa.Table]:
         rows = [{"group_id": group, "members": count} for group, count in sorted(self._members.items())]
@@ -136,7 +136,7 @@ class LiveTables(CommittedTables):
 
     def _judged_log(self, one: ShownLog, now: int) -> pa.Table:
         numbers = present_numbers(one.folded)
-        rows = history_rows(one.folded, numbers, one.starts[numbers], one.outcomes[numbers])
+        rows = RowsOf(one.folded, numbers).history(one.starts[numbers], one.outcomes[numbers])
         until = max(min(now, self._shown.newest), one.folded.judged_at)
         return judged_history(
             named_rows(rows, self._topics),

@@ -6,12 +6,13 @@ is what the next process goes on from: `runs` is the only commit point. Metrics 
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
+import pyarrow as pa
 
 from share_state.errors import InputError
 from share_state.fold.checkpoint import FoldCheckpoint
@@ -36,8 +37,10 @@ _LOG = logging.getLogger("share_state")
 _JUDGED_EVERY = 60.0
 """Seconds between two times that all share-partitions are judged by the clock."""
 _LONGEST_PAUSE, _SHORTEST_PAUSE = 2.5, 0.1
-"""Seconds between two reads."""
+"""Seconds between two reads while metrics are served."""
 _READS_A_TRIGGER = 4
+_LONGEST_UNSHOWN_PAUSE = 10.0
+"""Seconds between two reads without metrics: what is read earlier than it is written costs a fold more."""
 
 
 class LocalStream:
@@ -64,6 +67,7 @@ class LocalStream:
         trigger: float,
         once: bool = False,
         is_shown: bool = False,
+        release: Callable[[], object] = int,
     ) -> None:
         """Begin, with what an earlier process has left.
 
@@ -76,6 +80,7 @@ class LocalStream:
             trigger: seconds between the starts of two writes, at least.
             once: end when what is there now is read.
             is_shown: whether metrics are served.
+            release: called when what was there at first is read, and once a minute: to give back what it took.
         """
         tables = target if isinstance(target, StreamTables) else None
         self._file = target if isinstance(target, StateFile) else None
@@ -85,6 +90,7 @@ class LocalStream:
         self._trigger = trigger
         self._once = once
         self._is_shown = is_shown
+        self._release, self._release_at = release, 0.0
         self.logs = {
             number: LiveLog(state, UnwrittenChanges(state)) for number, state in sorted(begun.states.items())
         }
@@ -93,7 +99,7 @@ class LocalStream:
         self.shown: Shown | None = None
         self.run_so_far, self._started = run, datetime.now(UTC)
         self._findings = begun.findings if tables is None else tables.findings
-        self._outcomes = begun.outcomes
+        self._outcomes = begun.outcomes if tables is None else tables.outcomes
         self._is_saved = True
         self._carried = dict[int, CarriedState]()
         self._problems = list[str]()
@@ -120,7 +126,6 @@ class LocalStream:
             if self._is_shown:
                 self._judge(None if self._once else int(time.time() * 1000), keep=False)
                 self._show([])
-            pause = min(self._trigger / _READS_A_TRIGGER, _LONGEST_PAUSE)
             while True:
                 started = time.monotonic()
                 read = self._read()
@@ -133,13 +138,36 @@ class LocalStream:
                 if self._once and not read.has_more:
                     break
                 if not read.has_more:
-                    time.sleep(max(_SHORTEST_PAUSE, started + pause - time.monotonic()))
+                    if started >= self._release_at:
+                        self._release_at = started + _JUDGED_EVERY
+                        self._release()
+                    self._pause(started)
             self._finish_write()
             self._write()
             self._finish_write()
         finally:
             self._writer.shutdown()
             self._source.close()
+
+    def _pause(self, started: float) -> None:
+        """Wait until it is time for the next read.
+
+        Args:
+            started: `time.monotonic` at the latest one.
+        """
+        if self._is_shown:
+            # At most half of the time is spent on reads.
+            took = time.monotonic() - started
+            pause = max(min(self._trigger / _READS_A_TRIGGER, _LONGEST_PAUSE), 2 * took)
+            due = started + pause
+        else:
+            latest = started + _LONGEST_UNSHOWN_PAUSE
+            if self._writing is not None:
+                wait((self._writing,), latest - time.monotonic())
+                if self._writing.done():
+                    self._finish_write()
+            due = min(self._write_at, latest)
+        time.sleep(max(_SHORTEST_PAUSE, due - time.monotonic()))
 
     def _read(self) -> Read:
         """Read and fold what is new."""
@@ -149,15 +177,16 @@ class LocalStream:
             self.answered = time.monotonic()
         self._problems += read.problems
         seen = [LogChanges("", problems=read.problems)] if read.problems else []
+        new = list[pa.Table]()
         for part in read.parts:
             log = self.logs.setdefault(part.partition, LiveLog(None, UnwrittenChanges(None)))
             if (folded := self._folded(log, part)) is None:
                 continue
             log.take(folded)
             seen.append(folded.shown_changes())
-            if self._is_shown:
-                for rows in log.new_outcomes():
-                    self._outcomes = add_group_outcomes(self._outcomes, rows)
+            new += log.new_outcomes()
+        if new:
+            self._outcomes = add_group_outcomes(self._outcomes, pa.concat_tables(new))
         if seen:
             self._is_saved = False
             self._note(seen)
@@ -270,12 +299,12 @@ class LocalStream:
             if not log.unwritten.is_empty:
                 unwritten[number] = log.unwritten, log.state, log.unwritten_outcomes()
                 log.unwritten = UnwrittenChanges(log.state)
-        batch = tables.run.batch + 1
+        batch, outcomes = tables.run.batch + 1, self._outcomes
 
         def write() -> float:
             started = time.monotonic()
             of_logs = [self._changes(number, *one) for number, one in unwritten.items()]
-            tables.write(batch, [*problems, *of_logs])
+            tables.write(batch, [*problems, *of_logs], outcomes)
             return time.monotonic() - started
 
         self._writing = self._writer.submit(write)
@@ -292,7 +321,7 @@ class LocalStream:
         if unwritten.latest is not None:
             if number not in self._carried:
                 self._carried[number] = CarriedState(f"{STATE_TOPIC}-{number}", unwritten.before)
-            rows.tables |= self._carried[number].changes(state)
+            rows.tables |= self._carried[number].changes(state, is_all=rows.summary["is_read_anew"])
         return rows
 
     def _judge_unread(self, logs: Mapping[int, LiveLog]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,13 @@ import pyarrow.compute as pc
 from share_state.delta.merge import DELETED, without_deleted
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint
 from share_state.fold.dead_letters.archiving import RANGES
-from share_state.fold.history import HISTORY_TABLE, history_pieces
+from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, history_pieces
 from share_state.fold.log_stats import NO_PREVIOUS_START, Pieces, dictionary_encoded
-from share_state.fold.state_chains import NO_OFFSET, Chains
+from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import in_flight_table, key_columns, sizes_before, state_table, window_tiles
-from share_state.kafka.buffers import range_rows
 from share_state.kafka.share_partition_keys import KeyTable
-from share_state.pipeline.stream_state import CARRIED_LOGS, from_ipc, to_ipc
+from share_state.pipeline.stream_state import CARRIED_LOGS, changed_since, from_ipc, numbers_in, taken, to_ipc
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume_point import ResumeStatus
@@ -31,8 +31,12 @@ KEYS = {
     HISTORY_TABLE: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
     CHECKPOINT_TABLE: ("log", "key"),
     CARRIED_LOGS: ("log",),
+    GROUP_OUTCOMES: (),
 }
-"""The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition."""
+"""The columns by which changed rows replace those of a table; in in_flight, all rows of a share-partition.
+
+Without any, they replace all rows.
+"""
 
 COMPLETE = "delivery_complete_count"
 """Column of changed rows of `share_partition_history`, from which the driver computes the lag."""
@@ -209,36 +213,30 @@ def _changed_rows(
     """
     keys, chains = folded.keys, folded.all_chains
     old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())
-    place = pc.index_in(old_keys.binary(), keys.binary()).fill_null(-1).to_numpy(zero_copy_only=False)
-    known = np.zeros(len(keys), bool)
-    known[place[place >= 0]] = True
-    last = np.full(len(keys), NO_OFFSET)
-    rows_before = np.zeros(len(keys), old.chains.dtype)
-    rows_before[place[place >= 0]] = old.chains[place >= 0]
-    for name in ("last_offset", "suspect_offset"):
-        last = np.maximum(
-            last, np.where(chains.chains[name] != rows_before[name], chains.chains[name], NO_OFFSET)
-        )
-    changed = ~known | (last != NO_OFFSET)
+    place = numbers_in(old_keys, keys)
+    changed = changed_since(old, chains, place)
     if before is None or is_all or before.last_lost_offset != folded.last_lost_offset:
         changed[:] = True
     is_here = np.ones(len(keys), bool)
     is_here[folded.observations.misplaced[0]] = False
     exists = chains.chains["exists"] & is_here
     live = np.flatnonzero(changed & exists)
-    states, ranges = state_rows_of(folded, live), in_flight_rows(folded, live)
     existed = old.chains["exists"] & np.append(is_here, True)[place]
-    gone = key_columns(old_keys, np.flatnonzero(existed & ~np.append(exists, False)[place]), Topics())
+    gone = np.flatnonzero(existed & ~np.append(exists, False)[place])
     # The rows of these share-partitions are replaced, maybe by none.
     replaced = np.flatnonzero(existed & np.append(changed, True)[place])
-    gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone["group_id"]))
-    starts = np.where(rows_before["exists"], rows_before["start_offset"], NO_PREVIOUS_START)
-    judged = np.flatnonzero(exists) if is_by_clock else live
-    of_judged = None if outcomes is None else outcomes[judged]
+    names = KeyColumns(keys)
+    names_before = names if (place == np.arange(len(place))).all() else KeyColumns(old_keys)
+    gone_keys = names_before.take(gone)
+    gone_keys["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone))
+    starts = earlier_starts(folded, before)
+    rows = RowsOf(folded, live, names)
+    judged = RowsOf(folded, np.flatnonzero(exists), names) if is_by_clock else rows
+    of_judged = None if outcomes is None else outcomes[judged.numbers]
     return {
-        STATE: _with_gone(states, gone),
-        IN_FLIGHT: _with_gone(ranges, key_columns(old_keys, replaced, Topics())),
-        HISTORY_TABLE: _with_gone(history_rows(folded, judged, starts[judged], of_judged), gone),
+        STATE: _with_gone(rows.states, gone_keys),
+        IN_FLIGHT: _with_gone(rows.in_flight(), names_before.take(replaced)),
+        HISTORY_TABLE: _with_gone(judged.history(starts[judged.numbers], of_judged), gone_keys),
     }
 
 
@@ -253,69 +251,93 @@ def earlier_starts(folded: FoldedLog, before: FoldCheckpoint | None) -> np.ndarr
     """int64, one per share-partition of a folded log: start offset in an earlier state, or NO_PREVIOUS_START."""
     starts = np.full(len(folded.keys), NO_PREVIOUS_START)
     if before is not None:
-        place = pc.index_in(before.keys.binary(), folded.keys.binary()).fill_null(-1)
-        at, chains = place.to_numpy(zero_copy_only=False), before.chains.chains
-        is_known = (at >= 0) & chains["exists"]
-        starts[at[is_known]] = chains["start_offset"][is_known]
+        place, chains = numbers_in(before.keys, folded.keys), before.chains.chains
+        is_known = (place >= 0) & chains["exists"]
+        starts[place[is_known]] = chains["start_offset"][is_known]
     return starts
 
 
-def in_flight_rows(folded: FoldedLog, numbers: np.ndarray) -> pa.Table:
-    """Rows of `in_flight` of some share-partitions."""
-    key = dictionary_encoded(key_columns(folded.keys, numbers, Topics()))
-    return in_flight_table(key, *window_tiles(_taken(folded.all_chains, numbers)))
+class KeyColumns:
+    """The key columns of a log, made once: to make them takes as long for one share-partition as for all."""
+
+    def __init__(self, keys: KeyTable) -> None:
+        self._keys = keys
+
+    def take(self, numbers: np.ndarray) -> dict[str, pa.Array]:
+        """Those of some share-partitions, by their numbers."""
+        places = pa.array(numbers)
+        return {name: column.take(places) for name, column in self._all.items()}
+
+    @cached_property
+    def _all(self) -> dict[str, pa.Array]:
+        return key_columns(self._keys, np.arange(len(self._keys)), Topics())
 
 
-def history_rows(
-    folded: FoldedLog,
-    numbers: np.ndarray,
-    previous_starts: np.ndarray,
-    outcomes: np.ndarray | None = None,
-) -> pa.Table:
-    """Rows of `history_pieces` of some share-partitions, with COMPLETE.
+class RowsOf:
+    """Rows of some share-partitions of a folded log.
 
-    Args:
-        folded: the folded log.
+    Attributes:
         numbers: int64, their numbers, ascending.
-        previous_starts: as in Folded, of these.
-        outcomes: OUTCOMES rows of these; None if it is not known when their reader looked last.
     """
-    chains, states = _taken(folded.all_chains, numbers), state_rows_of(folded, numbers)
-    part = replace(
-        folded,
-        chains=chains,
-        numbers=numbers,
-        previous_starts=previous_starts,
-        state_pieces=Pieces(STATE, sizes_before(chains), lambda begin, end: states.slice(begin, end - begin)),
-        outcomes=outcomes,
-    )
-    rows = pa.concat_tables(history_pieces(part))
-    declared = table_schema(HISTORY_TABLE)
-    rows = rows.cast(pa.schema([*declared, *(one for one in rows.schema if one.name not in declared.names)]))
-    return rows.append_column(COMPLETE, pa.array(chains.chains["delivery_complete_count"].copy()))
 
+    def __init__(self, folded: FoldedLog, numbers: np.ndarray, names: KeyColumns | None = None) -> None:
+        """Choose share-partitions.
 
-def state_rows_of(folded: FoldedLog, numbers: np.ndarray) -> pa.Table:
-    """Rows of `share_partition_state`, by their numbers."""
-    key, suspect = key_columns(folded.keys, numbers, Topics()), folded.suspect
-    return state_table(
-        _taken(folded.all_chains, numbers),
-        key,
-        folded.log.partition,
-        suspect[np.searchsorted(folded.numbers, numbers)],
-        pa.nulls(len(numbers), pa.int64()),
-    )
+        Args:
+            folded: the folded log.
+            numbers: int64, their numbers, ascending.
+            names: the key columns of the log, if they are made already.
+        """
+        self.numbers = numbers
+        self._folded, self._chains = folded, taken(folded.all_chains, numbers)
+        self._key = (names or KeyColumns(folded.keys)).take(numbers)
 
+    @cached_property
+    def states(self) -> pa.Table:
+        """Rows of `share_partition_state`."""
+        folded = self._folded
+        return state_table(
+            self._chains,
+            self._key,
+            folded.log.partition,
+            folded.suspect[np.searchsorted(folded.numbers, self.numbers)],
+            pa.nulls(len(self.numbers), pa.int64()),
+        )
 
-def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
-    """Some share-partitions, by their numbers."""
-    sizes = np.diff(chains.ends)[numbers]
-    ends = np.concatenate(([0], np.cumsum(sizes)))
-    return Chains(chains.chains[numbers], ends, chains.batches[range_rows(chains.ends[numbers], sizes)])
+    def in_flight(self) -> pa.Table:
+        """Rows of `in_flight`."""
+        return in_flight_table(dictionary_encoded(self._key), *window_tiles(self._chains))
+
+    def history(self, previous_starts: np.ndarray, outcomes: np.ndarray | None = None) -> pa.Table:
+        """Rows of `history_pieces`, with COMPLETE.
+
+        Args:
+            previous_starts: as in Folded, of these.
+            outcomes: OUTCOMES rows of these; None if it is not known when their reader looked last.
+        """
+        chains, states = self._chains, self.states
+        part = replace(
+            self._folded,
+            chains=chains,
+            numbers=self.numbers,
+            previous_starts=previous_starts,
+            state_pieces=Pieces(
+                STATE, sizes_before(chains), lambda begin, end: states.slice(begin, end - begin)
+            ),
+            outcomes=outcomes,
+        )
+        rows = pa.concat_tables(history_pieces(part))
+        declared = table_schema(HISTORY_TABLE)
+        rows = rows.cast(
+            pa.schema([*declared, *(one for one in rows.schema if one.name not in declared.names)])
+        )
+        return rows.append_column(COMPLETE, pa.array(chains.chains["delivery_complete_count"].copy()))
 
 
 def _with_gone(rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:
     """Changed rows of a table with those to delete after them, of which only keys are known."""
     count, kept = len(removed["group_id"]), without_deleted(rows)
+    if not count:
+        return kept
     columns = {one.name: removed.get(one.name, pa.nulls(count)).cast(one.type) for one in kept.schema}
     return pa.concat_tables([kept, pa.table(columns | {DELETED: pa.repeat(True, count)}, schema=kept.schema)])

@@ -36,7 +36,8 @@ def rows_by_log(table: pa.Table) -> tuple[dict[int, pa.Table], list[str]]:
         table: key, value, partition, offset, and optionally topic and timestamp.
     """
     if "topic" in table.column_names:
-        table = table.filter(pc.field("topic").cast(pa.string()) == STATE_TOPIC)
+        is_state = pc.fill_null(pc.equal(table["topic"].cast(pa.string()), STATE_TOPIC), False)
+        table = table if pc.all(is_state).as_py() else table.filter(is_state)
     partition, offset = (table[name].cast(pa.int64()) for name in ("partition", "offset"))
     is_placed = pc.and_(_is_within(partition, _LARGEST_PARTITION), _is_within(offset, LARGEST_INT64 - 1))
     problems = list[str]()
@@ -49,12 +50,17 @@ def rows_by_log(table: pa.Table) -> tuple[dict[int, pa.Table], list[str]]:
     else:
         times = np.full(len(table), -1)
     rows = pa.table({"key": table["key"], "value": table["value"], "offset": offset, "timestamp": times})
-    rows, numbers = rows.filter(is_placed), partition.filter(is_placed).to_numpy()
-    by_log = {
-        number: rows.filter(pa.array(numbers == number)).cast(CONSUMED)
-        for number in np.unique(numbers).tolist()
-    }
-    return by_log, problems
+    if problems:
+        rows, partition = rows.filter(is_placed), partition.filter(is_placed)
+    rows, numbers = rows.cast(CONSUMED), partition.to_numpy()
+    if (np.diff(numbers) < 0).any():
+        order = np.argsort(numbers, kind="stable")
+        rows, numbers = rows.take(pa.array(order)), numbers[order]
+    logs, begins = np.unique(numbers, return_index=True)
+    ends = np.append(begins[1:], len(numbers))
+    return {
+        int(log): rows.slice(begin, end - begin) for log, begin, end in zip(logs, begins, ends, strict=True)
+    }, problems
 
 
 def _is_within(numbers: pa.ChunkedArray, largest: int) -> pa.ChunkedArray:

@@ -21,6 +21,9 @@ from share_state.fold.checkpoint import (
     sealed,
     with_digest,
 )
+from share_state.fold.state_chains import Chains
+from share_state.kafka.buffers import range_rows, take_rows
+from share_state.kafka.share_partition_keys import KeyTable
 from share_state.schema.declarations import table_schema
 
 CARRIED_LOGS = "carried_logs"
@@ -71,40 +74,112 @@ class CarriedState:
             checkpoint: the state from which the tables are read or were written; None if they hold none.
         """
         self._name = name
-        self._keys = pa.array([], pa.binary())
+        self._state: FoldCheckpoint | None = None
         self._hashes = np.zeros(0, np.uint64)
+        self._is_in = np.zeros(0, bool)
         if checkpoint is not None:
-            self._note(pa.concat_tables(checkpoint_share_partitions(name, checkpoint)))
+            self.changes(checkpoint)
 
-    def changes(self, checkpoint: FoldCheckpoint | None) -> dict[str, pa.Table]:
-        """The changed rows of both tables, as an audit writes them, once the state is another; None for none."""
-        before, hashes_before = self._keys, self._hashes
+    def changes(self, checkpoint: FoldCheckpoint | None, *, is_all: bool = False) -> dict[str, pa.Table]:
+        """The changed rows of both tables, as an audit writes them, once the state is another.
+
+        Args:
+            checkpoint: the state; None for none.
+            is_all: whether share-partitions may have changed that `changed_since` does not find.
+        """
+        keys_before, was_in = KeyTable() if self._state is None else self._state.keys, self._is_in
+        place = numbers_in(keys_before, KeyTable() if checkpoint is None else checkpoint.keys)
         rows, log = table_schema(CHECKPOINT_TABLE).empty_table(), table_schema(CARRIED_LOGS).empty_table()
         if checkpoint is not None:
-            rows = pa.concat_tables(checkpoint_share_partitions(self._name, checkpoint))
-        self._note(rows)
-        if checkpoint is not None:
+            rows = self._changed_rows(checkpoint, place, is_all=is_all)
             digest, row = RowDigest(), checkpoint_row(self._name, checkpoint)
-            digest.take_hashes(self._hashes)
+            digest.take_hashes(self._hashes[self._is_in])
             row["carried"] = sealed(self._name, with_digest(row["carried"], digest.text))
             log = pa.Table.from_pylist([row], schema=log.schema)
-        place = pc.index_in(self._keys, before).fill_null(-1).to_numpy(zero_copy_only=False)
-        is_same = (place >= 0) & (np.append(hashes_before, np.uint64(0))[place] == self._hashes)
-        gone = before.filter(pc.invert(pc.is_in(before, self._keys)))
+        else:
+            self._hashes, self._is_in = np.zeros(0, np.uint64), np.zeros(0, bool)
+        self._state = checkpoint
+        gone = keys_before.binary().filter(pa.array(was_in & ~np.append(self._is_in, False)[place]))
         gone_logs = pa.array([self._name] if checkpoint is None else [], pa.string())
         of_gone = {
             CHECKPOINT_TABLE: {"log": pa.repeat(self._name, len(gone)), "key": gone},
             CARRIED_LOGS: {"log": gone_logs},
         }
-        changed = {CHECKPOINT_TABLE: rows.filter(pa.array(~is_same)), CARRIED_LOGS: log}
-        return {
-            table: pa.concat_tables([without_deleted(kept), _deleted_rows(table, of_gone[table])])
-            for table, kept in changed.items()
-        }
+        changed_rows = {CHECKPOINT_TABLE: without_deleted(rows), CARRIED_LOGS: without_deleted(log)}
+        for table, keys in of_gone.items():
+            if len(keys["log"]):
+                changed_rows[table] = pa.concat_tables([changed_rows[table], _deleted_rows(table, keys)])
+        return changed_rows
 
-    def _note(self, rows: pa.Table) -> None:
-        self._keys = rows["key"].combine_chunks()
-        self._hashes = row_hashes(rows)
+    def _changed_rows(self, checkpoint: FoldCheckpoint, place: np.ndarray, *, is_all: bool) -> pa.Table:
+        """The rows of a state that are new or have another hash; notes the hashes.
+
+        Args:
+            checkpoint, is_all: as for `changes`.
+            place: int64, the number in it of each share-partition before.
+        """
+        count, stays = len(checkpoint.keys), place >= 0
+        hashes = np.zeros(count, np.uint64)
+        hashes[place[stays]] = self._hashes[stays]
+        was_in = np.zeros(count, bool)
+        was_in[place[stays]] = self._is_in[stays]
+        changed = np.ones(count, bool)
+        if self._state is not None and not is_all:
+            changed = changed_since(self._state.chains, checkpoint.chains, place)
+        self._is_in = _is_in_log(checkpoint)
+        numbers = np.flatnonzero(changed & self._is_in)
+        pieces = checkpoint_share_partitions(self._name, _part_of(checkpoint, numbers))
+        rows = pa.concat_tables([table_schema(CHECKPOINT_TABLE).empty_table(), *pieces])
+        now = row_hashes(rows)
+        is_same = was_in[numbers] & (hashes[numbers] == now)
+        hashes[numbers] = now
+        self._hashes = hashes
+        return rows.filter(pa.array(~is_same))
+
+
+def numbers_in(keys: KeyTable, others: KeyTable) -> np.ndarray:
+    """int64, the number that each key has among others, -1 for none."""
+    count, size = len(keys), keys.starts[len(keys)]
+    if (
+        count <= len(others)
+        and np.array_equal(keys.starts[: count + 1], others.starts[: count + 1])
+        and np.array_equal(keys.arena[:size], others.arena[:size])
+    ):
+        # A fold adds keys and keeps the numbers of those before.
+        return np.arange(count)
+    place = pc.index_in(keys.binary(), others.binary()).fill_null(-1)
+    return place.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def changed_since(before: Chains, after: Chains, place: np.ndarray) -> np.ndarray:
+    """bool, one per share-partition after some records of the same log: whether any of them is its own.
+
+    Args:
+        before: the states before the records.
+        after: the states after them.
+        place: int64, the number in `after` of each share-partition of `before`, -1 for none.
+    """
+    changed, stays = np.ones(len(after.chains), bool), place >= 0
+    changed[place[stays]] = False
+    for name in ("last_offset", "suspect_offset"):
+        changed[place[stays]] |= before.chains[name][stays] != after.chains[name][place[stays]]
+    return changed
+
+
+def taken(chains: Chains, numbers: np.ndarray) -> Chains:
+    """Some share-partitions, by their numbers."""
+    if len(numbers) == len(chains.chains):
+        return chains
+    sizes = np.diff(chains.ends)[numbers]
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    batches = take_rows(chains.batches, range_rows(chains.ends[numbers], sizes))
+    return replace(chains, chains=take_rows(chains.chains, numbers), ends=ends, batches=batches)
+
+
+def _part_of(checkpoint: FoldCheckpoint, numbers: np.ndarray) -> FoldCheckpoint:
+    """The state of some share-partitions, by their numbers."""
+    keys = KeyTable.of(pa.chunked_array([checkpoint.keys.binary().take(pa.array(numbers))]))
+    return replace(checkpoint, keys=keys, chains=taken(checkpoint.chains, numbers))
 
 
 def _deleted_rows(table: str, key: Mapping[str, pa.Array]) -> pa.Table:
@@ -117,13 +192,17 @@ def _deleted_rows(table: str, key: Mapping[str, pa.Array]) -> pa.Table:
 def settled_state(name: str, checkpoint: FoldCheckpoint) -> FoldCheckpoint:
     """The state after a micro-batch, without deleted share-partitions whose records are not in the log any more."""
     kept = _with_one_cell(checkpoint)
-    scalars, cells = kept.chains.chains, kept.extent.cells
-    floor = cells["first"][0] if len(cells) else 0
-    is_in_log = scalars["exists"] | (scalars["last_offset"] >= floor) | (scalars["suspect_offset"] >= floor)
-    if is_in_log.all():
+    if _is_in_log(kept).all():
         return kept
     rows = pa.concat_tables(checkpoint_share_partitions(name, kept))
     return restore_checkpoint(checkpoint_row(name, kept)["carried"], rows)
+
+
+def _is_in_log(checkpoint: FoldCheckpoint) -> np.ndarray:
+    """bool, the share-partitions that `checkpoint_share_partitions` has a row of."""
+    scalars, cells = checkpoint.chains.chains, checkpoint.extent.cells
+    floor = cells["first"][0] if len(cells) else 0
+    return scalars["exists"] | (scalars["last_offset"] >= floor) | (scalars["suspect_offset"] >= floor)
 
 
 def _with_one_cell(checkpoint: FoldCheckpoint) -> FoldCheckpoint:

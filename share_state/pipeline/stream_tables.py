@@ -26,7 +26,7 @@ from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
 from share_state.fold.dead_letters.archiving import RANGES
-from share_state.fold.history import HISTORY_TABLE, LOG_TIME, OUTCOME_COLUMNS
+from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, LOG_TIME, OUTCOME_COLUMNS
 from share_state.fold.states import compute_lags, key_texts
 from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, run_row
@@ -71,6 +71,7 @@ class StreamTables:
     Attributes:
         run: what is committed.
         findings: the rows of that table.
+        outcomes: the rows of `group_outcomes`, which only a stream in this process keeps.
         committed: seconds since 1970, when this process last committed; None before.
     """
 
@@ -110,6 +111,7 @@ class StreamTables:
         self._known: Topics | None = None
         self._committed_at, self._cleaned_at = deque[tuple[float, dict[str, int]]](), time.monotonic()
         self.findings = table_schema(FINDINGS).empty_table()
+        self.outcomes, self._keeps_state = table_schema(GROUP_OUTCOMES).empty_table(), keeps_state
         self._writing, self._is_closed = Lock(), False
 
     def __enter__(self) -> "StreamTables":
@@ -121,6 +123,7 @@ class StreamTables:
                 self._begin_table(table)
             self._begin_history()
             self._begin_letters(None)
+            self._begin_outcomes(None)
             return self
         committed = CommittedTables(self._root)
         for table in (*self._tables, HISTORY_TABLE) if self.run.batch >= 0 else self._tables:
@@ -132,12 +135,24 @@ class StreamTables:
             # A stream does not judge groups, so findings about them would never change.
             self.findings = found.filter(pc.field("state_partition").is_valid() | IS_OF_LETTERS)
         self._begin_letters(committed)
+        self._begin_outcomes(committed)
         if len(self.findings) < len(found):
             self._replace(FINDINGS, self.findings)
         return self
 
     def _begin_table(self, table: str) -> None:
         self._warehouse.replace(table, [])
+
+    def _begin_outcomes(self, committed: CommittedTables | None) -> None:
+        """Continue with the committed table of what became of deliveries, or create it."""
+        if not self._keeps_state:
+            return
+        if committed is None or not committed.holds(GROUP_OUTCOMES):
+            self._begin_table(GROUP_OUTCOMES)
+            return
+        self.outcomes = committed.read(GROUP_OUTCOMES)
+        version = committed.versions[GROUP_OUTCOMES]
+        self._warehouse.versions[GROUP_OUTCOMES] = restore_version(self._place(GROUP_OUTCOMES), version)
 
     def _begin_letters(self, committed: CommittedTables | None) -> None:
         """Continue with the committed tables of dead letters, or create them."""
@@ -166,9 +181,13 @@ class StreamTables:
             self._is_closed = True
         self._warehouse.__exit__(*failed)
 
-    def write(self, batch: int, changes: Sequence[LogChanges]) -> None:
+    def write(self, batch: int, changes: Sequence[LogChanges], outcomes: pa.Table | None = None) -> None:
         """Merge a micro-batch and commit it; a batch that is committed already changes nothing.
 
+        Args:
+            batch: its number.
+            changes: what it changed.
+            outcomes: `group_outcomes` after it; None if it is not known.
         Raises:
             WarehouseError: if a table is gone or another run has written it, or the stream has ended.
         """
@@ -178,9 +197,9 @@ class StreamTables:
                     f"{self._root}: the stream has ended; its next run repeats micro-batch {batch}"
                 )
             if batch > self.run.batch:
-                self._write(batch, changes)
+                self._write(batch, changes, outcomes)
 
-    def _write(self, batch: int, changes: Sequence[LogChanges]) -> None:
+    def _write(self, batch: int, changes: Sequence[LogChanges], outcomes: pa.Table | None) -> None:
         changes = _combined(changes)
         topics, before = self._topics(), self.run
         stale = self._stale_rows(changes, topics)
@@ -212,6 +231,9 @@ class StreamTables:
             named_rows(rows, topics) for rows in self._initial_history(merged[HISTORY_TABLE])
         ]
         merged[HISTORY_TABLE] = self._judged(merged[HISTORY_TABLE], stale)
+        if outcomes is not None and not outcomes.equals(self.outcomes):
+            merged[GROUP_OUTCOMES] = [outcomes]
+            self.outcomes = outcomes
         with ThreadPoolExecutor(len(merged)) as threads:
             deque(threads.map(lambda merge: self._merge(merge[0], batch, merge[1]), merged.items()), maxlen=0)
 
@@ -359,7 +381,9 @@ class StreamTables:
     def _judged(self, changed: Sequence[pa.Table], stale: pa.Table) -> list[pa.Table]:
         """Changed rows of `share_partition_history`: of the fold, and of topics with a new end."""
         own, clock = list[pa.Table](), int(time.time() * 1000)
-        for rows in changed:
+        if changed:
+            rows = pa.concat_tables(changed)
+            # As in an audit, durations end at the newest record of all logs.
             until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
             judged = judged_history(
                 rows.drop_columns(DELETED),

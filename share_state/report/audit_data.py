@@ -103,7 +103,9 @@ def _survey(
         rows = left_join(left_join(rows, suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
         found = _needing_attention(rows)
         flagged += found.num_rows
-        for row in found.group_by(["rank", "status"]).aggregate([([], "count_all")]).to_pylist():
+        for row in (
+            found.group_by(["rank", "status"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
+        ):
             statuses[row["rank"], row["status"]] += row["count_all"]
         worst = [pa.concat_tables([*worst, found]).sort_by(_WORST_FIRST).slice(0, most)]
     by_verdict = dict.fromkeys(VERDICTS, 0) | dict(sorted(verdicts.items()))

@@ -19,6 +19,7 @@ from share_state.report.share_partitions import (
     STATE,
     ascending,
     descending,
+    joined,
     null_unknown,
     number_rows,
     prefilter,
@@ -112,7 +113,7 @@ def read_flagged(
     findings: dict[int, list[dict[str, Any]]] = {}
     if summary.num_rows:
         places = selected.select([*IDENTITY_COLUMNS, "place"])
-        rows = summary.join(places, keys=list(IDENTITY_COLUMNS), join_type="inner")
+        rows = joined(summary, places, IDENTITY_COLUMNS, "inner")
         findings = rows_by_place(_first_of_each(rows, MOST_SEVERE_FIRST, _MAX_FINDINGS), _FINDING)
     reported = _reported_troubles(tables, selected, limits)
     return tuple(

@@ -29,6 +29,7 @@ from share_state.report.share_partitions import (
     group_pieces,
     group_rows,
     in_million_rows,
+    joined,
     latest_audit_filter,
     latest_share_partitions,
     number_rows,
@@ -362,8 +363,8 @@ def _topic_names(rows: pa.Table) -> pa.ChunkedArray:
         "name", pc.coalesce(rows["topic"], rows["topic_key"])
     )
     key = ["group_id", "name", "partition"]
-    counts = named.group_by(key).aggregate([([], "count_all")])
+    counts = named.group_by(key, use_threads=False).aggregate([([], "count_all")])
     numbered = number_rows(named)
-    twice = numbered.join(counts.filter(pc.field("count_all") > 1), key, join_type="inner")
+    twice = joined(numbered, counts.filter(pc.field("count_all") > 1), key, "inner")
     is_ambiguous = pc.is_in(numbered["place"], twice["place"].combine_chunks())
     return pc.if_else(is_ambiguous, rows["topic_key"], named["name"])

@@ -41,6 +41,8 @@ RULES_WITHOUT_STATE = ("ASSIGNED_UNINITIALIZED", "MISSING_INIT", "MISSING_SHARE_
 """Rules about share-partitions that have no state."""
 
 _PENDING_ROWS = 1_000_000
+_MOST_UNTHREADED = 100_000
+"""Rows that one thread joins."""
 JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
 IN_FLIGHT = {name: pa.int64() for name in (*(state.lower() for state in DELIVERY_STATES), "ranges")}
 
@@ -110,9 +112,21 @@ def left_join(rows: pa.Table, other: pa.Table | None, columns: dict[str, pa.Data
         for name, kind in columns.items():
             rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
         return rows
-    return rows.join(
-        other.select([*IDENTITY_COLUMNS, *columns]), keys=list(IDENTITY_COLUMNS), join_type="left outer"
-    )
+    return joined(rows, other.select([*IDENTITY_COLUMNS, *columns]), IDENTITY_COLUMNS, "left outer")
+
+
+def joined(rows: pa.Table, other: pa.Table, keys: Sequence[str], kind: str) -> pa.Table:
+    """Rows of two tables with equal keys.
+
+    Args:
+        rows, other: the tables.
+        keys: names of columns of both.
+        kind: as pyarrow's join_type.
+    Returns:
+        The rows in any order.
+    """
+    # Each thread of a join keeps some megabytes, which an exporter has no use for.
+    return rows.join(other, list(keys), join_type=kind, use_threads=len(rows) > _MOST_UNTHREADED)
 
 
 def prefilter(selected: pa.Table) -> pc.Expression:
@@ -136,7 +150,7 @@ def select_share_partitions(rows: pa.Table, selected: pa.Table) -> pa.Table:
         Their rows with the column place, in any order.
     """
     places = selected.select([*IDENTITY_COLUMNS, "place"])
-    return add_topic_key(rows).join(places, keys=list(IDENTITY_COLUMNS), join_type="inner")
+    return joined(add_topic_key(rows), places, IDENTITY_COLUMNS, "inner")
 
 
 def rows_by_place(rows: pa.Table, columns: Sequence[str]) -> dict[int, list[dict[str, Any]]]:

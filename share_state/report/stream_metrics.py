@@ -7,9 +7,10 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
+from isal import igzip
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
 from share_state.errors import WarehouseError, printable
@@ -210,7 +211,8 @@ class StreamMetrics(Collector):
         """
         self.stream, self._most = stream, most
         self._lock = Lock()
-        self._of_tables = list[Metric]()
+        self._report: AuditReport | None = None
+        self._texts = dict[str, bytes]()
 
     def describe(self) -> list[Metric]:
         """Nothing: the tables are read only when Prometheus scrapes."""
@@ -218,11 +220,37 @@ class StreamMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics."""
-        stream = self.stream
         with self._lock:
-            if (report := stream.report()) is not None:
-                self._of_tables = list(Metrics(report, self._most).collect())
-            yield from self._of_tables
+            self._report = self.stream.report() or self._report
+            yield from self._of_tables()
+        yield from self._of_stream()
+
+    def text(self, accept: str | None) -> tuple[bytes, str]:
+        """All metrics as text: those of the tables are written once per report, one family at a time.
+
+        Objects for all samples of 2,000 share-partitions would take three times the memory of the text.
+
+        Args:
+            accept: the header of the request.
+        Returns:
+            The text, and its content type.
+        """
+        encode, kind = choose_encoder(accept or "")
+        with self._lock:
+            if (report := self.stream.report()) is not None:
+                self._report, self._texts = report, {}
+            if kind not in self._texts:
+                self._texts[kind] = b"".join(_family_text(encode, one) for one in self._of_tables())
+            of_tables = self._texts[kind]
+        of_stream = [_family_text(encode, one) for one in self._of_stream()]
+        return b"".join([of_tables, *of_stream, encode(CollectorRegistry())]), kind
+
+    def _of_tables(self) -> Iterator[Metric]:
+        if self._report is not None:
+            yield from Metrics(self._report, self._most).collect()
+
+    def _of_stream(self) -> Iterator[Metric]:
+        stream = self.stream
         yield CounterMetricFamily(
             "share_state_stream_records", "Records that the stream has folded.", stream.records
         )
@@ -236,6 +264,21 @@ class StreamMetrics(Collector):
             yield _gauge("behind_records", "Records of the source that are not read yet.", latest.behind)
         newest = None if stream.log_time is None else time.time() - stream.log_time / 1000
         yield _gauge("newest_record_age_seconds", "Age of the newest record that was read.", newest)
+
+
+class _OneFamily(Collector):
+    """A registry of one metric."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def _family_text(encode: Callable[[Collector], bytes], family: Metric) -> bytes:
+    """The lines of a metric; the line that ends a text of OpenMetrics is left out."""
+    return encode(_OneFamily(family)).removesuffix(encode(CollectorRegistry()))
 
 
 class _Handler(WSGIRequestHandler):
@@ -267,7 +310,14 @@ def serve_metrics(address: str, port: int, metrics: StreamMetrics) -> Callable[[
 
     def answer(environ: Any, start_response: Any) -> Any:
         if environ["PATH_INFO"] != "/healthz":
-            return of_metrics(environ, start_response)
+            if environ["REQUEST_METHOD"] != "GET" or environ["PATH_INFO"] == "/favicon.ico":
+                return of_metrics(environ, start_response)
+            text, kind = metrics.text(environ.get("HTTP_ACCEPT"))
+            headers = [("Content-Type", kind)]
+            if gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", "")):
+                text, headers = igzip.compress(text), [*headers, ("Content-Encoding", "gzip")]
+            start_response("200 OK", headers)
+            return [text]
         trouble = metrics.stream.trouble()
         status = "200 OK" if trouble is None else "503 Service Unavailable"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])

@@ -2,8 +2,10 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +14,22 @@ from deltalake import DeltaTable
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
+from share_state.errors import InputError
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, checkpoint_share_partitions
 from share_state.fold.history import OUTCOME_COLUMNS
 from share_state.pipeline.audit import OF_STREAM
 from share_state.pipeline.live_log import LiveLog
+from share_state.pipeline.local_stream import LocalStream
 from share_state.pipeline.resume import VACUUMED
+from share_state.pipeline.state_file import SavedStream
 from share_state.pipeline.stream_changes import UnwrittenChanges
+from share_state.pipeline.stream_files import GrowingFolder
 from share_state.pipeline.stream_fold import StreamFold
-from share_state.sources.new_records import LogFacts
+from share_state.pipeline.stream_run import StreamRun
+from share_state.pipeline.stream_state import CarriedState
+from share_state.pipeline.stream_tables import StreamTables
+from share_state.sources.new_records import LogFacts, Read
+from share_state.sources.resume_point import ResumePoint
 from tests.pipeline.test_stream_tables import SCENARIOS, _given, pieces, reconstructed, tables_in
 from tests.present import present
 from tests.profiles import by_profile, nightly, some_of
@@ -48,6 +59,11 @@ def test_a_stream_that_is_begun_again_goes_on_from_its_tables(scenario: str, tmp
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
     tables = CommittedTables(str(tmp_path / "lake"))
     assert (len(tables.runs), tables.run["records"]) == (1, len(records))
+    # The counters of what became of deliveries go on, too.
+    assert run(["audit", str(tmp_path / "whole.parquet"), "--out", str(tmp_path / "audit"), "--quiet"]) in (0, 1)
+    counted = tables.read("group_outcomes")
+    assert counted.equals(CommittedTables(str(tmp_path / "audit")).read("group_outcomes"))
+    assert sum(counted["acknowledged_records"].to_pylist())
 
 
 def test_a_stream_goes_on_from_an_audit(tmp_path: Path):
@@ -60,6 +76,9 @@ def test_a_stream_goes_on_from_an_audit(tmp_path: Path):
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
     tables = CommittedTables(str(tmp_path / "lake"))
     assert tables.run["records"] == sum(map(len, parts[3:]))
+    assert run(["audit", str(tmp_path / "whole.parquet"), "--out", str(tmp_path / "audit"), "--quiet"]) in (0, 1)
+    counted = CommittedTables(str(tmp_path / "audit")).read("group_outcomes")
+    assert tables.read("group_outcomes").equals(counted)
 
 
 @pytest.mark.parametrize("begins_with_an_audit", some_of([True, False], 1))
@@ -132,3 +151,45 @@ def test_what_became_of_deliveries_is_the_same_in_any_parts():
         seen = dict(zip(latest.keys.binary().to_pylist(), np.maximum(log.outcomes[name], 0).tolist(), strict=True))
         assert [seen[key] for key in keys] == np.maximum(present(whole.outcomes)[name], 0).tolist(), name
     assert np.array(present(whole.outcomes)["rewound_from"] > 0).any()
+
+
+def test_only_rows_that_changed_are_carried_to_the_tables():
+    records, fold = table_of(found(DATA / "4.4.0/chaos")), StreamFold()
+    number = records["partition"][0].as_py()
+    own = records.filter(pa.array(records["partition"].to_numpy() == number))
+    name, log = f"__share_group_state-{number}", LiveLog(None, UnwrittenChanges(None))
+    held, counts = dict[bytes, dict[str, Any]](), list[int]()
+    carried = CarriedState(name, None)
+    for begin in range(0, len(own), 37):
+        log.take(present(fold.fold(log.state, number, _given(own.slice(begin, 37)), LogFacts(0))))
+        state = present(log.state)
+        rows = carried.changes(state)[CHECKPOINT_TABLE].to_pylist()
+        counts.append(len(rows))
+        for row in rows:
+            if row.pop("deleted"):
+                del held[row["key"]]
+            else:
+                held[row["key"]] = row
+        whole = pa.concat_tables(checkpoint_share_partitions(name, state)).to_pylist()
+        assert held == {row["key"]: row for row in whole}
+    assert max(counts[1:]) < len(held)
+
+
+def test_without_metrics_records_are_read_when_they_are_written(tmp_path: Path):
+    reads = list[float]()
+
+    class Counted(GrowingFolder):
+        def read(self, marks: Mapping[int, ResumePoint]) -> Read:
+            reads.append(time.monotonic())
+            if reads[-1] - reads[0] > 1.0:
+                raise InputError("enough")
+            return super().read(marks)
+
+    _write(list(pieces(table_of(found(DATA / "4.4.0/chaos")), 2000)), tmp_path)
+    source, begun = Counted(str(tmp_path / "in"), 1000), SavedStream((str(tmp_path),))
+    with StreamTables(str(tmp_path / "lake"), StreamRun("a-stream"), keeps_state=True) as tables:
+        stream = LocalStream(source, StreamFold(), begun, tables.run, tables, trigger=0.9)
+        with pytest.raises(InputError, match="enough"):
+            stream.run()
+    # At 0 s, 0.9 s, and once more: the trigger is the pace of both.
+    assert len(reads) <= 3

@@ -1,13 +1,15 @@
 """The metrics that a stream serves are those of the tables that it has committed."""
 
+import gzip
 import inspect
 import subprocess
 from contextlib import closing
 from pathlib import Path
 from socket import create_connection
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from share_state.cli.stream import stream as stream_command
@@ -118,3 +120,18 @@ def test_a_port_that_is_taken_is_refused(metrics: StreamMetrics):
             serve_metrics("127.0.0.1", port, metrics)
     finally:
         stop()
+
+
+def test_metrics_are_served_as_openmetrics_and_compressed(metrics: StreamMetrics):
+    (port,) = free_ports(1)
+    stop = serve_metrics("127.0.0.1", port, metrics)
+    try:
+        headers = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
+        with urlopen(Request(f"http://127.0.0.1:{port}/metrics", headers=headers)) as response:
+            kind, text = response.headers["Content-Type"], gzip.decompress(response.read()).decode()
+    finally:
+        stop()
+    assert kind.startswith("application/openmetrics-text")
+    assert (text.count("# EOF\n"), text.endswith("# EOF\n")) == (1, True)
+    names = {family.name for family in openmetrics.text_string_to_metric_families(text)}
+    assert names == {family.name for family in metrics.collect()}
