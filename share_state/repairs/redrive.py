@@ -145,7 +145,10 @@ class RedrivePlan:
             yield format_name(note)
             yield ""
         if not self.redrives:
-            yield "The input shows no record that was given up or rejected: there is nothing to deliver again."
+            yield (
+                "The input shows no record that was given up or rejected. What records that are pruned from "
+                "__share_group_state showed is not known."
+            )
             return
         more = f", and {self.left_out:,} more that are left out (--most)" if self.left_out else ""
         yield f"{self.summary}{more}."

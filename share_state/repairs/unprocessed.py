@@ -337,11 +337,7 @@ class _Painted:
                     (self._letters, self._letter),
                 )
             )
-            if (
-                row is not None
-                and held is None
-                and (row.get(RETURNED.name) is not None or row["left_by"] == _RESET)
-            ):
+            if held is None and _is_returned(row):
                 yield first, last, _RETURNED
             elif (known := held or row or letter) is not None:
                 record = None if row is None else _record_of(row)

@@ -221,7 +221,7 @@ def test_a_plan_is_a_script_and_bad_calls_are_refused(
     assert refused.code == 2
     assert "ap" in refused.err
     nothing = share_state("repair", export([[snapshot(KEY, [(0, 3, ACKNOWLEDGED, 1)])]]), "--redrive", "--quiet")
-    assert "there is nothing to deliver again" in nothing.out
+    assert "shows no record that was given up or rejected. What records that are pruned" in nothing.out
 
 
 def test_many_ranges_are_copied_by_several_calls() -> None:
