@@ -405,7 +405,9 @@ def _run_on_spark(call: _Call, out: str) -> StreamTables:
 def _serve(call: _Call, opened: ExitStack, shown: ShownStream) -> None:
     """Serve metrics, if the call asks for them, until `opened` is closed."""
     if call.port is not None:
-        opened.callback(serve_metrics(call.address, call.port, StreamMetrics(shown, call.most)))
+        opened.callback(
+            serve_metrics(call.address, call.port, StreamMetrics(shown, call.most, release_memory))
+        )
 
 
 def _print_result(found: Mapping[str, Any], source: str) -> None:

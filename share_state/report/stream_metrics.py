@@ -202,14 +202,16 @@ class LiveStream:
 class StreamMetrics(Collector):
     """Shows a stream when Prometheus scrapes."""
 
-    def __init__(self, stream: ShownStream, most: int) -> None:
+    def __init__(self, stream: ShownStream, most: int, release: Callable[[], object] = int) -> None:
         """Metrics of a stream.
 
         Args:
             stream: the stream.
             most: share-partitions that have series, the worst first.
+            release: called once a report is written as text, to give back the memory that this took.
         """
         self.stream, self._most = stream, most
+        self._release = release
         self._lock = Lock()
         self._report: AuditReport | None = None
         self._texts = dict[str, bytes]()
@@ -241,6 +243,7 @@ class StreamMetrics(Collector):
                 self._report, self._texts = report, {}
             if kind not in self._texts:
                 self._texts[kind] = b"".join(_family_text(encode, one) for one in self._of_tables())
+                self._release()
             of_tables = self._texts[kind]
         of_stream = [_family_text(encode, one) for one in self._of_stream()]
         return b"".join([of_tables, *of_stream, encode(CollectorRegistry())]), kind
