@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
-from share_state.errors import InputError
+from share_state.errors import InputError, pluralize
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import add_group_outcomes
 from share_state.pipeline.live_log import LiveLog
@@ -34,6 +34,7 @@ from share_state.sources.topics import Topics
 
 _LOG = logging.getLogger("share_state")
 
+_UNREAD = "left unread: {}, which the source does not deliver now; run it again"
 _JUDGED_EVERY = 60.0
 """Seconds between two times that all share-partitions are judged by the clock."""
 _LONGEST_PAUSE, _SHORTEST_PAUSE = 2.5, 0.1
@@ -136,6 +137,8 @@ class LocalStream:
                     self._judge(int(time.time() * 1000))
                 self._write_if_due()
                 if self._once and not read.has_more:
+                    if read.behind:
+                        _LOG.warning("%s", _UNREAD.format(pluralize(read.behind, "record")))
                     break
                 if not read.has_more:
                     if started >= self._release_at:

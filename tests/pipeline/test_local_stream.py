@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,16 @@ def test_without_metrics_records_are_read_when_they_are_written(tmp_path: Path):
             stream.run()
     # At 0 s, 0.9 s, and once more: the trigger is the pace of both.
     assert len(reads) <= 3
+
+
+def test_a_stream_that_ends_before_the_end_of_its_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    class Silent(GrowingFolder):
+        """As a cluster whose broker delivers nothing of a log for some seconds."""
+
+        def read(self, marks: Mapping[int, ResumePoint]) -> Read:
+            return replace(super().read(marks), behind=2, has_more=False)
+
+    source, begun = Silent(str(tmp_path), 1000), SavedStream((str(tmp_path),))
+    with StreamTables(str(tmp_path / "lake"), StreamRun("a-stream"), keeps_state=True) as tables:
+        LocalStream(source, StreamFold(), begun, tables.run, tables, trigger=0.1, once=True).run()
+    assert "left unread: 2 records, which" in caplog.text
