@@ -54,7 +54,11 @@ def pytest_collection_finish() -> None:
 def _group(item: pytest.Item) -> str:
     if {"broker", "can_run_broker"} <= {*getattr(item, "fixturenames", ())}:
         return "broker"
-    return "spark" if _asks_for_spark(item) else item.nodeid.partition("::")[0]
+    if _asks_for_spark(item):
+        return "spark"
+    file = item.nodeid.partition("::")[0]
+    # Each of them parses the whole package.
+    return "structure" if file.startswith("tests/structure/") else file
 
 
 def _asks_for_spark(item: pytest.Item) -> bool:

@@ -57,7 +57,7 @@ def rows_by_log(table: pa.Table) -> tuple[dict[int, pa.Table], list[str]]:
         order = np.argsort(numbers, kind="stable")
         rows, numbers = rows.take(pa.array(order)), numbers[order]
     logs, begins = np.unique(numbers, return_index=True)
-    ends = np.append(begins[1:], len(numbers))
+    ends = np.append(begins, len(numbers))[1:]
     return {
         int(log): rows.slice(begin, end - begin) for log, begin, end in zip(logs, begins, ends, strict=True)
     }, problems

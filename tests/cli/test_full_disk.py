@@ -14,6 +14,8 @@ from share_state.cli.main import run
 from tests.profiles import by_profile, nightly
 from tests.truth import DATA
 
+pytestmark = nightly("fills the disk with each command, after a run that compiles")
+
 
 @contextmanager
 def _file_limit(limit: int) -> Iterator[None]:
@@ -45,7 +47,6 @@ def _compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
         run([command, *given, "--out", str(tmp_path_factory.mktemp("w") / command)])
 
 
-@nightly("a process for each command")
 @pytest.mark.parametrize(
     ("command", "limit"),
     [
@@ -65,7 +66,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert [*tmp_path.rglob("*")] == []
 
 
-@nightly("fills a disk with each command")
 def test_tables_stay_as_they_are_where_the_disk_is_full(limited: Callable[..., tuple[int, str]], tmp_path: Path):
     assert run(["audit", str(DATA / "4.3.1/happy"), "--out", str(tmp_path)]) == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*") if path.name != ".lock"}
@@ -75,7 +75,6 @@ def test_tables_stay_as_they_are_where_the_disk_is_full(limited: Callable[..., t
     assert after == {path: time for path, time in before.items() if path.suffix == ".parquet"}
 
 
-@nightly("fills a disk")
 def test_simulated_logs_that_do_not_fit_are_removed(limited: Callable[..., tuple[int, str]], tmp_path: Path):
     code, said = limited(10_000, "simulate", "--out", tmp_path / "made")
     assert (code, "free space" in said) == (2, True), said
@@ -92,7 +91,6 @@ def test_a_full_disk_is_not_taken_for_events_that_cannot_be_read(
     assert not (tmp_path / "made").exists()
 
 
-@nightly("compiles")
 def test_kernels_that_cannot_be_kept_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
     # A text needs few kernels; the first of them is larger than the limit.

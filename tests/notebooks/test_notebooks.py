@@ -33,11 +33,8 @@ def _shown(cell: nbformat.NotebookNode) -> list[tuple[str, str | None, str | Non
     return shown
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=nightly("starts Spark") if path.stem == WITH_SPARK else ()) for path in NOTEBOOKS],
-    ids=lambda path: path.stem,
-)
+@nightly("a kernel of Jupyter for each, and Spark")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_clean_and_its_kept_outputs_are_those_of_the_run(path: Path):
     kept = nbformat.read(path, as_version=4)
     run = copy.deepcopy(kept)

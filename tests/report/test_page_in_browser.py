@@ -60,7 +60,7 @@ def test_no_element_is_wider_than_the_screen(written: Path, tmp_path: Path, widt
 
 
 @pytest.mark.parametrize(
-    ("width", "scheme"), by_profile([*zip(WIDTHS, SCHEMES, strict=False)], [*product(WIDTHS, SCHEMES)])
+    ("width", "scheme"), by_profile([*zip(WIDTHS, SCHEMES, strict=False)][:1], [*product(WIDTHS, SCHEMES)])
 )
 def test_the_page_is_drawn_in_the_scheme_of_the_screen_and_not_blank(
     written: Path, tmp_path: Path, width: int, scheme: str

@@ -182,7 +182,7 @@ def test_spark_writes_the_rows_that_delta_rs_writes(
         plan = FoldPlan(find_logs([str(source)]), options=FoldOptions(partition_count=PartitionCount(STATE_PARTITIONS)))
         run_audit(lambda _: nullcontext(tasks), plan, str(tmp_path / name))
 
-    for night, source in enumerate(grown(DATA / export, tmp_path / "logs", 2)):
+    for night, source in enumerate(grown(DATA / export, tmp_path / "logs", by_profile(1, 2))):
         if night and kills:
             before = rows_of(tmp_path / "spark")
             with monkeypatch.context() as patch, pytest.raises(KilledError):
