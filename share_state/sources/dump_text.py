@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from share_state.errors import InputError
+from share_state.kafka.primitives import LARGEST_INT64, parse_digits
 from share_state.kafka.record_batches import (
     BATCH,
     CONTROL,
@@ -30,6 +31,7 @@ from share_state.kafka.text_records import (
 from share_state.kafka.transactions import MARKER, ControlType, marker_key, marker_row
 from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
 from share_state.sources.segments import RepeatedOffsetsError, merge_replicas
+from share_state.sources.table_plan import LARGEST_PARTITION
 from share_state.stores.object_stores import read_errors
 from share_state.stores.paths import InputPath, to_path
 
@@ -328,7 +330,8 @@ def dump_logs(
         files: texts, each with one or more segments.
         topics: topics to read; the first must occur. Segments without a topic belong to it.
     Raises:
-        InputError: if a text cannot be read, or has no segment of the first topic.
+        InputError: if a text cannot be read, names a partition or a segment that no broker has, or has no
+            segment of the first topic.
     """
     by_log: dict[tuple[int, int, str], list[Segment]] = {}
     other_topics = set[str]()
@@ -340,8 +343,9 @@ def dump_logs(
                 other_topics.add(topic)
                 continue
             rank = topics.index(topic) if topic else 0
-            partition = int(match["partition"]) if match and topic else None
-            segment = Segment(str(file), int(match["base"]) if match else 0, end, begin=begin)
+            partition = _number(file, match["partition"], LARGEST_PARTITION) if match and topic else None
+            base = _number(file, match["base"], LARGEST_INT64) if match else 0
+            segment = Segment(str(file), base, end, begin=begin)
             identity = (rank, -1, str(file)) if partition is None else (rank, partition, "")
             by_log.setdefault(identity, []).append(segment)
     if all(rank for rank, _, _ in by_log):
@@ -358,6 +362,19 @@ def dump_logs(
         number = partition if partition >= 0 else None
         logs.append(LogPartition(topics[rank], number, ordered, ordered[0].base_offset, source=DumpText()))
     return logs, other_topics
+
+
+def _number(file: InputPath, digits: str, largest: int) -> int:
+    """A number in the name of a segment, after `Dumping`.
+
+    Raises:
+        InputError: if no broker has a partition or a segment of this number.
+    """
+    if (number := parse_digits(digits, largest)) is None:
+        raise InputError(
+            f"{file}: a line begins with `Dumping ` and names {digits}; Kafka's largest is {largest}"
+        )
+    return number
 
 
 def is_dump_text(head: bytes) -> bool:

@@ -241,6 +241,8 @@ RECORDS = [snapshot(KEY, [(0, 9, 2, 1)]), update(KEY, [(10, 19, 0, 3)], start_of
 
 
 @given(st.sampled_from(["console-json", "dump-log"]), numbers, patches)
+@example("dump-log", [(0, str(2**31))], [])
+@example("dump-log", [(1, str(2**64))], [])
 def test_a_text_with_odd_numbers_is_read_or_refused(
     capfd: pytest.CaptureFixture[str],
     place: Path,
