@@ -1,11 +1,12 @@
-"""How deep the tests go: two profiles of property tests, chosen by the environment variable HYPOTHESIS_PROFILE.
+"""How deep the tests go: three profiles, chosen by the environment variable HYPOTHESIS_PROFILE.
 
-`fast`, the default, is what `make test` runs. `nightly` draws 300 times as many examples and takes hours:
+`fast`, the default, is what `make test` runs. `whole` also runs the tests that `fast` leaves out, with as few
+examples; a workflow does so every night. `nightly` draws 300 times as many examples and takes hours:
 
     HYPOTHESIS_PROFILE=nightly .venv/bin/python -m pytest -n 3 --dist loadgroup
 
 A test that repeats the same check over many inputs takes a few of them by default and all of them in `nightly`, by
-`by_profile`. A failing example that was drawn becomes an `@example`, which both profiles run.
+`by_profile`. A failing example that was drawn becomes an `@example`, which all profiles run.
 """
 
 import os
@@ -17,20 +18,21 @@ from hypothesis import HealthCheck, settings
 
 Value = TypeVar("Value")
 
-FAST, NIGHTLY = "fast", "nightly"
+FAST, WHOLE, NIGHTLY = "fast", "whole", "nightly"
 HERE, IN_SPARK = "here", "in Spark"
 """Who folds: parameters of fixtures."""
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", FAST)
 
 # The first example of a test may compile or load kernels, which says nothing about the test.
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile(FAST, max_examples=10, deadline=None, suppress_health_check=_QUIET)
+for name in (FAST, WHOLE):
+    settings.register_profile(name, max_examples=10, deadline=None, suppress_health_check=_QUIET)
 settings.register_profile(NIGHTLY, max_examples=3000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(PROFILE)
 
 
 def by_profile(fast: Value, nightly: Value) -> Value:
-    """One of two depths of a test."""
+    """One of two depths of a test; `whole` has the first."""
     return nightly if PROFILE == NIGHTLY else fast
 
 
@@ -39,14 +41,14 @@ SLOW = settings(max_examples=by_profile(5, 1000))
 
 
 def some_of(values: Iterable[Value], number: int) -> list[Value]:
-    """So many of the inputs of a test, spread over all of them; all of them in the second depth."""
+    """So many of the inputs of a test, spread over all of them; all of them in `nightly`."""
     every = list(values)
     return by_profile(every[:: max(1, len(every) // number)][:number], every)
 
 
 def nightly(reason: str) -> pytest.MarkDecorator:
-    """Marks a test that only the second depth has."""
-    return pytest.mark.skipif(PROFILE != NIGHTLY, reason=f"nightly: {reason}")
+    """Marks a test that `fast` leaves out."""
+    return pytest.mark.skipif(PROFILE == FAST, reason=f"nightly: {reason}")
 
 
 EXECUTORS = by_profile([HERE], [HERE, IN_SPARK])

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.profiles import WHOLE
+
 HOME = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((HOME / "pyproject.toml").read_text())
 TARGETS = set(re.findall(r"^([a-z]+):", (HOME / "Makefile").read_text(), re.MULTILINE))
 FORMS = sorted((HOME / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 
 
-def _workflow() -> dict[str, Any]:
-    return yaml.safe_load((HOME / ".github/workflows/ci.yml").read_text())
+def _workflow(name: str = "ci") -> dict[Any, Any]:
+    return yaml.safe_load((HOME / f".github/workflows/{name}.yml").read_text())
 
 
 def test_the_workflow_runs_targets_of_the_makefile():
@@ -32,6 +34,15 @@ def test_the_workflow_tests_each_named_python_and_the_oldest_dependencies():
     assert matrix["python"] == named
     assert PYPROJECT["project"]["requires-python"] == f">={named[0]}"
     assert {"python": named[0], "versions": "oldest"} in matrix["include"]
+
+
+def test_a_workflow_runs_every_night_what_make_test_leaves_out():
+    nightly = _workflow("nightly")
+    (job,) = nightly["jobs"].values()
+    assert job["env"] == {"HYPOTHESIS_PROFILE": WHOLE}
+    assert "make test" in [step.get("run") for step in job["steps"]]
+    # YAML reads the key `on` as true.
+    assert nightly[True]["schedule"]
 
 
 def test_hooks_run_commands_that_set_up_installs():

@@ -11,11 +11,11 @@ import pytest
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError
-from tests.profiles import nightly
+from tests.profiles import by_profile, nightly
 from tests.truth import DATA
 
 HAPPY = str(DATA / "4.3.1/happy")
-MOMENTS = 200
+MOMENTS = by_profile(3, 200)
 """Spread evenly over some thousand calls, the last of them after the last line is printed."""
 
 NOTHING = "share-state: stopped; nothing was committed\n"

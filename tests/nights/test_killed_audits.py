@@ -14,7 +14,7 @@ from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError
 from tests.cli.commands import flipped
-from tests.profiles import nightly
+from tests.profiles import by_profile, nightly
 from tests.truth import DATA
 
 TABLES = ("share_partition_state", "in_flight", "findings", "cutoff")
@@ -34,7 +34,7 @@ def _is_reported(lake: Path) -> bool:
 
 
 @nightly("hundreds of processes; test_real_command interrupts one")
-@pytest.mark.parametrize(("options", "kills"), [((), 200), (SPARK, 40)])
+@pytest.mark.parametrize(("options", "kills"), by_profile([((), 2)], [((), 200), (SPARK, 40)]))
 def test_whenever_an_audit_is_killed_its_alert_is_delivered_once(tmp_path: Path, options: tuple[str, ...], kills: int):
     source = DATA / "4.3.1/happy/__share_group_state-0" / f"{0:020}.log"
     log = tmp_path / "logs/__share_group_state-0"
