@@ -2,13 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from share_state.repairs.commands import BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES, REDRIVE_TOPIC, quote
+from share_state.repairs.subject import HARM, Option
 from share_state.report.console import write_report
 
 SUFFIXES = (".md", ".sh", ".json")
@@ -49,54 +52,93 @@ def variable_lines(commands: Iterable[str]) -> Iterator[str]:
         yield ""
 
 
-def script_of(name: str, head: Iterable[str], markdown: str, cases: Sequence[ScriptCase]) -> str:
-    """A script that prints a plan, or runs the case that its argument names.
+def option_sections(
+    number: int, options: Sequence[Option], describe: Callable[[Option], Iterable[str]]
+) -> Iterator[str]:
+    """The options of a share-partition, as Markdown.
 
     Args:
-        name: of the file.
-        head: what the plan is about.
-        markdown: the plan.
-        cases: those without a command are left out.
+        number: of the share-partition in its plan.
+        options: in the order of their numbers.
+        describe: what an option does.
     """
-    run = f"bash {quote(name)}"
-    compares = f", `{run} 1.check` compares" if any(one.name.endswith(".check") for one in cases) else ""
-    usage = f"# `{run} 1.2` carries out option 1.2 and nothing else{compares}."
-    lines = [
-        "#!/usr/bin/env bash",
-        *(f"# {line}".rstrip() for line in head),
-        usage,
-        "set -eu",
-        'case "${1:-}" in',
-    ]
-    for case in cases:
-        if case.command:
-            used = _variables(case.command)
-            needs = [f': "${{{name}:?{_VARIABLES[name]}}}"; export {name}' for name in used]
-            lines += [
-                f"{case.name})  # {case.title}" if case.title else f"{case.name})",
-                *needs,
-                case.command,
-                ";;",
-            ]
-    printed = (f"printf '%s\\n' {quote(line)}" for line in markdown[:-1].split("\n"))
-    lines += ["'')", *printed, ";;", '*) echo "no option $1 with a command" >&2; exit 2;;', "esac"]
-    return "\n".join(lines) + "\n"
+    for place, option in enumerate(options, 1):
+        yield f"### {number}.{place} {option.title} ({HARM[option.harm]})"
+        yield ""
+        yield from describe(option)
+        if option.command:
+            yield from ("", "```bash", option.command, "```")
+        yield ""
 
 
-def write_plan(
-    path: str,
-    markdown: Callable[[], str],
-    script: Callable[[str], str],
-    to_json: Callable[[], Mapping[str, Any]],
-) -> None:
-    """Write a plan in the format of the path's suffix, completely or not at all.
+def option_cases(number: int, options: Sequence[Option]) -> Iterator[ScriptCase]:
+    """The cases that carry out the options of a share-partition."""
+    for place, option in enumerate(options, 1):
+        yield ScriptCase(f"{number}.{place}", option.command, option.title)
 
-    Raises:
-        ReportError: if it cannot be written.
-    """
 
-    def as_json() -> str:
-        return json.dumps(to_json(), ensure_ascii=False, indent=2, default=datetime.isoformat) + "\n"
+class WrittenPlan(ABC):
+    """A plan as text; subclasses say what is in it."""
 
-    formats = {".md": markdown, ".sh": lambda: script(Path(path).name), ".json": as_json}
-    write_report(path, formats[Path(path).suffix]())
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return self.markdown()
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data."""
+
+    @abstractmethod
+    def _markdown(self) -> Iterator[str]:
+        """The lines of the plan."""
+
+    @abstractmethod
+    def _head(self) -> Iterator[str]:
+        """The lines of it that say what the plan is about."""
+
+    @abstractmethod
+    def _cases(self) -> Iterator[ScriptCase]:
+        """What its script can run; cases without a command are left out."""
+
+    def markdown(self) -> str:
+        """The plan as Markdown."""
+        return "\n".join(self._markdown()).rstrip() + "\n"
+
+    def script(self, name: str = "plan.sh") -> str:
+        """The plan as a script of this name: it prints itself, or runs the option that its argument names."""
+        cases = list(self._cases())
+        run = f"bash {quote(name)}"
+        compares = f", `{run} 1.check` compares" if any(one.name.endswith(".check") for one in cases) else ""
+        lines = [
+            "#!/usr/bin/env bash",
+            *(f"# {line}".rstrip() for line in self._head()),
+            f"# `{run} 1.2` carries out option 1.2 and nothing else{compares}.",
+            "set -eu",
+            'case "${1:-}" in',
+        ]
+        for case in cases:
+            if case.command:
+                used = _variables(case.command)
+                needs = [f': "${{{name}:?{_VARIABLES[name]}}}"; export {name}' for name in used]
+                lines += [
+                    f"{case.name})  # {case.title}" if case.title else f"{case.name})",
+                    *needs,
+                    case.command,
+                    ";;",
+                ]
+        printed = (f"printf '%s\\n' {quote(line)}" for line in self.markdown()[:-1].split("\n"))
+        lines += ["'')", *printed, ";;", '*) echo "no option $1 with a command" >&2; exit 2;;', "esac"]
+        return "\n".join(lines) + "\n"
+
+    def write(self, path: str) -> None:
+        """Write the plan in the format of the path's suffix, completely or not at all.
+
+        Raises:
+            ReportError: if it cannot be written.
+        """
+        formats = {".md": self.markdown, ".sh": partial(self.script, Path(path).name), ".json": self._json}
+        write_report(path, formats[Path(path).suffix]())
+
+    def _json(self) -> str:
+        return json.dumps(self.to_json(), ensure_ascii=False, indent=2, default=datetime.isoformat) + "\n"

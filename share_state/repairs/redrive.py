@@ -13,7 +13,13 @@ from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.repairs.commands import KafkaTools
 from share_state.repairs.opened_input import OpenedInput
-from share_state.repairs.plan_files import ScriptCase, script_of, variable_lines, write_plan
+from share_state.repairs.plan_files import (
+    ScriptCase,
+    WrittenPlan,
+    option_cases,
+    option_sections,
+    variable_lines,
+)
 from share_state.repairs.rehearsal import Ranges, count_offsets
 from share_state.repairs.repair_plan import describe_ranges
 from share_state.repairs.status import can_be_named, limits_of_run, releases_of
@@ -81,7 +87,7 @@ class SharePartitionRedrive:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RedrivePlan:
+class RedrivePlan(WrittenPlan):
     """Records that groups did not process, and options to deliver them again; the reader carries them out.
 
     Attributes:
@@ -98,9 +104,6 @@ class RedrivePlan:
     time: datetime | None
     notes: tuple[str, ...]
 
-    def __repr__(self) -> str:
-        return self.markdown()
-
     @property
     def summary(self) -> str:
         """The plan in a line."""
@@ -116,10 +119,6 @@ class RedrivePlan:
             "notes": list(self.notes),
         }
 
-    def markdown(self) -> str:
-        """The plan as Markdown."""
-        return "\n".join(self._markdown()).rstrip() + "\n"
-
     def _markdown(self) -> Iterator[str]:
         yield "# Redrive plan"
         yield ""
@@ -129,13 +128,7 @@ class RedrivePlan:
             yield ""
             yield from _fact_lines(one.unprocessed)
             yield ""
-            for place, option in enumerate(one.options, 1):
-                yield f"### {number}.{place} {option.action} ({HARM[option.harm]})"
-                yield ""
-                yield option.what
-                if option.command:
-                    yield from ("", "```bash", option.command, "```")
-                yield ""
+            yield from option_sections(number, one.options, lambda option: (option.what,))
 
     def _head(self) -> Iterator[str]:
         time = f", up to {format_time(self.time)}" if self.time else ""
@@ -155,22 +148,9 @@ class RedrivePlan:
         yield ""
         yield from variable_lines(option.command for one in self.redrives for option in one.options)
 
-    def script(self, name: str = "plan.sh") -> str:
-        """The plan as a script of this name: it prints itself, or runs the option that its argument names."""
-        cases = [
-            ScriptCase(f"{number}.{place}", option.command, option.action)
-            for number, one in enumerate(self.redrives, 1)
-            for place, option in enumerate(one.options, 1)
-        ]
-        return script_of(name, self._head(), self.markdown(), cases)
-
-    def write(self, path: str) -> None:
-        """Write the plan in the format of the path's suffix, completely or not at all.
-
-        Raises:
-            ReportError: if it cannot be written.
-        """
-        write_plan(path, self.markdown, self.script, self.to_json)
+    def _cases(self) -> Iterator[ScriptCase]:
+        for number, one in enumerate(self.redrives, 1):
+            yield from option_cases(number, one.options)
 
 
 def plan_redrive(

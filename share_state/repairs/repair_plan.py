@@ -12,7 +12,13 @@ from share_state.fold.limits import Limits
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.releases import SIMULATED, release_of
 from share_state.repairs.commands import KafkaTools
-from share_state.repairs.plan_files import ScriptCase, script_of, variable_lines, write_plan
+from share_state.repairs.plan_files import (
+    ScriptCase,
+    WrittenPlan,
+    option_cases,
+    option_sections,
+    variable_lines,
+)
 from share_state.repairs.rehearsal import Effect, Ranges, count_offsets
 from share_state.repairs.remedies import repairs
 from share_state.repairs.status import Survey, survey
@@ -24,7 +30,7 @@ _MAX_RANGES = 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RepairPlan:
+class RepairPlan(WrittenPlan):
     """Options for the share-partitions in trouble; the reader carries them out.
 
     Attributes:
@@ -36,9 +42,6 @@ class RepairPlan:
     repairs: tuple[Repair, ...]
     survey: Survey
     control_findings: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return self.markdown()
 
     @property
     def summary(self) -> str:
@@ -67,10 +70,6 @@ class RepairPlan:
         left_out = {"left_out": self.survey.left_out, "control_findings": list(self.control_findings)}
         return head | {"share_partitions": repair_rows} | left_out
 
-    def markdown(self) -> str:
-        """The plan as Markdown."""
-        return "\n".join(self._markdown()).rstrip() + "\n"
-
     def _markdown(self) -> Iterator[str]:
         yield "# Repair plan"
         yield ""
@@ -83,13 +82,7 @@ class RepairPlan:
             facts = [f"- also {code}: {format_name(text)}" for code, text in repair.also.items()]
             facts += [f"- now: {describe_effect(repair.now)}"] if repair.now is not None else []
             yield from (*facts, "") if facts else ()
-            for place, option in enumerate(repair.options, 1):
-                yield f"### {number}.{place} {option.title} ({HARM[option.harm]})"
-                yield ""
-                yield from _option_lines(option)
-                if option.command:
-                    yield from ("", "```bash", option.command, "```")
-                yield ""
+            yield from option_sections(number, repair.options, _option_lines)
             if repair.check:
                 yield "Afterwards, export again and compare; the state at this plan is the earlier point:"
                 yield from ("", "```bash", repair.check, "```", "")
@@ -129,23 +122,10 @@ class RepairPlan:
             )
         return f"No share-partition{state} is in trouble: there is nothing{' else' if state else ''} to do."
 
-    def script(self, name: str = "plan.sh") -> str:
-        """The plan as a script of this name: it prints itself, or runs the option that its argument names."""
-        cases = [
-            ScriptCase(f"{number}.{place}", option.command, option.title)
-            for number, one in enumerate(self.repairs, 1)
-            for place, option in enumerate(one.options, 1)
-        ]
-        cases += [ScriptCase(f"{number}.check", one.check) for number, one in enumerate(self.repairs, 1)]
-        return script_of(name, self._head(), self.markdown(), cases)
-
-    def write(self, path: str) -> None:
-        """Write the plan in the format of the path's suffix, completely or not at all.
-
-        Raises:
-            ReportError: if it cannot be written.
-        """
-        write_plan(path, self.markdown, self.script, self.to_json)
+    def _cases(self) -> Iterator[ScriptCase]:
+        for number, one in enumerate(self.repairs, 1):
+            yield from option_cases(number, one.options)
+            yield ScriptCase(f"{number}.check", one.check)
 
 
 _MAX_WITHOUT = 10
