@@ -35,6 +35,13 @@ def complete_rule(incomplete: str) -> list[str]:
     return _complete_pair(incomplete, registered(), (*SEVERITIES, OFF))
 
 
+def complete_release(incomplete: str) -> list[str]:
+    """Complete a release; a version of it, such as 4.4.0, is taken, too."""
+    from share_state.kafka.releases import SIMULATED  # noqa: PLC0415  as for the others, only to complete
+
+    return [name for name in SIMULATED if name.startswith(incomplete)]
+
+
 def complete_code(incomplete: str) -> list[str]:
     """Complete the code of a rule or verdict."""
     from share_state.fold.history import OK, VERDICTS  # noqa: PLC0415  slow to import

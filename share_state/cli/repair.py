@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from share_state.cli.command import Quiet, command
-from share_state.cli.completion import complete_group
+from share_state.cli.completion import complete_group, complete_release
 from share_state.cli.input_options import InputOptions
 from share_state.cli.options import Json
 from share_state.cli.warehouse_or_input import ClockOption, open_input
@@ -37,7 +37,9 @@ def repair(
     release: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(SIMULATED), help="Release that wrote the log; by default inferred from the log."
+            metavar="|".join(SIMULATED),
+            help="Release that wrote the log; by default inferred from the log.",
+            autocompletion=complete_release,
         ),
     ] = None,
     clock: ClockOption = None,

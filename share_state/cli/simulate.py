@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from share_state.cli.command import DONE, FOUND, command
+from share_state.cli.completion import complete_release
 from share_state.cli.options import Json, pairs
 from share_state.errors import pluralize
 from share_state.kafka.releases import LATEST, SIMULATED
@@ -63,7 +64,12 @@ def simulate(
         ),
     ] = None,
     release: Annotated[
-        str, typer.Option(metavar="|".join(SIMULATED), help="Kafka release of the brokers.")
+        str,
+        typer.Option(
+            metavar="|".join(SIMULATED),
+            help="Kafka release of the brokers.",
+            autocompletion=complete_release,
+        ),
     ] = LATEST.name,
     state_partitions: Annotated[
         int, typer.Option(metavar="N", help="Partitions of __share_group_state.")

@@ -96,6 +96,8 @@ def test_the_help_of_simulate_lists_the_faults(cli: Command):
         ("share-state decode x --rule TORN_TAIL=w", ["TORN_TAIL=warning"]),
         ("share-state decode x --limit rec", ["record_locks="]),
         ("share-state decode x --limit app:", ["app:delivery_count=", "app:record_locks="]),
+        ("share-state repair x --release 4.2", ["4.2", "4.2.0", "4.2.1"]),
+        ("share-state simulate --release 4.4", ["4.4"]),
         ("share-state show LAKE --group g", ["g0", "g1", "g2", "g3", "g4", "g5"]),
         ("share-state groups LAKE --group g4", ["g4"]),
         ("share-state repair LAKE --group g4", ["g4"]),
