@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from share_state.errors import InputError, pluralize
 from share_state.kafka.primitives import LARGEST_INT64
 from share_state.sources.export_files import data_files
-from share_state.sources.log_partition import STATE_TOPIC
+from share_state.sources.log_partition import LARGEST_PARTITION, STATE_TOPIC
 from share_state.sources.new_records import NewRecords, Read
 from share_state.sources.record_tables import CONSUMED, timestamp_ms
 from share_state.sources.resume_point import ResumePoint
@@ -21,7 +21,6 @@ from share_state.stores.object_stores import StoreUnavailableError
 from share_state.stores.paths import parquet_source, to_path
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
-_LARGEST_PARTITION = 2**31 - 1
 _ROWS_A_PART = 1 << 18
 _MOST_ROWS = 1 << 20
 """Rows of a micro-batch after which no further file is opened."""
@@ -39,7 +38,7 @@ def rows_by_log(table: pa.Table) -> tuple[dict[int, pa.Table], list[str]]:
         is_state = pc.fill_null(pc.equal(table["topic"].cast(pa.string()), STATE_TOPIC), False)
         table = table if pc.all(is_state).as_py() else table.filter(is_state)
     partition, offset = (table[name].cast(pa.int64()) for name in ("partition", "offset"))
-    is_placed = pc.and_(_is_within(partition, _LARGEST_PARTITION), _is_within(offset, LARGEST_INT64 - 1))
+    is_placed = pc.and_(_is_within(partition, LARGEST_PARTITION), _is_within(offset, LARGEST_INT64 - 1))
     problems = list[str]()
     if unplaced := len(table) - (pc.sum(is_placed).as_py() or 0):
         problems = [f"{unplaced} rows without a partition or an offset that a log can have are left out"]

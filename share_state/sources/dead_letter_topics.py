@@ -21,7 +21,7 @@ from share_state.kafka.dead_letter_headers import (
     header_columns,
 )
 from share_state.sources.as_of import Window
-from share_state.sources.log_partition import LogPartition, Segment
+from share_state.sources.log_partition import LARGEST_PARTITION, LogPartition, Segment
 from share_state.sources.pruned_logs import read_pieces
 from share_state.sources.record_tables import check_distinct, check_time_unit, int64_column, timestamp_ms
 from share_state.sources.resume_point import digest_of_logs
@@ -39,7 +39,6 @@ COLUMNS = ("headers", "topic", "partition", "offset", "timestamp")
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MESSAGES = 10_000
-_LARGEST_PARTITION = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +271,7 @@ def _checked(batch: pa.RecordBatch, path: str, rows_before: int) -> pa.RecordBat
         int64_column(pa.chunked_array([batch[name]]), name, path, rows_before)
         for name in ("partition", "offset")
     )
-    if len(beyond := np.flatnonzero(partitions > _LARGEST_PARTITION)):
+    if len(beyond := np.flatnonzero(partitions > LARGEST_PARTITION)):
         row = rows_before + int(beyond[0])
         raise InputError(
             f"{path}: row {row}: partition is {partitions[beyond[0]]}; Kafka's are up to 2^31 - 1"

@@ -12,6 +12,7 @@ from share_state.errors import InputError
 from share_state.kafka.primitives import LARGEST_INT64, parse_digits
 from share_state.sources.log_partition import (
     GROUP_TOPIC,
+    LARGEST_PARTITION,
     STATE_TOPIC,
     LogCopy,
     LogPartition,
@@ -25,7 +26,6 @@ _SEGMENT_NAME = re.compile(r"(\d{20})\.log", re.ASCII)
 _FOLDER_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)", re.ASCII)
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 
-_MAX_PARTITION = 2**31 - 1
 _MAX_DEPTH = 6
 _MAGIC_AT = 16
 _ARCHIVES = {b"PK": "a zip archive", b"\x1f\x8b": "a gzip archive", b"\x28\xb5\x2f\xfd": "a zstd archive"}
@@ -107,9 +107,9 @@ def _named_partition(folder: InputPath, topic: str | None) -> tuple[str, int] | 
     name = _FOLDER_NAME.fullmatch(folder.resolve().name)
     if name is None or not _is_selected(name["topic"], topic):
         return None
-    if int(name["partition"]) > _MAX_PARTITION:
+    if int(name["partition"]) > LARGEST_PARTITION:
         raise InputError(
-            f"{folder}: a partition number above {_MAX_PARTITION}; rename the folder or leave it out"
+            f"{folder}: a partition number above {LARGEST_PARTITION}; rename the folder or leave it out"
         )
     return name["topic"], int(name["partition"])
 

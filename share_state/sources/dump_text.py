@@ -29,9 +29,14 @@ from share_state.kafka.text_records import (
     encode_state_record,
 )
 from share_state.kafka.transactions import MARKER, ControlType, marker_key, marker_row
-from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
+from share_state.sources.log_partition import (
+    GROUP_TOPIC,
+    LARGEST_PARTITION,
+    STATE_TOPIC,
+    LogPartition,
+    Segment,
+)
 from share_state.sources.segments import RepeatedOffsetsError, merge_replicas
-from share_state.sources.table_plan import LARGEST_PARTITION
 from share_state.stores.object_stores import read_errors
 from share_state.stores.paths import InputPath, to_path
 

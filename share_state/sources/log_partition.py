@@ -53,6 +53,8 @@ class RecordSource(Protocol):
 
 
 STATE_TOPIC = "__share_group_state"
+LARGEST_PARTITION = 2**31 - 1
+"""The largest number of a partition: Kafka's are int32."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from share_state.errors import InputError
 from share_state.kafka.buffers import column_bytes, is_text
 from share_state.kafka.record_batches import Chunk
 from share_state.sources.formats import SortedLogs
-from share_state.sources.log_partition import LogPartition, Segment
+from share_state.sources.log_partition import LARGEST_PARTITION, LogPartition, Segment
 from share_state.sources.record_tables import (
     NO_TIME,
     Columns,
@@ -26,7 +26,7 @@ from share_state.sources.record_tables import (
     rows_of_batches,
     timestamp_ms,
 )
-from share_state.sources.table_plan import LARGEST_PARTITION, check_columns, missing_topic_message
+from share_state.sources.table_plan import check_columns, missing_topic_message
 
 LABEL = "the DataFrame"
 """How messages name the table, whatever library it is of."""

@@ -16,7 +16,7 @@ from share_state.errors import InputError
 from share_state.kafka.buffers import is_text
 from share_state.kafka.primitives import parse_digits
 from share_state.kafka.state_records import LARGEST_OFFSET
-from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
+from share_state.sources.log_partition import LARGEST_PARTITION, STATE_TOPIC, LogPartition, Segment
 from share_state.sources.record_tables import (
     Columns,
     RowGroup,
@@ -34,7 +34,6 @@ MAX_OVERLAP = 256 << 20
 
 _MIN_REREAD = 64 << 20
 _MAX_SCANNED_ROWS = 4_000_000
-LARGEST_PARTITION = 2**31 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -107,9 +106,9 @@ def plan_table(
                     if topic not in topics:
                         other_topics.add(topic)
                         continue
-                    if not 0 <= partition < 2**31:
+                    if not 0 <= partition <= LARGEST_PARTITION:
                         raise InputError(
-                            f"{file.path}: partition {partition}; Kafka's are from 0 to {2**31 - 1}"
+                            f"{file.path}: partition {partition}; Kafka's are from 0 to {LARGEST_PARTITION}"
                         )
                     size, is_alone = meta.total_byte_size, rows == meta.num_rows
                     row_group = RowGroup(number, group, rows_before, first, last, size, is_alone)

@@ -33,7 +33,7 @@ from share_state.pipeline.task import CUTOFF, FINDINGS, RESULTS, SUMMARY, decode
 from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.record_tables import Columns
-from share_state.spark.sorted_tables import WRONG, FrameRows, by_partition, first_row_of, normalized
+from share_state.spark.sorted_tables import WRONG, FrameRows, by_partition, normalized, refuse_without_record
 from share_state.spark.spark_executor import SparkExecutor, completed_findings, rows_of_table
 from share_state.spark.spark_sink import SparkSink, missing_support
 
@@ -84,7 +84,7 @@ def fold_topic_frame(rows: DataFrame, columns: Columns) -> dict[str, DataFrame]:
             rows are read, if one has no offset.
     """
     ours = normalized(rows, columns, LABEL)
-    first_row_of(ours, STATE_TOPIC, LABEL)
+    refuse_without_record(ours, STATE_TOPIC, LABEL)
     if "topic" in ours.columns:
         ours = ours.filter(sql.col("topic") == STATE_TOPIC).drop("topic")
     grouped = ours.repartition(sql.expr(f"substring(key, {_TYPE_BYTES + 1})"))

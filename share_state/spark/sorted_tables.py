@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from share_state.config.sections import COLUMNS, INT32_MAX
+from share_state.config.sections import COLUMNS
 from share_state.delta.reader import foreign_schema, scan_foreign
 from share_state.errors import InputError
 from share_state.kafka.buffers import is_text
@@ -39,7 +39,7 @@ from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.pipeline.task import PerLog, balance_tasks
 from share_state.sources.export_files import data_files
 from share_state.sources.formats import SortedLogs
-from share_state.sources.log_partition import GROUP_TOPIC, LogPartition, Segment
+from share_state.sources.log_partition import GROUP_TOPIC, LARGEST_PARTITION, LogPartition, Segment
 from share_state.sources.record_tables import Columns, check_time_unit, rows_in_chunks, rows_of_batches
 from share_state.sources.table_plan import (
     list_table_files,
@@ -69,7 +69,7 @@ _TASK = "__task"
 _CORRUPT = "__corrupt"
 _KEEP_CORRUPT = {"columnNameOfCorruptRecord": _CORRUPT}
 _UNION = partial(DataFrame.unionByName, allowMissingColumns=True)
-_LARGEST = {"partition": INT32_MAX, "offset": LARGEST_OFFSET - 1}
+_LARGEST = {"partition": LARGEST_PARTITION, "offset": LARGEST_OFFSET - 1}
 
 
 class SparkSorter:
@@ -249,8 +249,8 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
     return logs, others
 
 
-def first_row_of(ours: DataFrame, topic: str, name: str) -> None:
-    """Look for a record of a topic; the job ends at the first one.
+def refuse_without_record(ours: DataFrame, topic: str, name: str) -> None:
+    """Refuse rows without a record of a topic; the job ends at the first one.
 
     Args:
         ours: rows of a DataFrame as `normalized` returns them; without a column of topics they are of this one.
