@@ -210,6 +210,11 @@ def unreleased_note(version: str) -> str:
     return f"Kafka {UNRELEASED.name} is not out, so what its brokers will write is not known; "
 
 
+def refusal_of(version: str) -> str:
+    """Why a version cannot be chosen, after the name of the option or argument that has it."""
+    return f"{version}: {unreleased_note(version)}give one of {', '.join(SIMULATED)}"
+
+
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?", re.ASCII)
 
 

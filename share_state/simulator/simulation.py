@@ -296,7 +296,7 @@ def _check_groups_are_simulated(dialect: str, brokers: Release, requests: Path |
     if dialect == CONTROL_RECORDS:
         raise SimulationError("--consumer-offsets: the groups of the draft are not simulated")
     if not brokers.assigns_evenly:
-        names = ", ".join(one.name for one in releases_with(lambda one: one.assigns_evenly))
+        names = ", ".join(sorted(one.name for one in releases_with(lambda one: one.assigns_evenly)))
         raise SimulationError(
             f"--consumer-offsets with --release {brokers.name}: its assignor is not simulated; give one of {names}"
         )

@@ -43,7 +43,8 @@ def played(folder: Path, told: list[tuple[str, int, dict[str, Any]]], **options:
     rows = [{"event": kind, "seq": n, "ts_ms": HOUR_AGO + at} | row for n, (kind, at, row) in enumerate(told)]
     (folder / "events").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     asked: dict[str, Any] = {"state_partitions": 1, "group_partitions": 2, "traces": True, "consumer_offsets": True}
-    return simulate(folder / "out", **(asked | {"events": folder / "events"} | options))
+    asked["events"] = folder / "events"
+    return simulate(folder / "out", **(asked | options))
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
