@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from share_state.fold.dead_letters import archiving
 from share_state.fold.dead_letters.archiving import merge_ranges
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
+from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
 from tests.kafka.batches import NOW
 from tests.log_writer import Key, batch, snapshot, tombstone, update, write_log_folder
@@ -189,3 +191,28 @@ def test_offsets_that_a_reset_returns_are_told_from_those_that_it_skips(
     assert ranges is not None
     rows = ranges.select(["first_offset", "last_offset", "left_offset", "returned_offset"]).to_pylist()
     assert sorted((tuple(row.values()) for row in rows), key=str) == [(3, 4, 1, None), (5, 6, 5, None), (5, 9, 1, 4)]
+
+
+def _told(*ends: tuple[int | None, int | None, str | None]) -> pa.Table:
+    """What one audit tells of offset 5: (record of ARCHIVING, record that ended it, what ended it) each."""
+    place = {"group_id": "app", "topic_id": KEYS[0][1], "partition": 0, "first_offset": 5, "last_offset": 5}
+    rows = [
+        place | {"delivery_count": 5, "archiving_offset": entered, "left_offset": left, "left_by": by}
+        for entered, left, by in ends
+    ]
+    return pa.Table.from_pylist(rows, schema=table_schema(archiving.RANGES))
+
+
+def test_archiving_before_and_after_a_reset_of_a_later_audit_are_two_histories():
+    """But one if the offset went to ARCHIVED directly each time, as docs/limits.md says."""
+    first, waiting = _told((8, 10, "ARCHIVED")), _told((8, None, None))
+    again, directly = _told((28, 30, "ARCHIVED")), _told((None, 30, "ARCHIVED"))
+
+    def merged(*audits: pa.Table) -> set[tuple[Any, ...]]:
+        rows = merge_ranges([merge_ranges(audits[:-1]), audits[-1]]).to_pylist()
+        return {(row["archiving_offset"], row["left_offset"], row["left_by"]) for row in rows}
+
+    assert merged(first, again) == {(8, 10, "ARCHIVED"), (28, 30, "ARCHIVED")}
+    assert merged(waiting, _told((None, 20, "RESET")), again) == {(8, 20, "RESET"), (28, 30, "ARCHIVED")}
+    assert merged(waiting, _told((None, 20, "RESET")), directly) == {(8, 20, "RESET"), (None, 30, "ARCHIVED")}
+    assert merged(first, directly) == {(8, 10, "ARCHIVED")}
