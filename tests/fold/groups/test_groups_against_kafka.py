@@ -1,20 +1,24 @@
 """Kafka's own classes read the same values, resolve the same claims, and give the same assignments and hashes."""
 
 import base64
+from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_state.fold.groups.group_tables import expected_assignment_sizes, members_per_partition
+from share_state.fold.groups.group_tables import expected_assignment_sizes, fold_groups, members_per_partition
 from share_state.fold.groups.sticky import Claim, kafka_owner
 from share_state.kafka.codec import UNKNOWN_TAGS, encode
 from share_state.kafka.group_records import GroupRecordError, read_value
 from share_state.schema.declarations import layout, record
 from share_state.simulator.assignor import assign
 from share_state.simulator.metadata_hash import group_hash, topic_hash
+from share_state.simulator.simulation import simulate
 from share_state.sources import jars
+from share_state.sources.discovery import find_group_logs
+from tests.differential.kafka_loader import KafkaLoader
 from tests.fold.groups.group_writer import classic_group, key, subscription, user_data
 from tests.fold.groups.kafka_group_classes import KafkaGroups
 from tests.kafka.test_codec import values
@@ -218,3 +222,14 @@ def test_our_hash_of_a_topic_is_kafka_s(kafka, topic_id, name, racks):
 @given(st.dictionaries(st.text(max_size=4), st.just(0) | st.integers(-(2**63), 2**63 - 1), max_size=40))
 def test_our_hash_of_a_group_is_kafka_s(kafka, topics):
     assert group_hash(topics) == kafka.group_hash(topics)
+
+
+def test_kafka_s_coordinator_loads_simulated_groups(spark, tmp_path):
+    """Every record, by its own serde: the log as after a crash, batch by batch."""
+    simulate(tmp_path, seed=2, groups=4, minutes=1, consumer_offsets=True, group_partitions=1, codec="zstd")
+    loaded = KafkaLoader(spark._jvm, jars.jars(jars.KAFKA_TOOLS)).load(
+        tmp_path / "__consumer_offsets-0", is_of_groups=True
+    )
+    assert Counter(loaded.types.values()) == fold_groups(find_group_logs([str(tmp_path)])).record_counts
+    assert loaded.offsets == [*range(loaded.end_offset)]
+    assert {10, 11, 12, 13, 14, 15} == {*loaded.types.values()}
