@@ -20,6 +20,7 @@ from share_state.simulator.metadata_hash import group_hash, topic_hash
 from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import ErrorCode
 from share_state.sources.discovery import find_group_logs
+from tests.cli.commands import run_cli
 from tests.profiles import nightly
 from tests.truth import DATA
 from tests.warehouses import WrittenTables
@@ -169,6 +170,28 @@ def test_a_consumer_that_joins_is_a_member_until_it_no_longer_polls(tmp_path: Pa
     played(tmp_path / "later", [*events, ("advance", 1005, PLACE)])
     assert folded(tmp_path / "later/out").live["g"].state == "Empty"
     assert [row["member"] for row in results(tmp_path / "later") if row["cause"] == "member_leave"] == ["m"]
+
+
+def test_groups_audit_and_why_tell_of_simulated_members(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """A member reads ten records, accepts five and leaves."""
+    events = [
+        ("subscribe", 0, {"group": "g", "member": "m", "topics": ["t"]}),
+        ("init", 1, PLACE | {"state_epoch": 2, "start_offset": 0}),
+        ("open", 2, PLACE | {"leader_epoch": 0}),
+        ("acquire", 3, PLACE | {"member": "m", "log_batches": [[0, 9]]}),
+        ("ack", 4, PLACE | {"member": "m", "batches": [[0, 4, [1]]]}),
+    ]
+    left = [("member_leave", 5, PLACE | {"member": "m"}), ("leave_group", 5, {"group": "g", "member": "m"})]
+    logs, later = tmp_path / "out", tmp_path / "later/out"
+    later.parent.mkdir()
+    played(tmp_path, events)
+    played(later.parent, [*events, *left])
+    members = run_cli(capfd, "groups", logs, "--members", "--json").json["members"]
+    assert [(one["member_id"], [place["topic"] for place in one["assigned"]]) for one in members] == [("m", ["t"])]
+    assert run_cli(capfd, "groups", later).table[1][:3] == ["g", "Empty", "0"]
+    assert run_cli(capfd, "why", "g", logs).out.startswith("OK: ")
+    assert run_cli(capfd, "why", "g", later).out.startswith("NO_MEMBERS: g t-0: 5 records wait, and the group has no")
+    assert "1 NO_MEMBERS" in run_cli(capfd, "audit", later, "--out", tmp_path / "lake").out
 
 
 def test_a_group_that_is_full_refuses_a_member():
