@@ -389,10 +389,12 @@ class GroupAdmin:
         yield 1
         self._open()
 
-    def _initialize(self, start_offset: int) -> None:
+    def _initialize(self, start_offset: int, *, raises_epoch: bool = False) -> None:
+        """Request the state with the group's epoch, which the request may raise."""
         groups = self.workload.cluster.group_side
         if groups:
             self.state_epoch = groups.coordinator.epoch(self.key.group)
+        self.state_epoch += raises_epoch
         self.workload.apply(Init, self.key, state_epoch=self.state_epoch, start_offset=start_offset)
 
     def _open(self) -> None:
@@ -426,9 +428,10 @@ class GroupAdmin:
             self.state_epoch += 1
             if self.roster:
                 self.roster.leave()
+            raises_epoch = self.workload.cluster.settings.player.release.reset_raises_epoch
             for _ in range(2):
-                self.state_epoch += self.workload.cluster.settings.player.release.reset_raises_epoch
-                self._initialize(max(0, leader.start_offset - self.rng.randint(1, _SET_BACK)))
+                start_offset = max(0, leader.start_offset - self.rng.randint(1, _SET_BACK))
+                self._initialize(start_offset, raises_epoch=raises_epoch)
             self.leader_epoch += 1
             self._open()
             if self.roster:
