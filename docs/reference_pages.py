@@ -172,7 +172,7 @@ def releases_page() -> str:
 
 def _release_cell(release: Release, fact: str) -> str:
     value = getattr(release, fact)
-    return ("yes" if value else "") if isinstance(value, bool) else value
+    return ("yes" if value else "") if isinstance(value, bool) else str(value)
 
 
 def write_releases_page(path: Path) -> None:

@@ -15,6 +15,7 @@ from share_state.errors import pluralize
 from share_state.kafka.releases import LATEST, SIMULATED
 from share_state.report.console import print_json, print_line, print_table
 from share_state.simulator.faults import FAULTS
+from share_state.simulator.group_side import GROUP_PARTITIONS
 from share_state.simulator.simulation import Simulation
 from share_state.simulator.simulation import simulate as simulated
 
@@ -106,6 +107,16 @@ def simulate(
             "--trace", help="Also write the result of every event and the state after every record."
         ),
     ] = False,
+    consumer_offsets: Annotated[
+        bool,
+        typer.Option(
+            "--consumer-offsets",
+            help="Also write `__consumer_offsets`: the members of the groups, with epochs and assignments.",
+        ),
+    ] = False,
+    group_partitions: Annotated[
+        int, typer.Option(metavar="N", help="Partitions of __consumer_offsets.")
+    ] = GROUP_PARTITIONS,
     as_json: Json = False,
 ) -> int:
     """Write logs of simulated share groups, with their true state.
@@ -131,6 +142,8 @@ def simulate(
         codec=codec,
         prunes=prune,
         traces=trace,
+        consumer_offsets=consumer_offsets,
+        group_partitions=group_partitions,
     )
     print_json(_to_json(simulation)) if as_json else _print_result(simulation)
     return FOUND if simulation.mismatches else DONE

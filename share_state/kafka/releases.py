@@ -75,6 +75,11 @@ class Release:
         WRITES, "updates have the greater start offset, and its delivery complete count", False
     )
     merges_neighbours: bool = _fact(WRITES, "merged ranges of equal state are joined", False)
+    first_group_epoch: int = _fact(WRITES, "epoch of a group before its first member", 0)
+    times_assignments: bool = _fact(WRITES, "the time at which an assignment was computed", False)
+    assigns_to_nobody: bool = _fact(
+        WRITES, "the epoch of the assignment follows when the last member has left", False
+    )
     refuses_inverted_batches: bool = _fact(
         REFUSES, "a range that ends before it begins fails the share-partition", False
     )
@@ -98,6 +103,9 @@ class Release:
     fetches_load_gaps: bool = _fact(OFFERS, "offsets that no loaded range covers are fetched again", False)
     resets_to_latest: bool = _fact(
         OFFERS, "kafka-share-groups.sh --reset-offsets moves a start offset to the end of the topic", False
+    )
+    assigns_evenly: bool = _fact(
+        OFFERS, "the assignor gives members equal numbers of partitions, plus or minus one", False
     )
     renews: bool = _fact(OFFERS, "acknowledgement type 4, RENEW (KIP-1222)", False)
     limits_records: bool = _fact(OFFERS, "acquire mode RECORD_LIMIT (KIP-1206)", False)
@@ -137,6 +145,7 @@ _4_2_0 = replace(
     leave_decrements_count=False,
     refuses_inverted_batches=True,
     resets_to_latest=True,
+    assigns_evenly=True,
     renews=True,
     limits_records=True,
     throttles=True,
@@ -149,6 +158,8 @@ _4_3 = replace(
     patch="4.3.0",
     archiving="kept",
     exempts_reads_without_epoch=True,
+    first_group_epoch=1,
+    times_assignments=True,
     sets_group_limits=True,
 )
 _4_4 = replace(
@@ -159,6 +170,7 @@ _4_4 = replace(
     archiving="resumed",
     skips_cold_job=True,
     dead_letters=True,
+    assigns_to_nobody=True,
     keeps_greater_start=True,
     merges_neighbours=True,
     limits_values=True,
@@ -196,6 +208,11 @@ def unreleased_note(version: str) -> str:
     if UNRELEASED is None or line_of(version) != UNRELEASED.name:
         return ""
     return f"Kafka {UNRELEASED.name} is not out, so what its brokers will write is not known; "
+
+
+def refusal_of(version: str) -> str:
+    """Why a version cannot be chosen, after the name of the option or argument that has it."""
+    return f"{version}: {unreleased_note(version)}give one of {', '.join(SIMULATED)}"
 
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?", re.ASCII)

@@ -10,7 +10,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.limits import Limits
 from share_state.fold.states import CONTROL_RECORDS
-from share_state.kafka.releases import SIMULATED, release_of
+from share_state.kafka.releases import refusal_of, release_of
 from share_state.repairs.commands import KafkaTools
 from share_state.repairs.plan_files import (
     ScriptCase,
@@ -163,7 +163,7 @@ def check_release(release: str | None) -> None:
         ShareStateError: naming those that are known.
     """
     if release is not None and release_of(release) is None:
-        raise ShareStateError(f"release {release}: give one of {', '.join(SIMULATED)}")
+        raise ShareStateError(f"release {refusal_of(release)}")
 
 
 def is_by_wall_clock(clock: str | None, *, is_live: bool) -> bool:

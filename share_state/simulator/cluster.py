@@ -20,13 +20,17 @@ from share_state.simulator.coordinator import CoordinatorEntry, ShareCoordinator
 from share_state.simulator.events import (
     Ack,
     Acquire,
+    CreatePartitions,
     Event,
+    EventError,
     EventResult,
+    GroupEvent,
     Poll,
     Prune,
     to_json_line,
     write_event,
 )
+from share_state.simulator.group_side import GroupSide
 from share_state.simulator.log_writer import LogWriter, StateTopic, StateTopicSettings, flush_logs
 from share_state.simulator.player import EventPlayer
 from share_state.simulator.settings import AckBatch, AckType, PlayerSettings
@@ -55,6 +59,7 @@ class ClusterSettings:
             acknowledge them as gaps, as with Kafka's own control records; otherwise they are not acquired, as
             in the draft.
         seed: seed of the topic ids; None if topics are named by their ids.
+        group_partitions: partitions of `__consumer_offsets`; None if the group side is not written.
     """
 
     player: PlayerSettings
@@ -62,10 +67,14 @@ class ClusterSettings:
     version_prefix: bool = False
     control_offsets_as_gaps: bool = False
     seed: int | None = 0
+    group_partitions: int | None = None
 
 
 class SimulatedCluster:
-    """Plays events and writes everything to a folder: logs, events.jsonl, and at the end the expected state."""
+    """Plays events and writes everything to a folder: logs, events.jsonl, and at the end the expected state.
+
+    Size: the logs of three kinds, of state, of groups and of topics, and the files beside them.
+    """
 
     def __init__(self, folder: Path, settings: ClusterSettings) -> None:
         self.folder, self.settings = folder, settings
@@ -78,6 +87,17 @@ class SimulatedCluster:
         self.state_topic: StateTopic | None = None
         if dialect != "control_records":
             self.state_topic = StateTopic(folder, settings.state_topic, self.record_counter.observe)
+        self.group_side: GroupSide | None = None
+        if settings.group_partitions is not None:
+            self.group_side = GroupSide(
+                folder,
+                self.topic_id,
+                settings.player.release,
+                max_size=settings.player.configs.max_size,
+                partitions=settings.group_partitions,
+                codec=settings.state_topic.codec,
+                segment_bytes=settings.state_topic.segment_bytes,
+            )
         self.topic_logs: dict[tuple[str, int], DraftWriter] = {}
         self.has_control_records = dialect != "share_group_state"
         self._control_history = self._open(CONTROL_HISTORY) if traces and self.has_control_records else None
@@ -129,16 +149,47 @@ class SimulatedCluster:
         self, kind: Callable[..., Event], key: SharePartitionKey, ts_ms: int, **fields: Any
     ) -> EventResult:
         """Play an event of a share-partition; returns its own result."""
-        event = kind(seq=self.events, ts_ms=ts_ms, **key._asdict(), **fields)
+        event: Event = kind(seq=self.events, ts_ms=ts_ms, **key._asdict(), **fields)
         return next(result for result in self.apply(event) if result.cause == event.event)
 
+    def play_group(self, kind: Callable[..., GroupEvent], ts_ms: int, **fields: Any) -> None:
+        """Play an event of a group or a topic."""
+        self.apply(kind(seq=self.events, ts_ms=ts_ms, **fields))
+
+    def _apply_to_groups(self, event: GroupEvent) -> None:
+        """Play an event of a group or a topic.
+
+        Raises:
+            EventError: if groups are not simulated, or the event is in the past.
+        """
+        if self.group_side is None:
+            raise EventError(f"event {event.seq}: {event.event} needs --consumer-offsets")
+        if event.ts_ms < self.now_ms:
+            raise EventError(
+                f"event {event.seq}: at {event.ts_ms} ms, but the time is already {self.now_ms} ms"
+            )
+        if isinstance(event, CreatePartitions):
+            for partition in range(event.partitions):
+                self.note_end_offset(event.topic, partition, 0)
+        result = self.group_side.apply(event)
+        if self._results:
+            self._results.write(f"{to_json_line(result)}\n")
+
     def apply(self, event: Event) -> list[EventResult]:
-        """Play the next event; returns its results."""
+        """Play the next event; returns its results.
+
+        Raises:
+            EventError: if it cannot be played.
+        """
+        if isinstance(event, GroupEvent):
+            self._apply_to_groups(event)
+            self._note(event)
+            return []
         if isinstance(event, Ack) and self.has_control_records and self.settings.control_offsets_as_gaps:
             event = event if event.is_renew_ack else self._with_gaps(event)
-        self._events.write(f"{write_event(event)}\n")
-        self.events += 1
-        self.now_ms = event.ts_ms
+        self._note(event)
+        if self.group_side:
+            self.group_side.before(event)
         if isinstance(event, Acquire | Poll) and event.log_batches:
             end = event.log_batches[-1].last_offset + 1
             self.note_end_offset(event.topic, event.partition, end)
@@ -147,6 +198,8 @@ class SimulatedCluster:
                 self.topic_log(event.topic, event.partition).fill(end, event.ts_ms)
         results = []
         for result in self.player.apply(event):
+            if self.group_side:
+                self.group_side.after(event, result)
             if result.delta or result.checkpoint:
                 self.topic_log(result.key.topic, result.key.partition).persist(result)
             if self._results:
@@ -155,6 +208,11 @@ class SimulatedCluster:
         if isinstance(event, Prune):
             self._prune()
         return results
+
+    def _note(self, event: Event) -> None:
+        self._events.write(f"{write_event(event)}\n")
+        self.events += 1
+        self.now_ms = event.ts_ms
 
     def _prune(self) -> None:
         """Delete redundant records: of the state topic, and control records of topics."""
@@ -185,12 +243,13 @@ class SimulatedCluster:
     def logs(self) -> list[LogWriter]:
         """Every log in the folder."""
         of_topics = [writer.log for writer in self.topic_logs.values()]
-        return (self.state_topic.logs if self.state_topic else []) + of_topics
+        of_groups = self.group_side.logs if self.group_side else []
+        return (self.state_topic.logs if self.state_topic else []) + of_groups + of_topics
 
     @property
     def counts(self) -> tuple[int, int]:
         """Number of records in the logs and of share-partitions with durable state."""
-        records = self.record_counter.records
+        records = self.record_counter.records + (self.group_side.records if self.group_side else 0)
         live = sum(len(one.entries) for one in self.state_topic.coordinators) if self.state_topic else 0
         for writer in self.topic_logs.values():
             records += len(writer.control_offsets) - writer.deleted
@@ -208,6 +267,8 @@ class SimulatedCluster:
         if self.state_topic:
             self._reload_pruned_partitions(self.state_topic)
             _write_state_truth(self.folder, self.state_topic, self.record_counter)
+        if self.group_side:
+            self.group_side.write_truth(self.folder)
         if self.has_control_records:
             _write_control_truth(self.folder, self.topic_logs)
         for (topic, partition), writer in self.topic_logs.items():

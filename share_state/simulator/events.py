@@ -25,6 +25,9 @@ MOST_OFFSETS = 100_000
 flight (group.share.partition.max.record.locks), and the batch that begins before that limit is acquired whole."""
 
 
+MOST_PARTITIONS = 100_000
+"""Partitions of a topic."""
+
 MEMBER_LEAVE: Final = "member_leave"
 
 Route = Literal["acknowledge", "fetch"]
@@ -48,6 +51,9 @@ class _Event(BaseModel):
 
     seq: int = Field(description="increases by one with each event")
     ts_ms: int = Field(description="time in ms; never decreases")
+
+
+class _SharePartitionEvent(_Event):
     group: str = Field(min_length=1, description="the share group")
     topic: str = Field(min_length=1, description="the topic")
     partition: int = Field(default=0, ge=0, description="the topic's partition")
@@ -58,7 +64,7 @@ class _Event(BaseModel):
         return SharePartitionKey(self.group, self.topic, self.partition)
 
 
-class Init(_Event):
+class Init(_SharePartitionEvent):
     """The group coordinator initializes the state. Source: InitializeShareGroupState."""
 
     event: Literal["init"] = "init"
@@ -66,7 +72,7 @@ class Init(_Event):
     start_offset: int = Field(ge=-1, description="-1: unknown, the leader decides")
 
 
-class Open(_Event):
+class Open(_SharePartitionEvent):
     """A broker becomes leader and loads the share-partition. Source: ReadShareGroupState."""
 
     event: Literal["open"] = "open"
@@ -74,7 +80,7 @@ class Open(_Event):
     reset_offset: int = Field(default=0, ge=0, description="start offset if none is persisted")
 
 
-class Acquire(_Event):
+class Acquire(_SharePartitionEvent):
     """A member fetches, and these batches are read from the log. Source: ShareFetch."""
 
     event: Literal["acquire"] = "acquire"
@@ -88,7 +94,7 @@ class Acquire(_Event):
     _are_few_offsets = field_validator("log_batches")(check_few_offsets)
 
 
-class Ack(_Event):
+class Ack(_SharePartitionEvent):
     """A member acknowledges records. Source: ShareAcknowledge, or ShareFetch with acknowledgements."""
 
     event: Literal["ack"] = "ack"
@@ -106,7 +112,7 @@ class Ack(_Event):
     max_records: int = Field(default=0, ge=0)
 
 
-class Join(_Event):
+class Join(_SharePartitionEvent):
     """A consumer of this client's model joins; its events are poll, acknowledge, commit and heartbeat."""
 
     event: Literal["join"] = "join"
@@ -120,7 +126,7 @@ class Join(_Event):
     version: int = Field(default=2, ge=1, le=2, description="of requests that both client and broker have")
 
 
-class Poll(_Event):
+class Poll(_SharePartitionEvent):
     """The application polls. What it acknowledged is sent, and records are returned: renewed ones, or new ones."""
 
     event: Literal["poll"] = "poll"
@@ -133,7 +139,7 @@ class Poll(_Event):
     _are_few_offsets = field_validator("log_batches")(check_few_offsets)
 
 
-class Acknowledge(_Event):
+class Acknowledge(_SharePartitionEvent):
     """The application acknowledges a record that a poll returned; sent with the next poll or commit."""
 
     event: Literal["acknowledge"] = "acknowledge"
@@ -142,41 +148,41 @@ class Acknowledge(_Event):
     type: AckType
 
 
-class Commit(_Event):
+class Commit(_SharePartitionEvent):
     """The application commits: its acknowledgements are sent (commitSync). Source: ShareAcknowledge."""
 
     event: Literal["commit"] = "commit"
     member: str = Field(min_length=1)
 
 
-class Heartbeat(_Event):
+class Heartbeat(_SharePartitionEvent):
     """A heartbeat of a consumer without background heartbeats arrives. Source: ShareGroupHeartbeat."""
 
     event: Literal["heartbeat"] = "heartbeat"
     member: str = Field(min_length=1)
 
 
-class Advance(_Event):
+class Advance(_SharePartitionEvent):
     """Time passes until `ts_ms`; locks expire."""
 
     event: Literal["advance"] = "advance"
 
 
-class MemberLeave(_Event):
+class MemberLeave(_SharePartitionEvent):
     """A member's share session ends."""
 
     event: Literal["member_leave"] = MEMBER_LEAVE
     member: str = Field(min_length=1)
 
 
-class LsoMove(_Event):
+class LsoMove(_SharePartitionEvent):
     """The log start offset moves: retention, or DeleteRecords."""
 
     event: Literal["lso_move"] = "lso_move"
     offset: int = Field(ge=0)
 
 
-class LogHole(_Event):
+class LogHole(_SharePartitionEvent):
     """Compaction removed these offsets from the log."""
 
     event: Literal["log_hole"] = "log_hole"
@@ -184,7 +190,7 @@ class LogHole(_Event):
     last: int = Field(ge=0)
 
 
-class Aborted(_Event):
+class Aborted(_SharePartitionEvent):
     """Acquired records belong to an aborted transaction, and the group reads committed records only."""
 
     event: Literal["aborted"] = "aborted"
@@ -192,19 +198,19 @@ class Aborted(_Event):
     last: int = Field(ge=0)
 
 
-class Checkpoint(_Event):
+class Checkpoint(_SharePartitionEvent):
     """The leader writes a checkpoint (draft only)."""
 
     event: Literal["checkpoint"] = "checkpoint"
 
 
-class Crash(_Event):
+class Crash(_SharePartitionEvent):
     """The leader loses its memory and loads the share-partition again."""
 
     event: Literal["crash"] = "crash"
 
 
-class Config(_Event):
+class Config(_SharePartitionEvent):
     """A group config changes, for example share.record.lock.duration.ms."""
 
     event: Literal["config"] = "config"
@@ -212,46 +218,75 @@ class Config(_Event):
     value: str | int | bool
 
 
-class FailWrites(_Event):
+class FailWrites(_SharePartitionEvent):
     """Writes of the share-partition fail while on."""
 
     event: Literal["fail_writes"] = "fail_writes"
     on: bool
 
 
-class HoldWrites(_Event):
+class HoldWrites(_SharePartitionEvent):
     """Writes of the share-partition get no response while on; off sends the responses in order."""
 
     event: Literal["hold_writes"] = "hold_writes"
     on: bool
 
 
-class HoldDeadLetters(_Event):
+class HoldDeadLetters(_SharePartitionEvent):
     """The dead letter queue does not respond while on; off sends the responses in order."""
 
     event: Literal["hold_dead_letters"] = "hold_dead_letters"
     on: bool
 
 
-class ColdSnapshot(_Event):
+class ColdSnapshot(_SharePartitionEvent):
     """The share coordinator writes a snapshot of the unchanged state."""
 
     event: Literal["cold_snapshot"] = "cold_snapshot"
 
 
-class Delete(_Event):
+class Delete(_SharePartitionEvent):
     """The share-partition's state is deleted. Source: DeleteShareGroupState."""
 
     event: Literal["delete"] = "delete"
 
 
-class Prune(_Event):
+class Prune(_SharePartitionEvent):
     """The share coordinator deletes redundant records."""
 
     event: Literal["prune"] = "prune"
 
 
-Event = Annotated[
+class _GroupEvent(_Event):
+    group: str = Field(min_length=1, description="the share group")
+    member: str = Field(min_length=1)
+
+
+class Subscribe(_GroupEvent):
+    """A member heartbeats with these topics: it joins, or changes its subscription. Source: ShareGroupHeartbeat."""
+
+    event: Literal["subscribe"] = "subscribe"
+    topics: tuple[str, ...] = Field(min_length=1, description="names of the topics")
+
+
+class LeaveGroup(_GroupEvent):
+    """A member leaves the group, or its session has expired. Source: ShareGroupHeartbeat with epoch -1."""
+
+    event: Literal["leave_group"] = "leave_group"
+
+
+class CreatePartitions(_Event):
+    """A topic is created, or gets more partitions."""
+
+    event: Literal["create_partitions"] = "create_partitions"
+    topic: str = Field(min_length=1)
+    partitions: int = Field(ge=1, le=MOST_PARTITIONS, description="number of partitions from now on")
+
+
+GroupEvent = Subscribe | LeaveGroup | CreatePartitions
+"""Events of share groups and their topics, which need `__consumer_offsets` (`simulator.group_side`)."""
+
+SharePartitionEvent = (
     Init
     | Open
     | Acquire
@@ -274,9 +309,11 @@ Event = Annotated[
     | HoldDeadLetters
     | ColdSnapshot
     | Delete
-    | Prune,
-    Field(discriminator="event"),
-]
+    | Prune
+)
+"""Events of a share-partition."""
+
+Event = Annotated[SharePartitionEvent | GroupEvent, Field(discriminator="event")]
 
 ClientEvent = Join | Poll | Acknowledge | Commit | Heartbeat
 """Events of the client's model (`simulator.client`)."""
@@ -337,6 +374,7 @@ class EventResult:
         start_offset: SPSO afterwards; None if no leader has loaded the share-partition.
         end_offset: SPEO afterwards, exclusive.
         memory: in-flight batches afterwards; None unless traced.
+        member: the consumer whose membership ended by itself.
     """
 
     seq: int
@@ -357,6 +395,7 @@ class EventResult:
     start_offset: int | None = None
     end_offset: int | None = None
     memory: tuple[StateBatch, ...] | None = None
+    member: str = ""
 
     def to_json(self) -> str:
         """One JSON line without newline; empty fields are omitted."""
@@ -370,6 +409,7 @@ class EventResult:
             "error": self.error.name,
             "message": self.message or None,
             "exception": self.exception or None,
+            "member": self.member or None,
             "committed": [one._replace(error=one.error.name) for one in self.committed] or None,
             "acquired": self.acquired or None,
             "returned": self.returned or None,

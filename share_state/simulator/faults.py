@@ -5,7 +5,7 @@ import random
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,12 @@ import google_crc32c
 
 from share_state.kafka.record_batches import TRANSACTIONAL
 from share_state.simulator.cluster import SimulatedCluster
+from share_state.simulator.group_faults import (
+    GROUP_FAULTS,
+    GroupFault,
+    GroupFaultTarget,
+    initialized_of,
+)
 from share_state.simulator.log_writer import batch_bounds, flush_logs
 from share_state.simulator.record_faults import (
     CONTROL_FAULTS,
@@ -25,7 +31,7 @@ from share_state.simulator.record_faults import (
     StateFault,
 )
 from share_state.simulator.types import NO_START_OFFSET, SimulationError
-from share_state.sources.log_partition import STATE_TOPIC
+from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC
 
 _LENGTH_AT = 8
 _MAGIC_AT = 16
@@ -116,7 +122,7 @@ _BASE_LOST = Fault("BASE_LOST", "a log start past the snapshot of a live share-p
 
 FAULTS: dict[str, Fault] = {
     MISSING_SEGMENT if fault.description == "a missing segment" else fault.name: fault
-    for fault in (*_BATCH_FAULTS, *STATE_FAULTS, *CONTROL_FAULTS, _BASE_LOST)
+    for fault in (*_BATCH_FAULTS, *STATE_FAULTS, *CONTROL_FAULTS, *GROUP_FAULTS, _BASE_LOST)
 }
 """Every fault by name."""
 
@@ -189,8 +195,11 @@ def plant_faults(names: Sequence[str], cluster: SimulatedCluster, seed: int) -> 
             planter.flush()
         planted_fault = planter.plant(name)
         if planted_fault is None and ALL not in names:
+            is_of_groups = isinstance(FAULTS[name], GroupFault)
+            missing = "group" if is_of_groups else "log or share-partition"
+            needs = "--consumer-offsets, and " if is_of_groups and cluster.group_side is None else ""
             raise SimulationError(
-                f"fault {name}: no suitable log or share-partition; simulate more groups or minutes"
+                f"fault {name}: no suitable {missing}; simulate {needs}more groups or minutes"
             )
         planted += [planted_fault] if planted_fault else []
     planter.flush()
@@ -217,7 +226,9 @@ class _FaultPlanter:
             for group in writer.states
         ]
         rng.shuffle(self.state_targets)
+        self.group_targets = list(self._group_targets())
         rng.shuffle(self.control_targets)
+        rng.shuffle(self.group_targets)
         if self.topic is None:
             sizes = {where: writer.log.next_offset for where, writer in cluster.topic_logs.items()}
         else:
@@ -239,6 +250,22 @@ class _FaultPlanter:
                         FaultTarget(key, entry, settings, number, limit, self.cluster.now_ms),
                     )
 
+    def _group_targets(self) -> Iterator[GroupFaultTarget]:
+        """Groups, each with one of its share-partitions."""
+        side = self.cluster.group_side
+        if side is None or self.topic is None:
+            return
+        epochs = {
+            key: entry.state.state_epoch
+            for coordinator in self.topic.coordinators
+            for key, entry in coordinator.entries.items()
+        }
+        for _, group in sorted(side.coordinator.groups.items()):
+            places = initialized_of(side, group)
+            place = self.rng.choice(places) if places else None
+            target = GroupFaultTarget(side, group, -1, place, self.cluster.now_ms)
+            yield replace(target, state_epoch=epochs.get(target.key, -1) if target.key else -1)
+
     def flush(self) -> None:
         flush_logs(self.cluster.folder, self.cluster.logs)
 
@@ -250,6 +277,8 @@ class _FaultPlanter:
                 return self._plant_in_state(name, fault)
             case ControlFault() as fault:
                 return self._plant_in_control(name, fault)
+            case GroupFault() as fault:
+                return self._plant_in_group(name, fault)
         return self._plant_base_lost() if self.topic else self._plant_control_base_lost()
 
     def _preferred(
@@ -286,6 +315,24 @@ class _FaultPlanter:
         self.control_targets.remove((where, target))
         group = STRANGER if name == "orphan-delta" else target.group_id
         return PlantedFault(name, fault.finding, where, fault.build(target), group, None, where[1])
+
+    def _plant_in_group(self, name: str, fault: GroupFault) -> PlantedFault | None:
+        suitable = [one for one in self.group_targets if fault.applies_to(one)]
+        if not suitable:
+            return None
+        unharmed = {state.key for where, state in self.state_targets if where not in self.reserved}
+        target = next((one for one in suitable if one.key in unharmed), suitable[0])
+        self.group_targets.remove(target)
+        log = target.side.logs[target.number]
+        log.end_batch()
+        offset = log.next_offset
+        for record, after_ms in fault.build(target):
+            log.append(target.now_ms + after_ms, *record)
+        log.end_batch()
+        where = GROUP_TOPIC, target.number
+        return PlantedFault(
+            name, fault.finding, where, offset, *(fault.subject(target) or (None, None, None))
+        )
 
     def _take_log(self, targets: list[tuple[TopicPartition, _Target]]) -> tuple[TopicPartition, _Target]:
         """A target in a log with few others, which also lose their base.

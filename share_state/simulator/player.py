@@ -128,7 +128,7 @@ class EventPlayer:
         self._deadlines: list[tuple[int, SharePartitionKey]] = []
         self._now_ms = -1
 
-    def apply(self, event: ev.Event) -> Iterator[EventResult]:
+    def apply(self, event: ev.SharePartitionEvent) -> Iterator[EventResult]:
         """Advance the time to an event and apply it.
 
         Returns:
@@ -163,7 +163,7 @@ class EventPlayer:
         slot = self._slots.get(key)
         return None if slot is None else slot.leader
 
-    def _is_refused(self, event: ev.Event, result: EventResult) -> bool:
+    def _is_refused(self, event: ev.SharePartitionEvent, result: EventResult) -> bool:
         """True if brokers of the draft refuse the event."""
         configs = self._player_settings.configs
         if not isinstance(configs, DraftConfigs):
@@ -179,7 +179,7 @@ class EventPlayer:
             return True
         return False
 
-    def _apply(self, event: ev.Event, slot: SharePartitionSlot, result: EventResult) -> None:
+    def _apply(self, event: ev.SharePartitionEvent, slot: SharePartitionSlot, result: EventResult) -> None:
         match event:
             case ev.Init():
                 self._initialize(event, slot, result)
@@ -218,7 +218,11 @@ class EventPlayer:
                     self._apply_to_leader(event, slot, leader, result)
 
     def _apply_to_leader(
-        self, event: ev.Event, slot: SharePartitionSlot, leader: SharePartition, result: EventResult
+        self,
+        event: ev.SharePartitionEvent,
+        slot: SharePartitionSlot,
+        leader: SharePartition,
+        result: EventResult,
     ) -> None:
         match event:
             case ev.Acquire():
@@ -330,7 +334,9 @@ class EventPlayer:
             yield from self._expire(seq, due.deadline_ms)
             self._now_ms = max(self._now_ms, due.deadline_ms + 1)
             slot = self._slots[due.key]
-            result = EventResult(seq, self._now_ms, due.key, ev.MEMBER_LEAVE, message=due.reason)
+            result = EventResult(
+                seq, self._now_ms, due.key, ev.MEMBER_LEAVE, message=due.reason, member=due.member
+            )
             self._clients.forget(due.key, due.member)
             if slot.leader is not None and (operation := slot.leader.release_member(due.member)):
                 result.error = self._persist(slot, slot.leader, operation, result)

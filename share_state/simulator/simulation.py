@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from share_state.errors import disk_error, reason_of
-from share_state.kafka.releases import LATEST
+from share_state.kafka.releases import LATEST, Release, releases_with
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT
-from share_state.simulator.events import EventError, read_events
+from share_state.simulator.events import CreatePartitions, EventError, read_events
 from share_state.simulator.faults import PlantedFault, check_names, plant_faults
+from share_state.simulator.group_side import GROUP_PARTITIONS
 from share_state.simulator.log_writer import CODECS, SEGMENT_BYTES, STATE_PARTITIONS, StateTopicSettings
 from share_state.simulator.requests import OutcomeMismatch, RequestReplay, read_requests
 from share_state.simulator.settings import (
@@ -25,8 +26,10 @@ from share_state.simulator.settings import (
 from share_state.simulator.types import SharePartitionKey, SimulationError, find_release
 from share_state.simulator.workload import (
     BEHAVIOURS,
+    Behaviour,
     GroupAdmin,
     Member,
+    Roster,
     Workload,
     run_cold_snapshots,
     run_pruning,
@@ -56,24 +59,48 @@ def run_workload(
             workload.produce(_topic(topic), partition, rng.uniform(*_RECORDS_A_SECOND))
     player = cluster.settings.player
     has_dead_letters = player.dialect == "share_group_state" and player.release.dead_letters
-    keys = []
+    if cluster.group_side:
+        for topic, count in enumerate(partitions):
+            cluster.play_group(CreatePartitions, START_MS, topic=_topic(topic), partitions=count)
+    keys: list[SharePartitionKey] = []
     for number in range(groups):
         behaviour = BEHAVIOURS[number % len(BEHAVIOURS)]
         if behaviour.dead_letters and not has_dead_letters:
             behaviour = replace(behaviour, dead_letters=False)
-        topic = number % len(partitions)
-        for partition in range(partitions[topic]):
-            key = SharePartitionKey(f"{behaviour.name}-{number}", _topic(topic), partition)
-            keys.append(key)
-            after_ms = workload.rng("birth", *key).randint(0, 5_000)
-            for agent in GroupAdmin(workload, key, behaviour).agents():
-                workload.add(agent, after_ms)
-            for member in range(behaviour.members):
-                workload.add(Member(workload, key, member, behaviour).agent(), after_ms + 1_000)
+        first = number % len(partitions)
+        topics = (_topic(first),)
+        if cluster.group_side and behaviour.has_second_topic and len(partitions) > 1:
+            topics += (_topic((first + 1) % len(partitions)),)
+        keys += _add_group(workload, behaviour, number, topics)
     workload.add(run_cold_snapshots(workload, keys))
     if prunes:
         workload.add(run_pruning(workload, keys[0]))
     workload.run(START_MS + minutes * 60_000)
+
+
+def _add_group(
+    workload: Workload, behaviour: Behaviour, number: int, topics: tuple[str, ...]
+) -> Iterator[SharePartitionKey]:
+    """Add the agents of a group; yields its share-partitions.
+
+    Args:
+        topics: what the group reads: every member the first, half of them the others, too.
+    """
+    group = f"{behaviour.name}-{number}"
+    roster = None
+    if workload.cluster.group_side:
+        members = behaviour.members * workload.partitions(topics[0])
+        roster = Roster(workload, group, [topics[: 1 + member % len(topics)] for member in range(members)])
+        workload.add(roster.join())
+    for topic in topics:
+        for partition in range(workload.partitions(topic)):
+            key = SharePartitionKey(group, topic, partition)
+            yield key
+            after_ms = workload.rng("birth", *key).randint(0, 5_000)
+            for agent in GroupAdmin(workload, key, behaviour, roster).agents():
+                workload.add(agent, after_ms)
+            for member in range(behaviour.members):
+                workload.add(Member(workload, key, member, behaviour, roster).agent(), after_ms + 1_000)
 
 
 def _topic(number: int) -> str:
@@ -95,7 +122,7 @@ class Simulation:
     Attributes:
         folder: contains the log folders, events.jsonl, topics.json, the expected state, and faults.jsonl.
         events: number of events.
-        records: state records and control records written, without faults.
+        records: state records, group records and control records written, without faults.
         share_partitions: number with durable state at the end, counted per dialect.
         mismatches: logged outcomes of replayed requests that the state machine contradicts.
         acknowledgements: acknowledgement type -> records that requests acknowledged.
@@ -148,6 +175,8 @@ def simulate(
     control_offsets_as_gaps: bool = False,
     prunes: bool = False,
     traces: bool = False,
+    consumer_offsets: bool = False,
+    group_partitions: int = GROUP_PARTITIONS,
 ) -> Simulation:
     """Simulate share groups and write the logs that their brokers would write.
 
@@ -180,19 +209,17 @@ def simulate(
         prunes: whether redundant records are deleted as time passes.
         traces: also write results.jsonl (one result per line) and the state after every record
             (history.jsonl, control-history.jsonl).
+        consumer_offsets: also write `__consumer_offsets`, with the members of the groups, and their state at the
+            end (group-truth.jsonl).
+        group_partitions: partitions of `__consumer_offsets`.
     Raises:
         ShareStateError: if an argument, an event or the folder cannot be used.
     """
     if dialect not in DIALECTS:
         raise SimulationError(f"--dialect {dialect}: give one of {', '.join(DIALECTS)}")
-    # The brokers of a request log may allow more than the defaults.
-    configs = (
-        WIDEST
-        if requests
-        else DraftConfigs.of(_DRAFT_CONFIGS)
-        if dialect == CONTROL_RECORDS
-        else BrokerConfigs()
-    )
+    configs = DraftConfigs.of(_DRAFT_CONFIGS) if dialect == CONTROL_RECORDS else BrokerConfigs()
+    if requests is not None:
+        configs = WIDEST  # its brokers may allow more than the defaults
     brokers = find_release(release)
     defaults = configs.settings()
     for key, value in (group_configs or {}).items():
@@ -208,25 +235,27 @@ def simulate(
     if codec not in CODECS:
         raise SimulationError(f"--codec {codec}: give one of {', '.join(CODECS)}")
     check_names(faults)
-    for name, value in {
-        "groups": groups,
-        "minutes": minutes,
-        "state_partitions": state_partitions,
-        "segment_bytes": segment_bytes,
-        "checkpoint_every": checkpoint_every,
-    }.items():
-        if value < 1:
-            raise SimulationError(f"--{name.replace('_', '-')} {value}: give at least 1")
+    _check_numbers(
+        groups=groups,
+        minutes=minutes,
+        state_partitions=state_partitions,
+        segment_bytes=segment_bytes,
+        checkpoint_every=checkpoint_every,
+        group_partitions=group_partitions,
+    )
     if dialect == CONTROL_RECORDS and groups > _DRAFT_GROUPS:
         raise SimulationError(
             f"--groups {groups}: the draft allows at most {_DRAFT_GROUPS} (group.share.max.groups)"
         )
+    if consumer_offsets:
+        _check_groups_are_simulated(dialect, brokers, requests)
     settings = ClusterSettings(
         player,
         topic,
         version_prefix=version_prefix,
         control_offsets_as_gaps=control_offsets_as_gaps or dialect == "both",
         seed=seed if requests is None else None,
+        group_partitions=group_partitions if consumer_offsets else None,
     )
     with _remove_on_failure(out), closing(SimulatedCluster(out, settings)) as cluster:
         mismatches: list[OutcomeMismatch] = []
@@ -241,8 +270,36 @@ def simulate(
         counts = cluster.counts
         planted = plant_faults(faults, cluster, seed) if faults else []
         if faults:
-            (out / FAULTS_FILE).write_text("".join(f"{one.to_json()}\n" for one in planted), encoding="utf-8")
+            _write_faults(out, planted)
     return Simulation.of(cluster, planted, mismatches, counts)
+
+
+def _check_numbers(**options: int) -> None:
+    """Refuse numbers below 1."""
+    for name, value in options.items():
+        if value < 1:
+            raise SimulationError(f"--{name.replace('_', '-')} {value}: give at least 1")
+
+
+def _write_faults(out: Path, planted: Sequence[PlantedFault]) -> None:
+    """Write faults.jsonl."""
+    lines = [f"{one.to_json()}\n" for one in planted]
+    (out / FAULTS_FILE).write_text("".join(lines), encoding="utf-8")
+
+
+def _check_groups_are_simulated(dialect: str, brokers: Release, requests: Path | None) -> None:
+    """Refuse a group side of the draft, of a request log, and of releases whose assignor is not simulated."""
+    if requests is not None:
+        raise SimulationError(
+            "--consumer-offsets and --requests: a request log has no heartbeats; give one of them"
+        )
+    if dialect == CONTROL_RECORDS:
+        raise SimulationError("--consumer-offsets: the groups of the draft are not simulated")
+    if not brokers.assigns_evenly:
+        names = ", ".join(sorted(one.name for one in releases_with(lambda one: one.assigns_evenly)))
+        raise SimulationError(
+            f"--consumer-offsets with --release {brokers.name}: its assignor is not simulated; give one of {names}"
+        )
 
 
 @contextmanager

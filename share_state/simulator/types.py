@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from share_state.errors import ShareStateError
 from share_state.kafka.delivery_states import DeliveryState
-from share_state.kafka.releases import SIMULATED, Release, release_of, unreleased_note
+from share_state.kafka.releases import Release, refusal_of, release_of
 
 NO_EPOCH = -1
 NO_START_OFFSET = -1
@@ -119,8 +119,7 @@ def find_release(version: str) -> Release:
         SimulationError: if it is not supported.
     """
     if (release := release_of(version)) is None:
-        choices = f"give one of {', '.join(SIMULATED)}"
-        raise SimulationError(f"--release {version}: {unreleased_note(version)}{choices}")
+        raise SimulationError(f"--release {refusal_of(version)}")
     return release
 
 

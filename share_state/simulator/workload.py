@@ -18,11 +18,14 @@ from share_state.simulator.events import (
     Event,
     EventResult,
     FailWrites,
+    GroupEvent,
     Init,
+    LeaveGroup,
     LsoMove,
     MemberLeave,
     Open,
     Prune,
+    Subscribe,
 )
 from share_state.simulator.settings import AckBatch, AckType
 from share_state.simulator.types import NO_START_OFFSET, ErrorCode, SharePartitionKey
@@ -78,6 +81,10 @@ class Workload:
         """Set the rate at which producers write to a topic-partition."""
         self._rates[topic, partition] = records_a_second
 
+    def partitions(self, topic: str) -> int:
+        """Number of partitions of a topic, as far as producers write to them."""
+        return sum(one == topic for one, _ in self._rates)
+
     def fetch(self, key: SharePartitionKey, member: str, max_records: int) -> tuple[AcquiredRecords, ...]:
         """Fetch for a member; returns the acquired records, none without new records or a leader."""
         leader = self.cluster.player.leader(key)
@@ -130,6 +137,7 @@ class Behaviour:
         renews_for_ms: how long a member keeps renewing its first record before it accepts it.
         offsets_reset_every_ms: how often an administrator resets the offsets.
         dead_letters: whether the group has a dead letter queue (4.4 and later).
+        has_second_topic: whether half of the members subscribe to a second topic, if groups are simulated.
     """
 
     name: str
@@ -149,10 +157,12 @@ class Behaviour:
     offsets_reset_every_ms: int = 0
     log_start_moves_every_ms: int = 0
     dead_letters: bool = False
+    has_second_topic: bool = False
 
 
 BEHAVIOURS = (
-    Behaviour("steady", "two members that accept nearly everything at once", members=2),
+    Behaviour("steady", "two members that accept nearly everything at once", members=2,
+              has_second_topic=True),
     Behaviour("slow", "a member that often works longer than its locks last, so that records are redelivered",
               poll_ms=(2 * _SECOND, 9 * _SECOND), work_ms=(5 * _SECOND, 36 * _SECOND), fetch_records=(20, 120)),
     Behaviour("poison", "records that nobody can process: released until the delivery limit archives them",
@@ -172,16 +182,80 @@ BEHAVIOURS = (
 """Group n has behaviour n, repeating."""
 
 
+class Roster:
+    """The members of a group whose `__consumer_offsets` is simulated; which of them reads what is assigned.
+
+    Args:
+        subscriptions: the topics of each member.
+    """
+
+    def __init__(self, workload: Workload, group: str, subscriptions: Sequence[tuple[str, ...]]) -> None:
+        self._workload, self._group = workload, group
+        self._subscriptions = subscriptions
+        self._members: dict[str, tuple[str, ...]] = {}
+        self._joined = count()
+
+    def join(self) -> Agent:
+        """All members join, unless they are in the group."""
+        for topics in () if self._members else self._subscriptions:
+            self._add(topics)
+        return iter(())
+
+    def leave(self) -> None:
+        """All members leave."""
+        for member in list(self._members):
+            self._remove(member)
+
+    def restart(self, member: str) -> None:
+        """A member leaves, and its consumer joins again as a new one; nothing if the member has left."""
+        topics = self._members.get(member)
+        if topics:
+            self._remove(member)
+            self._add(topics)
+
+    def reader(self, key: SharePartitionKey, number: int) -> str | None:
+        """The name of a share-partition's reader number n; None if it has fewer."""
+        assert self._workload.cluster.group_side
+        names = self._workload.cluster.group_side.coordinator.readers(*key)
+        return names[number] if number < len(names) else None
+
+    def _add(self, topics: tuple[str, ...]) -> None:
+        member = f"member-{next(self._joined)}"
+        self._members[member] = topics
+        self._play(Subscribe, member=member, topics=topics)
+
+    def _remove(self, member: str) -> None:
+        del self._members[member]
+        self._play(LeaveGroup, member=member)
+
+    def _play(self, kind: Callable[..., GroupEvent], **fields: Any) -> None:
+        self._workload.cluster.play_group(kind, self._workload.now_ms, group=self._group, **fields)
+
+
 _RENEW_EVERY_MS = 20_000
 
 
 class Member:
-    """One member of a group that consumes one share-partition."""
+    """One member of a group that consumes one share-partition.
 
-    def __init__(self, workload: Workload, key: SharePartitionKey, number: int, behaviour: Behaviour) -> None:
+    Args:
+        number: of the share-partition's members.
+        roster: the group's members, which say who reads the share-partition; None if groups are not simulated.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        key: SharePartitionKey,
+        number: int,
+        behaviour: Behaviour,
+        roster: Roster | None = None,
+    ) -> None:
         self.workload = workload
         self.key = key
+        self.number = number
         self.behaviour = behaviour
+        self.roster = roster
         self.name = f"member-{number}"
         self.rng = workload.rng("member", *key, number)
         # In a stalled group, one member keeps a record locked while the others go on.
@@ -192,12 +266,12 @@ class Member:
         """Fetch, process and acknowledge until the simulation ends."""
         yield self.rng.randint(*self.behaviour.poll_ms)
         while True:
-            acquired = self.workload.fetch(
-                self.key, self.name, self.rng.randint(*self.behaviour.fetch_records)
-            )
+            acquired = self._fetch()
             if acquired and self.next_disconnect_ms and self.workload.now_ms >= self.next_disconnect_ms:
                 yield self.rng.randint(*self.behaviour.work_ms)
                 self.workload.apply(MemberLeave, self.key, member=self.name)
+                if self.roster:
+                    self.roster.restart(self.name)
                 self.next_disconnect_ms = self._next_disconnect()
             elif acquired and self.renews_lock:
                 yield from self._hold_and_renew(acquired)
@@ -205,6 +279,16 @@ class Member:
                 yield self.rng.randint(*self.behaviour.work_ms)
                 self._acknowledge([self._ack_batch(*records[:2]) for records in acquired])
             yield self.rng.randint(*self.behaviour.poll_ms)
+
+    def _fetch(self) -> tuple[AcquiredRecords, ...]:
+        """Fetch as the member that is assigned; nothing if none is."""
+        most = self.rng.randint(*self.behaviour.fetch_records)
+        if self.roster:
+            reader = self.roster.reader(self.key, self.number)
+            if reader is None:
+                return ()
+            self.name = reader
+        return self.workload.fetch(self.key, self.name, most)
 
     def _next_disconnect(self) -> int:
         every = self.behaviour.disconnects_every_ms
@@ -254,9 +338,20 @@ _QUEUE = "errors.deadletterqueue.topic.name"
 
 
 class GroupAdmin:
-    """Administrative operations and failures of one share-partition."""
+    """Administrative operations and failures of one share-partition.
 
-    def __init__(self, workload: Workload, key: SharePartitionKey, behaviour: Behaviour) -> None:
+    Args:
+        roster: the group's members, who leave before what needs an empty group; None if groups are not simulated.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        key: SharePartitionKey,
+        behaviour: Behaviour,
+        roster: Roster | None = None,
+    ) -> None:
+        self.roster = roster
         self.workload = workload
         self.key = key
         self.behaviour = behaviour
@@ -295,6 +390,9 @@ class GroupAdmin:
         self._open()
 
     def _initialize(self, start_offset: int) -> None:
+        groups = self.workload.cluster.group_side
+        if groups:
+            self.state_epoch = groups.coordinator.epoch(self.key.group)
         self.workload.apply(Init, self.key, state_epoch=self.state_epoch, start_offset=start_offset)
 
     def _open(self) -> None:
@@ -312,9 +410,13 @@ class GroupAdmin:
         self.workload.apply(FailWrites, self.key, on=False)
 
     def _recreate(self) -> Agent:
+        if self.roster:
+            self.roster.leave()
         self.workload.apply(Delete, self.key)
         yield _GONE_FOR_MS
         self.state_epoch += 1
+        if self.roster:
+            yield from self.roster.join()
         yield from self._create()
 
     def _reset_offsets(self) -> Agent:
@@ -322,12 +424,15 @@ class GroupAdmin:
         if leader is not None:
             # The members leave, which raises the group epoch; the administrator then needs two attempts.
             self.state_epoch += 1
+            if self.roster:
+                self.roster.leave()
             for _ in range(2):
                 self.state_epoch += self.workload.cluster.settings.player.release.reset_raises_epoch
                 self._initialize(max(0, leader.start_offset - self.rng.randint(1, _SET_BACK)))
             self.leader_epoch += 1
             self._open()
-        return iter(())
+            if self.roster:
+                yield from self.roster.join()
 
     def _move_log_start(self) -> Agent:
         leader = self.workload.cluster.player.leader(self.key)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from share_state.simulator.group_faults import GROUP_FAULTS
 from tests.cli.commands import Command
 from tests.profiles import nightly
 from tests.warehouses import WrittenTables
@@ -14,7 +15,8 @@ from tests.warehouses import WrittenTables
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_an_audit_that_knows_nothing_of_the_writer_finds_every_fault(cli: Command, tmp_path: Path, seed: int):
     logs, lake = tmp_path / "logs", tmp_path / "lake"
-    assert cli("simulate", "--out", logs, "--seed", seed, "--groups", 60, "--fault", "all").code == 0
+    asked = ("--seed", seed, "--groups", 60, "--fault", "all", "--consumer-offsets")
+    assert cli("simulate", "--out", logs, *asked).code == 0
     done = cli("audit", logs, "--out", lake, "--json")
     assert done.code == 1
     tables = WrittenTables(lake)
@@ -24,8 +26,11 @@ def test_an_audit_that_knows_nothing_of_the_writer_finds_every_fault(cli: Comman
     rows = tables.read("findings").to_pylist()
     found = {(row["rule"], f"__share_group_state-{row['state_partition']}", row["offset"]) for row in rows}
     of_group = {(row["rule"], row["group_id"], row["topic_id"], row["offset"]) for row in rows}
-    planted = [json.loads(line) for line in (logs / "faults.jsonl").read_text().splitlines()]
-    assert len(planted) == 41
+    every = [json.loads(line) for line in (logs / "faults.jsonl").read_text().splitlines()]
+    planted = [one for one in every if one["log"].startswith("__share_group_state-")]
+    assert (len(planted), len(every)) == (41, 41 + len(GROUP_FAULTS))
+    about_groups = {(row["rule"], row["group_id"]) for row in rows}
+    assert not [one for one in every if "group" in one and (one["finding"], one["group"]) not in about_groups]
     assert not [one for one in planted if (one["finding"], one["log"], one["offset"]) not in found]
     names = ("finding", "group", "topicId", "offset")
     assert not [one for one in planted if "group" in one and tuple(one[name] for name in names) not in of_group]

@@ -5,6 +5,7 @@ import ast
 import pytest
 
 from docs.reference_pages import releases_page
+from share_state.errors import ShareStateError
 from share_state.kafka.releases import (
     LATEST,
     RELEASE_HISTORY,
@@ -18,7 +19,9 @@ from share_state.kafka.releases import (
     release_of,
     versions_with,
 )
+from share_state.repairs.repair_plan import check_release
 from share_state.schema.declarations import layout, record
+from share_state.simulator.types import find_release
 from tests.profiles import nightly
 from tests.truth import DATA
 
@@ -70,6 +73,18 @@ def test_what_is_merged_for_the_next_release_is_ready():
     assert UNRELEASED.name not in SIMULATED
     merged = {one.name for one in facts() if getattr(UNRELEASED, one.name) != getattr(LATEST, one.name)}
     assert merged == {"skips_cold_job", "reset_raises_epoch", "skips_equal_initialize"}
+
+
+@pytest.mark.parametrize("version", ["4.5", "3.9", "four"])
+def test_a_command_and_a_call_refuse_a_release_in_the_same_words(version: str):
+    with pytest.raises(ShareStateError) as called:
+        check_release(version)
+    with pytest.raises(ShareStateError) as commanded:
+        find_release(version)
+    assert str(commanded.value) == f"--{called.value}"
+    assert str(called.value).startswith(f"release {version}: ")
+    assert str(called.value).endswith("give one of 4.0, 4.1, 4.2, 4.2.0, 4.2.1, 4.3, 4.4")
+    assert ("4.5 is not out" in str(called.value)) == (version == "4.5")
 
 
 def test_the_page_of_releases_has_every_fact():

@@ -13,7 +13,7 @@ from share_state.simulator.types import ErrorCode
 from tests.simulator.history import ACCEPT, History
 
 COMMON = {"seq": 1, "ts_ms": 5, "group": "g", "topic": "t"}
-EVENTS = [
+EVENTS: list[ev.SharePartitionEvent] = [
     ev.Init(**COMMON, state_epoch=1, start_offset=-1),
     ev.Open(**COMMON, partition=3, leader_epoch=2, reset_offset=7),
     ev.Acquire(
@@ -48,15 +48,23 @@ EVENTS = [
 ]
 
 
-def played(events: list[ev.Event], **settings: Any) -> list[ev.EventResult]:
+GROUP_EVENTS: list[ev.GroupEvent] = [
+    ev.Subscribe(seq=1, ts_ms=5, group="g", member="m", topics=("t", "u")),
+    ev.LeaveGroup(seq=1, ts_ms=5, group="g", member="m"),
+    ev.CreatePartitions(seq=1, ts_ms=5, topic="t", partitions=3),
+]
+
+
+def played(events: list[ev.SharePartitionEvent], **settings: Any) -> list[ev.EventResult]:
     player = EventPlayer(PlayerSettings(**settings))
     return [result for event in events for result in player.apply(event)]
 
 
 def test_every_event_reads_back_as_it_was_written():
-    lines = [ev.write_event(event) for event in EVENTS]
-    assert list(ev.read_events(lines)) == EVENTS
-    assert len({event.event for event in EVENTS}) == len(EVENTS)
+    every = [*EVENTS, *GROUP_EVENTS]
+    lines = [ev.write_event(event) for event in every]
+    assert list(ev.read_events(lines)) == every
+    assert len({event.event for event in every}) == len(every)
     assert all("\n" not in line for line in lines)
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from share_state.fold.groups.group_tables import FoldedGroups, fold_groups
 from share_state.kafka.codec import encode
-from share_state.schema.declarations import layout, record
+from share_state.kafka.group_records import GroupRecordType
+from share_state.schema.declarations import layout
+from share_state.simulator import group_values
 from share_state.sources.discovery import find_group_logs
 from share_state.sources.log_partition import GROUP_TOPIC
 from tests.kafka.batches import NOW, Record, consecutive
@@ -18,68 +20,45 @@ T = "AAAAAAAAAAAAAAAAAAAAKg"
 Assigned = Mapping[str, Sequence[int]]
 """Topic id, or name where consumers of the classic protocol are meant -> partitions."""
 
-_NAMES = {
-    9: "share_group_partition_metadata",
-    10: "share_group_member_metadata",
-    11: "share_group_metadata",
-    12: "share_group_target_assignment_metadata",
-    13: "share_group_target_assignment_member",
-    14: "share_group_current_member_assignment",
-    15: "share_group_state_partition_metadata",
-}
-
 
 def key(record_type: int, group: str, member: str | None = None) -> bytes:
     """The key of a share group's record."""
-    fields = {"group_id": group} | ({} if member is None else {"member_id": member})
-    name = f"{_NAMES[record_type]}_key"
-    return encode(layout(name, record(name).layouts[0].releases), fields)
+    return group_values.encode_key(GroupRecordType(record_type), group, member)
 
 
 def value(record_type: int, *, releases: str | None = None, **fields: Any) -> bytes:
     """The value of a share group's record, in the latest layout unless another is meant."""
-    name = f"{_NAMES[record_type]}_value"
-    return encode(layout(name, releases or record(name).layouts[-1].releases), fields)
+    return group_values.encode_value(GroupRecordType(record_type), releases=releases, **fields)
 
 
 def told(record_type: int, group: str, member: str | None = None, **fields: Any) -> Record:
     """A share group's record; without fields a tombstone."""
-    return Record(key(record_type, group, member), value(record_type, **fields) if fields else None)
+    return Record(*group_values.group_record(GroupRecordType(record_type), group, member, **fields))
 
 
 def member_metadata(group: str, member: str, topics: Sequence[str] = ("T",), client: str = "c") -> Record:
     """Type 10."""
-    return told(
-        10, group, member, rack_id=None, client_id=client, client_host="/h", subscribed_topic_names=list(topics)
-    )
+    return Record(*group_values.member_metadata(group, member, topics, client, "/h"))
 
 
 def group_metadata(group: str, epoch: int, metadata_hash: int = 255) -> Record:
     """Type 11."""
-    return told(11, group, epoch=epoch, metadata_hash=metadata_hash)
+    return Record(*group_values.group_metadata(group, epoch, metadata_hash))
 
 
 def target_epoch(group: str, epoch: int) -> Record:
     """Type 12."""
-    return told(12, group, assignment_epoch=epoch)
+    return Record(*group_values.target_epoch(group, epoch))
 
 
 def target(group: str, member: str, assigned: Assigned) -> Record:
     """Type 13."""
-    return told(13, group, member, topic_partitions=_by_id(assigned))
+    return Record(*group_values.target(group, member, assigned))
 
 
 def current(group: str, member: str, epoch: int, assigned: Assigned) -> Record:
     """Type 14."""
-    return told(
-        14,
-        group,
-        member,
-        member_epoch=epoch,
-        previous_member_epoch=epoch - 1,
-        state=0,
-        assigned_partitions=_by_id(assigned),
-    )
+    return Record(*group_values.current(group, member, epoch, assigned))
 
 
 def state_partitions(
@@ -91,13 +70,7 @@ def state_partitions(
 ) -> Record:
     """Type 15."""
     called = {T: "T"} | dict(names or {})
-    return told(
-        15,
-        group,
-        initializing_topics=_infos(initializing or {}, called),
-        initialized_topics=_infos(initialized, called),
-        deleting_topics=[{"topic_id": topic_id, "topic_name": called[topic_id]} for topic_id in deleting],
-    )
+    return Record(*group_values.state_partitions(group, initialized, initializing or {}, deleting, called))
 
 
 def share_group(group: str, members: Mapping[str, Assigned], *, epoch: int = 3, ready: Assigned) -> list[Record]:
@@ -191,19 +164,8 @@ def folded(folder: Path, records: Sequence[Record], partition_count: int | None 
     return fold_groups(find_group_logs([str(folder)]), partition_count=partition_count)
 
 
-def _by_id(assigned: Assigned) -> list[dict[str, Any]]:
-    return [{"topic_id": topic_id, "partitions": list(of_topic)} for topic_id, of_topic in assigned.items()]
-
-
 def _by_name(assigned: Assigned) -> list[dict[str, Any]]:
     return [{"topic": topic, "partitions": list(of_topic)} for topic, of_topic in assigned.items()]
-
-
-def _infos(assigned: Assigned, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [
-        {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": list(of_topic)}
-        for topic_id, of_topic in assigned.items()
-    ]
 
 
 QUIET = share_group("G1", {"m1": {T: [0]}, "m2": {T: [1]}}, ready={T: [0, 1]})

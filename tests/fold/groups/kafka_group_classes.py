@@ -1,12 +1,13 @@
 """Kafka's own group coordinator and sticky assignor inside the Spark JVM; see tests/kafka_classes.py for how."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
+from share_state.simulator.assignor import Assignment
 from tests.kafka_classes import RefusedByKafkaError, constructor
 
 # Written for Janino, which knows neither generics nor lambdas.
@@ -30,8 +31,11 @@ import org.apache.kafka.clients.consumer.internals.AbstractStickyAssignor;
 import org.apache.kafka.clients.consumer.internals.ConsumerProtocol;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.coordinator.common.runtime.CoordinatorMetadataDelta;
+import org.apache.kafka.coordinator.common.runtime.CoordinatorMetadataImage;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorRecord;
 import org.apache.kafka.coordinator.group.GroupCoordinatorRecordSerde;
+import org.apache.kafka.coordinator.group.Utils;
 import org.apache.kafka.coordinator.group.api.assignor.GroupAssignment;
 import org.apache.kafka.coordinator.group.api.assignor.MemberAssignment;
 import org.apache.kafka.coordinator.group.api.assignor.SubscribedTopicDescriber;
@@ -43,9 +47,6 @@ import org.apache.kafka.coordinator.group.modern.GroupSpecImpl;
 import org.apache.kafka.coordinator.group.modern.MemberSubscriptionAndAssignmentImpl;
 
 public class CLASS_NAME {
-    private static final Uuid TOPIC = new Uuid(0L, 42L);
-    private Map assigned = new HashMap();
-
     public String read(byte[] key, byte[] value) throws Exception {
         CoordinatorRecord record = (CoordinatorRecord) new GroupCoordinatorRecordSerde()
             .deserialize(ByteBuffer.wrap(key), ByteBuffer.wrap(value));
@@ -78,31 +79,95 @@ public class CLASS_NAME {
         return new ObjectMapper().writeValueAsString(answer);
     }
 
-    public String assign(List names, int partitions) throws Exception {
-        final int count = partitions;
-        Set topics = new HashSet();
-        topics.add(TOPIC);
+    public String assign(String given) throws Exception {
+        Map asked = (Map) new ObjectMapper().readValue(given, LinkedHashMap.class);
         Map members = new HashMap();
-        for (int i = 0; i < names.size(); i++) {
-            Assignment before = (Assignment) assigned.get(names.get(i));
-            members.put(names.get(i), new MemberSubscriptionAndAssignmentImpl(
-                Optional.empty(), Optional.empty(), topics, before == null ? Assignment.EMPTY : before));
+        boolean same = true;
+        Set first = null;
+        for (Iterator all = ((Map) asked.get("subscriptions")).entrySet().iterator(); all.hasNext();) {
+            Map.Entry one = (Map.Entry) all.next();
+            Set topics = new HashSet();
+            for (Iterator of = ((List) one.getValue()).iterator(); of.hasNext();) {
+                topics.add(Uuid.fromString((String) of.next()));
+            }
+            same = same && (first == null || first.equals(topics));
+            first = topics;
+            Map before = (Map) ((Map) asked.get("current")).get(one.getKey());
+            members.put(one.getKey(), new MemberSubscriptionAndAssignmentImpl(
+                Optional.empty(), Optional.empty(), topics,
+                before == null ? Assignment.EMPTY : new Assignment(sets(before))));
         }
+        final Map assignable = sets((Map) asked.get("assignable"));
         SubscribedTopicDescriber describer = new SubscribedTopicDescriber() {
-            public int numPartitions(Uuid topic) { return count; }
+            public int numPartitions(Uuid topic) {
+                int count = 0;
+                Set of = (Set) assignable.get(topic);
+                for (Iterator all = of == null ? new HashSet().iterator() : of.iterator(); all.hasNext();) {
+                    count = Math.max(count, ((Integer) all.next()).intValue() + 1);
+                }
+                return count;
+            }
             public Set racksForPartition(Uuid topic, int partition) { return new HashSet(); }
         };
         GroupAssignment made = new SimpleAssignor().assign(
-            new GroupSpecImpl(members, SubscriptionType.HOMOGENEOUS, new HashMap()), describer);
-        assigned = new HashMap();
+            new GroupSpecImpl(members, same ? SubscriptionType.HOMOGENEOUS : SubscriptionType.HETEROGENEOUS,
+                new HashMap(), Optional.of(assignable)), describer);
         Map answer = new HashMap();
         for (Iterator all = made.members().entrySet().iterator(); all.hasNext();) {
             Map.Entry one = (Map.Entry) all.next();
+            Map told = new HashMap();
             Map of = ((MemberAssignment) one.getValue()).partitions();
-            assigned.put(one.getKey(), new Assignment(of));
-            answer.put(one.getKey(), of.containsKey(TOPIC) ? new ArrayList((Set) of.get(TOPIC)) : new ArrayList());
+            for (Iterator topics = of.entrySet().iterator(); topics.hasNext();) {
+                Map.Entry topic = (Map.Entry) topics.next();
+                told.put(topic.getKey().toString(), topic.getValue());
+            }
+            answer.put(one.getKey(), told);
         }
         return new ObjectMapper().writeValueAsString(answer);
+    }
+
+    private static Map sets(Map lists) {
+        Map sets = new HashMap();
+        for (Iterator all = lists.entrySet().iterator(); all.hasNext();) {
+            Map.Entry one = (Map.Entry) all.next();
+            sets.put(Uuid.fromString((String) one.getKey()), numbers((List) one.getValue()));
+        }
+        return sets;
+    }
+
+    private static Set numbers(List list) {
+        Set numbers = new HashSet();
+        for (Iterator all = list.iterator(); all.hasNext();) {
+            numbers.add(all.next());
+        }
+        return numbers;
+    }
+
+    public long topicHash(final String topic, final String name, final String racks) throws Exception {
+        final List ofPartitions = (List) new ObjectMapper().readValue(racks, ArrayList.class);
+        final CoordinatorMetadataImage.TopicMetadata told = new CoordinatorMetadataImage.TopicMetadata() {
+            public String name() { return name; }
+            public Uuid id() { return Uuid.fromString(topic); }
+            public int partitionCount() { return ofPartitions.size(); }
+            public List partitionRacks(int partition) { return (List) ofPartitions.get(partition); }
+        };
+        return Utils.computeTopicHash(name, new CoordinatorMetadataImage() {
+            public Set topicIds() { return new HashSet(); }
+            public Set topicNames() { return new HashSet(); }
+            public Optional topicMetadata(String asked) { return Optional.of(told); }
+            public Optional topicMetadata(Uuid asked) { return Optional.of(told); }
+            public CoordinatorMetadataDelta emptyDelta() { return null; }
+            public long version() { return 0L; }
+            public boolean isEmpty() { return false; }
+        });
+    }
+
+    public long groupHash(List names, List hashes) {
+        Map topics = new HashMap();
+        for (int i = 0; i < names.size(); i++) {
+            topics.put(names.get(i), Long.valueOf((String) hashes.get(i)));
+        }
+        return Utils.computeGroupHash(topics);
     }
 }
 """
@@ -145,9 +210,35 @@ class KafkaGroups:
         answer = json.loads(self._java.owned(names, written, wanted, cooperative))
         return {(topic, partition): name for name, places in answer.items() for topic, partition in places}
 
-    def assign(self, members: Sequence[str], partitions: int) -> dict[str, list[int]]:
-        """What the share assignor gives to members that want one topic, as a change of what it gave last time."""
-        names = self._jvm.java.util.ArrayList()
-        for member in members:
-            names.add(member)
-        return json.loads(self._java.assign(names, partitions))
+    def assign(
+        self,
+        subscriptions: Mapping[str, Sequence[str]],
+        assignable: Mapping[str, Sequence[int]],
+        current: Mapping[str, Mapping[str, Sequence[int]]],
+    ) -> Assignment:
+        """As `simulator.assignor.assign`, without topics of which a member has no partition.
+
+        Raises:
+            RefusedByKafkaError: if Kafka's assignor fails.
+        """
+        asked = {"subscriptions": subscriptions, "assignable": assignable, "current": current}
+        try:
+            made = json.loads(self._java.assign(json.dumps(asked)))
+        except Py4JJavaError as error:
+            raise RefusedByKafkaError(error.java_exception.toString()) from None
+        return {
+            member: {topic: sorted(numbers) for topic, numbers in sorted(assigned.items()) if numbers}
+            for member, assigned in made.items()
+        }
+
+    def topic_hash(self, topic_id: str, name: str, racks: Sequence[Sequence[str]]) -> int:
+        """As `simulator.metadata_hash.topic_hash`."""
+        return self._java.topicHash(topic_id, name, json.dumps(racks))
+
+    def group_hash(self, topics: Mapping[str, int]) -> int:
+        """As `simulator.metadata_hash.group_hash`."""
+        names, hashes = self._jvm.java.util.ArrayList(), self._jvm.java.util.ArrayList()
+        for name, number in topics.items():
+            names.add(name)
+            hashes.add(str(number))
+        return self._java.groupHash(names, hashes)

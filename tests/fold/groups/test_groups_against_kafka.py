@@ -1,4 +1,4 @@
-"""Kafka 4.3.1's own classes read the same values, resolve the same claims and never give what the rules find wrong."""
+"""Kafka's own classes read the same values, resolve the same claims, and give the same assignments and hashes."""
 
 import base64
 from typing import Any
@@ -12,6 +12,8 @@ from share_state.fold.groups.sticky import Claim, kafka_owner
 from share_state.kafka.codec import UNKNOWN_TAGS, encode
 from share_state.kafka.group_records import GroupRecordError, read_value
 from share_state.schema.declarations import layout, record
+from share_state.simulator.assignor import assign
+from share_state.simulator.metadata_hash import group_hash, topic_hash
 from share_state.sources import jars
 from tests.fold.groups.group_writer import classic_group, key, subscription, user_data
 from tests.fold.groups.kafka_group_classes import KafkaGroups
@@ -141,25 +143,78 @@ def test_kafka_takes_the_cooperative_assignor_s_owned_partitions(kafka):
     assert kafka.owned(members, ["t"], cooperative=True) == {("t", 0): "m0", ("t", 1): "m1"}
 
 
+IDS = [
+    base64.urlsafe_b64encode(bytes([7 * number + place for place in range(16)])).decode()[:22] for number in range(3)
+]
+MEMBERS_BY_NAME = [f"{base64.b64encode(bytes([number] * 9)).decode()}-{number}" for number in range(14)]
 STEPS = st.lists(
+    st.tuples(
+        st.dictionaries(
+            st.sampled_from(MEMBERS_BY_NAME), st.lists(st.sampled_from(IDS), unique=True, max_size=3), min_size=1
+        ),  # who subscribes to what
+        st.none() | st.sampled_from([IDS[:1], IDS[:2], IDS]),  # or all to this
+        st.tuples(*[st.integers(0, 14)] * 3),  # partitions of the topics, at least
+        st.integers(0, 3),  # partitions at the front of the first topic that are not initialized
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(STEPS)
+def test_our_assignor_gives_what_kafka_s_gives(kafka, steps):
+    """Members come and go and change their topics, partitions are added; each assignment changes the one before."""
+    sizes, current = [0, 0, 0], {}
+    for members, same, partitions, waiting in steps:
+        subscriptions = {member: same or topics for member, topics in members.items()}
+        sizes = [max(pair) for pair in zip(sizes, partitions, strict=True)]
+        assignable = {one: [*range(size)] for one, size in zip(IDS, sizes, strict=True)}
+        assignable[IDS[0]] = assignable[IDS[0]][waiting:]
+        current = {member: current.get(member, {}) for member in members}
+        try:
+            theirs = kafka.assign(subscriptions, assignable, current)
+        except RefusedByKafkaError as error:
+            assert "NoSuchElementException" in str(error) and waiting
+            return
+        assert assign(subscriptions, assignable, current) == {one: theirs.get(one, {}) for one in subscriptions}
+        current = theirs
+
+
+GROWTH = st.lists(
     st.tuples(st.sets(st.integers(0, 11), min_size=1, max_size=12), st.integers(1, 16)), min_size=1, max_size=4
 )
 
 
 @settings(max_examples=2 * settings().max_examples)
-@given(STEPS)
-def test_kafka_s_share_assignor_keeps_the_rules(spark, steps):
+@given(GROWTH)
+def test_the_assignor_keeps_the_rules(steps):
     """Members come and go, partitions are added; each assignment changes the one before."""
-    kafka = KafkaGroups(spark._jvm, jars.jars(jars.KAFKA_TOOLS))
-    partitions = 0
+    partitions, assigned = 0, {}
     for members, more in steps:
         partitions = max(partitions, more)
-        assigned = kafka.assign([f"m{member}" for member in sorted(members)], partitions)
-        sizes = sorted(len(of_member) for of_member in assigned.values())
+        subscriptions = {f"m{member}": IDS[:1] for member in sorted(members)}
+        assigned = assign(subscriptions, {IDS[0]: range(partitions)}, assigned)
+        held = [of_member.get(IDS[0], []) for of_member in assigned.values()]
+        sizes = sorted(map(len, held))
         most = members_per_partition(len(members), partitions)
-        assert {partition for of_member in assigned.values() for partition in of_member} == set(range(partitions))
+        assert {partition for of_member in held for partition in of_member} == set(range(partitions))
         for partition in range(partitions):
-            assert sum(partition in of_member for of_member in assigned.values()) <= most
+            assert sum(partition in of_member for of_member in held) <= most
         expected = sorted(expected_assignment_sizes(len(members), partitions))
         assert sizes[-1] - sizes[0] <= 1
         assert all(abs(size - due) <= 1 for size, due in zip(sizes, expected, strict=True))
+
+
+RACKS = st.lists(st.lists(st.sampled_from(["", "eu-1a", "ü", "\U0001f98a"]), max_size=3), max_size=40)
+
+
+@given(st.binary(min_size=16, max_size=16), st.text(max_size=300), RACKS)
+def test_our_hash_of_a_topic_is_kafka_s(kafka, topic_id, name, racks):
+    text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+    assert topic_hash(text, name, racks) == kafka.topic_hash(text, name, racks)
+
+
+@given(st.dictionaries(st.text(max_size=4), st.just(0) | st.integers(-(2**63), 2**63 - 1), max_size=40))
+def test_our_hash_of_a_group_is_kafka_s(kafka, topics):
+    assert group_hash(topics) == kafka.group_hash(topics)
