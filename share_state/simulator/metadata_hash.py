@@ -20,7 +20,9 @@ def group_hash(topics: Mapping[str, int]) -> int:
     """
     if not topics:
         return _NO_TOPIC
-    return _signed(xxh3_64_intdigest(b"".join(struct.pack("<q", topics[name]) for name in sorted(topics, key=_utf_16))))
+    return _signed(
+        xxh3_64_intdigest(b"".join(struct.pack("<q", topics[name]) for name in sorted(topics, key=_utf_16)))
+    )
 
 
 def topic_hash(topic_id: str, name: str, racks: Sequence[Sequence[str]]) -> int:
