@@ -1,7 +1,7 @@
 """How deep the tests go: three profiles, chosen by the environment variable HYPOTHESIS_PROFILE.
 
 `fast`, the default, is what `make test` runs. `whole` also runs the tests that `fast` leaves out, with as few
-examples; a workflow does so every night. `nightly` draws 300 times as many examples and takes hours:
+examples; a workflow does so every night. `nightly` draws 500 times as many examples and takes hours:
 
     HYPOTHESIS_PROFILE=nightly .venv/bin/python -m pytest -n 3 --dist loadgroup
 
@@ -26,7 +26,7 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", FAST)
 # The first example of a test may compile or load kernels, which says nothing about the test.
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 for name in (FAST, WHOLE):
-    settings.register_profile(name, max_examples=10, deadline=None, suppress_health_check=_QUIET)
+    settings.register_profile(name, max_examples=6, deadline=None, suppress_health_check=_QUIET)
 settings.register_profile(NIGHTLY, max_examples=3000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(PROFILE)
 

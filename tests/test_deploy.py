@@ -17,7 +17,7 @@ from share_state.cli.command import FOUND, UNUSABLE
 from share_state.cli.main import run
 from share_state.config.loading import load_settings
 from share_state.delta.reader import CommittedTables
-from tests.profiles import nightly
+from tests.profiles import nightly, some_of
 from tests.sources.formats.tables import found, table_of, write
 from tests.sources.kafka_cluster.broker import free_ports
 from tests.truth import DATA
@@ -67,7 +67,7 @@ COMMANDS: dict[str, Callable[[], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("scheduler", COMMANDS)
+@pytest.mark.parametrize("scheduler", some_of(COMMANDS, 1))
 def test_the_command_line_audits_the_export(scheduler: str, tmp_path: Path):
     """Only the paths are replaced: the export, the warehouse and the folder of the configuration."""
     program, *arguments = COMMANDS[scheduler]()

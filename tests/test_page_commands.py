@@ -34,7 +34,7 @@ def test_the_outputs_on_a_page_are_those_of_its_commands(folder: Path, page: Pat
             )
 
 
-@pytest.mark.parametrize("example", some_of(EXAMPLES.values(), 20), ids=lambda one: one.line)
+@pytest.mark.parametrize("example", some_of(EXAMPLES.values(), 8), ids=lambda one: one.line)
 def test_an_example_runs(folder: Path, example: PageCommand):
     parse(example)
     if example.is_local:

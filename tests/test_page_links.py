@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.profiles import nightly
+
 HOME = Path(__file__).parents[1]
 PAGES = sorted([HOME / "README.md", *(HOME / "docs").rglob("*.md"), *(HOME / "bench").glob("*.md")])
 _LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<place>[^)\s]+))?\)")
@@ -35,6 +37,7 @@ def test_the_map_leads_to_every_page_of_docs():
         assert f"]({folder}/README.md)" in text
 
 
+@nightly("builds the site")
 def test_the_site_is_built_without_a_warning_and_holds_pages_only(tmp_path: Path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}

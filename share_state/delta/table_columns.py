@@ -1,6 +1,6 @@
 """The columns of rows and tables: what a table lacks, and rows in the order of a table's columns."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _BATCH_BYTES = 16 << 20
-"""delta-rs keeps the order of rows within a batch only; most tables are one batch."""
+"""Rows that are written at a time; most tables are one batch."""
 
 
 def missing_columns(table: str, path: str, existing: "DeltaTable") -> list[str]:
@@ -52,8 +52,7 @@ class RowStream:
     """Rows with the columns of a table, in its order; those that the rows lack are null.
 
     Attributes:
-        reader: reads the rows; texts are dictionaries if they are in the first rows, which is faster to
-            write.
+        schema: of the rows; texts are dictionaries if they are in the first rows, which is faster to write.
         error: what their source raised.
     """
 
@@ -61,25 +60,37 @@ class RowStream:
         pieces = iter(rows)
         first = next(pieces, schema.empty_table())
         encoded = {one.name: one.type for one in first.schema if pa.types.is_dictionary(one.type)}
-        self._schema = pa.schema([one.with_type(encoded.get(one.name, one.type)) for one in schema])
+        self.schema = pa.schema([one.with_type(encoded.get(one.name, one.type)) for one in schema])
         self.error: Exception | None = None
-        self.reader = pa.RecordBatchReader.from_batches(self._schema, self._batches(chain((first,), pieces)))
+        self._pieces = chain((first,), pieces)
 
-    def _batches(self, pieces: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+    @property
+    def reader(self) -> pa.RecordBatchReader:
+        """The rows, for delta-rs."""
+        tables = self.tables(_pulled_apart(self._pieces))
+        batches = (batch for table in tables for batch in table.to_batches())
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    def tables(self, pieces: Iterable[pa.Table] | None = None) -> Iterator[pa.Table]:
+        """The rows, some megabytes at a time; `pieces` are those that the stream began with."""
         waiting, size = list[pa.Table](), 0
         try:
-            for rows in _pulled_apart(pieces):
+            for rows in self._pieces if pieces is None else pieces:
                 given = {name: rows[name] for name in rows.column_names}
-                columns = [given.get(one.name, pa.nulls(len(rows), one.type)) for one in self._schema]
-                waiting.append(pa.table(columns, self._schema.names).cast(self._schema))
+                columns = [given.get(one.name, pa.nulls(len(rows), one.type)) for one in self.schema]
+                waiting.append(pa.table(columns, self.schema.names).cast(self.schema))
                 size += waiting[-1].nbytes
                 if size >= _BATCH_BYTES:
-                    yield from pa.concat_tables(waiting).combine_chunks().to_batches()
+                    yield self._joined(waiting)
                     waiting, size = [], 0
-            yield from pa.concat_tables([self._schema.empty_table(), *waiting]).combine_chunks().to_batches()
+            yield self._joined(waiting)
         except Exception as error:
             self.error = error
             raise
+
+    def _joined(self, tables: Sequence[pa.Table]) -> pa.Table:
+        whole = pa.concat_tables([self.schema.empty_table(), *tables])
+        return whole.unify_dictionaries().combine_chunks()
 
 
 def _pulled_apart(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -1,13 +1,11 @@
 """Merges changed rows into a Delta table file by file: files that hold none of the changed keys stay as they are.
 
 Rows that changed together go into a file of their own, so share-partitions that change often leave the files of
-those that rest. Parquet is written by Arrow, which takes a half to a third of the time of delta-rs' engine.
+those that rest.
 """
 
-import json
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from share_state.delta.merge import DELETED, key_runs
-from share_state.delta.reader import list_files, needs_scan, open_dataset, open_filesystem
+from share_state.delta.parquet_files import TEXTS, write_files
+from share_state.delta.reader import list_files, needs_scan, open_dataset
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -31,9 +29,6 @@ _PLAIN_FEATURES = {"appendOnly", "invariants", "changeDataFeed", "deletionVector
                    "domainMetadata", "clustering"}  # fmt: skip
 """Writer features that do not change what a commit of files must hold; others are left to delta-rs."""
 _CHECKED = "delta.constraints."
-_PACKED = "DELTA_BINARY_PACKED"
-"""Parquet's encoding of whole numbers, most of which are close to those before them."""
-_TEXTS = pa.dictionary(pa.int32(), pa.string())
 
 
 def is_plain(table: "DeltaTable") -> bool:
@@ -100,10 +95,10 @@ class TableFiles:
             *(_File(piece, *key_runs(piece, key)) if key else _File(piece) for piece in joined),
             *separate,
         ]
-        paths = [_new_path() for _ in written]
         actions: list[Any] = [
-            _write(f"{self.place}/{path}", path, file.rows) for path, file in zip(paths, written, strict=True)
+            action for file in written for action in write_files(self.place, [file.rows], file.rows.schema)
         ]
+        paths = [action.path for action in actions]
         now = int(time.time() * 1000)
         actions += [RemoveAction(path, True, now, listed[path]["size_bytes"], {}) for path in gone]
         existing.create_write_transaction(actions, "append", existing.schema(), commit_properties=properties)
@@ -155,9 +150,9 @@ def encoded(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Rows with the columns of a table in its order, texts as dictionaries; columns that they lack are null."""
     columns = list[pa.ChunkedArray]()
     for one in schema:
-        kind = _TEXTS if pa.types.is_string(one.type) else one.type
+        kind = TEXTS if pa.types.is_string(one.type) else one.type
         column = rows[one.name] if one.name in rows.column_names else pa.nulls(len(rows), one.type)
-        if kind == _TEXTS and not pa.types.is_dictionary(column.type):
+        if kind == TEXTS and not pa.types.is_dictionary(column.type):
             column = column.cast(pa.string()).dictionary_encode()
         columns.append(column if column.type == kind else column.cast(kind))
     return pa.table(columns, schema.names)
@@ -167,7 +162,7 @@ def _joined(pieces: Sequence[pa.Table]) -> pa.Table:
     """Rows in one piece; no dictionary holds more texts than there are rows."""
     whole = pa.concat_tables(pieces).unify_dictionaries().combine_chunks()
     for place, column in enumerate(whole.columns):
-        if column.type == _TEXTS and column.num_chunks and len(column.chunk(0).dictionary) > len(whole):
+        if column.type == TEXTS and column.num_chunks and len(column.chunk(0).dictionary) > len(whole):
             # Of rows that are gone.
             fresh = column.cast(pa.string()).dictionary_encode()
             whole = whole.set_column(place, whole.column_names[place], fresh)
@@ -176,64 +171,8 @@ def _joined(pieces: Sequence[pa.Table]) -> pa.Table:
 
 def _parts(rows: pa.Table, most_bytes: float) -> list[pa.Table]:
     """Rows in equal parts of about so many bytes, each with memory of its own; none for no row."""
-    count = max(1, round(rows.nbytes / most_bytes)) if len(rows) else 0
+    count = min(len(rows), max(1, round(rows.nbytes / most_bytes)))
     bounds = [len(rows) * number // max(1, count) for number in range(count + 1)]
     if count == 1:
         return [rows]
     return [rows.take(pa.array(np.arange(begin, end))) for begin, end in pairwise(bounds)]
-
-
-def _new_path() -> str:
-    return f"part-00000-{uuid.uuid4()}-c000.parquet"
-
-
-def _write(place: str, path: str, rows: pa.Table) -> Any:
-    """Write a file, and return the action that adds it to its table."""
-    from deltalake.transaction import AddAction  # noqa: PLC0415  slow to import
-
-    texts = [one.name for one in rows.schema if one.type == _TEXTS]
-    filesystem, target = open_filesystem(place)
-    options: dict[str, Any] = {
-        "use_dictionary": texts,
-        "column_encoding": dict.fromkeys(_whole_numbers(rows.schema), _PACKED),
-    }
-    # Packed numbers are as small as snappy makes plain ones, in half of the time; Delta's log has the statistics.
-    options |= {"write_statistics": False, "store_schema": False}
-    pq.write_table(rows, target, filesystem=filesystem, compression="none", **options)
-    size = filesystem.get_file_info(target).size
-    return AddAction(path, size, {}, int(time.time() * 1000), True, json.dumps(_statistics(rows)))
-
-
-def _whole_numbers(schema: pa.Schema) -> Iterator[str]:
-    """The paths of columns that Parquet stores as int32 or int64, those in lists of structs included."""
-    for one in schema:
-        if pa.types.is_list(one.type) and pa.types.is_struct(one.type.value_type):
-            inner = _whole_numbers(pa.schema(one.type.value_type.fields))
-            yield from (f"{one.name}.list.element.{name}" for name in inner)
-        elif pa.types.is_integer(one.type) or pa.types.is_timestamp(one.type):
-            yield one.name
-
-
-def _statistics(rows: pa.Table) -> dict[str, Any]:
-    """Delta's statistics of a file: of texts and whole numbers."""
-    least, greatest = dict[str, Any](), dict[str, Any]()
-    nulls = dict[str, int]()
-    for name, column in zip(rows.column_names, rows.columns, strict=True):
-        if column.type == _TEXTS:
-            used = [_used_texts(chunk) for chunk in column.chunks]
-            values = pa.chunked_array(used, pa.string())
-        elif pa.types.is_integer(column.type):
-            values = column
-        else:
-            continue
-        nulls[name] = column.null_count
-        found = pc.min_max(values).as_py()
-        if found["min"] is not None:
-            least[name], greatest[name] = found["min"], found["max"]
-    return {"numRecords": len(rows), "minValues": least, "maxValues": greatest, "nullCount": nulls}
-
-
-def _used_texts(column: pa.DictionaryArray) -> pa.Array:
-    """The texts of a dictionary that occur."""
-    indices = column.indices.drop_null().to_numpy()
-    return column.dictionary.filter(pa.array(np.bincount(indices, minlength=len(column.dictionary)) > 0))

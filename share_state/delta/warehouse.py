@@ -24,6 +24,7 @@ from share_state.delta.merge import (
     overtaken_stream,
     transaction,
 )
+from share_state.delta.parquet_files import write_files
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
@@ -407,20 +408,13 @@ class Warehouse:
         replaced_runs: Collection[str] | None,
         properties: "CommitProperties | None" = None,
     ) -> None:
-        from deltalake import CommitProperties, Schema, write_deltalake  # noqa: PLC0415  slow to import
+        from deltalake import CommitProperties, Schema  # noqa: PLC0415  slow to import
         from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
         from deltalake.schema import Field  # noqa: PLC0415
 
         with self.commit(table, replaced_runs) as commit:
             existing = commit.existing
             schema = stored_schema(table)
-            doc = declarations.table(table)[0]
-            store = delta_storage_options(commit.path)
-            options: dict[str, Any] = {
-                "storage_options": store,
-                "description": doc,
-                "configuration": PROPERTIES,
-            }
             if existing is not None:
                 if commit.missing:
                     added = (
@@ -431,16 +425,12 @@ class Warehouse:
                     existing.alter.set_table_properties(PROPERTIES)
                 commit.version = existing.version()
                 schema = pa.schema(existing.schema())
-                options = {"mode": "overwrite" if commit.replaces_all or commit.replaced_runs else "append"}
-                if commit.replaced_runs:
-                    names = ", ".join(f"'{name}'" for name in commit.replaced_runs)
-                    options["predicate"] = f"run_id IN ({names})"
             # With retries, delta-rs would append to a table that another run has created meanwhile.
-            options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
+            properties = properties or CommitProperties(max_commit_retries=0)
             stream = RowStream(rows, schema)
             before = set[str]() if self.replaced is None else _paths(existing)
             try:
-                write_deltalake(commit.path if existing is None else existing, stream.reader, **options)
+                _commit_rows(table, commit, stream, properties)
                 if self.replaced is not None:
                     self.replaced.add(commit.path, before - _paths(existing))
             except DeltaError as error:
@@ -477,6 +467,36 @@ class Warehouse:
         return WarehouseError(
             f"{self.root}: another run committed here meanwhile, and this one did not; run it again"
         )
+
+
+def _commit_rows(table: str, commit: Commit, rows: RowStream, properties: "CommitProperties") -> None:
+    """Write rows to new files, and commit them; as delta-rs would, which is slower."""
+    from deltalake import Schema, write_deltalake  # noqa: PLC0415  slow to import
+    from deltalake.transaction import create_table_with_add_actions  # noqa: PLC0415
+
+    existing, replaced = commit.existing, commit.replaced_runs
+    if existing is not None and (replaced or not is_plain(existing)):
+        options: dict[str, Any] = {}
+        if replaced:
+            names = ", ".join(f"'{name}'" for name in replaced)
+            options["predicate"] = f"run_id IN ({names})"
+        mode = "overwrite" if commit.replaces_all or replaced else "append"
+        write_deltalake(existing, rows.reader, mode=mode, commit_properties=properties, **options)
+        return
+    actions = write_files(commit.path, rows.tables(), rows.schema)
+    if existing is not None:
+        mode = "overwrite" if commit.replaces_all else "append"
+        existing.create_write_transaction(actions, mode, existing.schema(), commit_properties=properties)
+        return
+    create_table_with_add_actions(
+        commit.path,
+        Schema.from_arrow(stored_schema(table)),
+        actions,
+        description=declarations.table(table)[0],
+        configuration=PROPERTIES,
+        storage_options=delta_storage_options(commit.path),
+        commit_properties=properties,
+    )
 
 
 def _paths(existing: "DeltaTable | None") -> set[str]:

@@ -1,4 +1,4 @@
-"""The sink of runs in this process: tasks stage rows, and deltalake writes them to the tables."""
+"""The sink of runs in this process: tasks stage rows, and this process writes them to the tables."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from share_state.sources.log_partition import LogPartition
 class DeltalakeSink:
     """Tasks stage their rows below the output of the run.
 
-    This process writes them to the tables with deltalake.
+    This process writes them to Parquet, and commits the files with deltalake.
     """
 
     def __init__(self, tables: Warehouse, executor: Executor[Any]) -> None:
@@ -37,7 +37,7 @@ class DeltalakeSink:
         self._staged = defaultdict[str, list[StagedFile]](list)
         self._changes = defaultdict[str, list[tuple[Collection[str] | None, FinishRows]]](list)
         self._added = defaultdict[str, list[Iterable[pa.Table]]](list)
-        # delta-rs encodes a table in one thread.
+        # A table is encoded in one thread.
         self._threads, self._commits = ThreadPoolExecutor(available_cores()), list[Future[None]]()
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from share_state.errors import ShareStateError
 from share_state.incidents.incident_text import incident_lines
 from tests.cli.commands import Command, run_cli
 from tests.fold.groups.group_tables import both_topics
+from tests.profiles import nightly
 from tests.truth import DATA
 from tests.warehouses import arrow
 
@@ -170,6 +171,7 @@ def test_rows_in_memory_fold_as_their_log(records: pa.Table, form):
     )
 
 
+@nightly("several runs")
 def test_a_question_about_rows_in_memory_needs_no_file(records: pa.Table):
     found = share_state.why(records, "g3")
     assert found.commands == ()

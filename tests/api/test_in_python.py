@@ -183,6 +183,7 @@ def test_moments_are_utc():
     assert len(arrow(share_state.timeline(DLQ, **ONE, as_of=here))) == whole
 
 
+@nightly("reads three topics; test_dead_letter_topics matches them")
 def test_dead_letters_are_matched_without_a_warehouse(tmp_path: Path, spark: SparkSession):
     export = DATA / "4.4.0/dead-letters"
     state, letters = export / "__share_group_state-2", sorted(export.glob("dlq.all-*"))

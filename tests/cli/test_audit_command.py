@@ -221,6 +221,7 @@ def test_an_alert_reaches_a_scheduler_whose_pipe_is_not_read(monkeypatch: pytest
     assert run(audit) == 0
 
 
+@nightly("two audits")
 def test_an_audit_that_could_not_print_is_reported_by_the_next(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Command
 ):
@@ -241,6 +242,7 @@ def _waiting_audit(audit: list[str], pipe: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
+@nightly("two audits; test_audit_verdicts has another")
 def test_a_verdict_can_fail_the_job(cli: Command, tmp_path: Path):
     """Kafka's own default is 30 minutes; this log ends seconds after its last records."""
     audit = ("audit", DATA / "4.4.0/dlq", "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--json")
@@ -276,6 +278,7 @@ def test_what_is_acknowledged_does_not_fail_the_job(cli: Command, tmp_path: Path
     assert said.json["findings_by_severity"]["error"] == 0
 
 
+@nightly("two audits")
 def test_a_warehouse_is_of_one_cluster(cli: Command, tmp_path: Path):
     audit = ("audit", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--quiet")
     for options, code in (((), 0), (("--set", "cluster=blue"), 0), (("--set", "cluster=green"), 2), ((), 0)):
@@ -286,6 +289,7 @@ def test_a_warehouse_is_of_one_cluster(cli: Command, tmp_path: Path):
     assert WrittenTables(tmp_path / "w").runs["cluster"].to_pylist() == ["blue", "blue", None]
 
 
+@nightly("an audit and a run")
 def test_reconstruct_into_the_warehouse_of_an_audit_says_so_first(cli: Command, tmp_path: Path):
     made = ("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w")
     assert cli(*made).err == cli(*made).err == ""

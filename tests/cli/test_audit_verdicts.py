@@ -115,6 +115,7 @@ def test_a_group_without_members_whose_records_wait_has_a_verdict(cli: Command, 
     assert alone.json["verdicts"]["NO_MEMBERS"] == 0 or "share_groups" in WrittenTables(tmp_path / "alone").versions
 
 
+@nightly("three audits; test_audit_data acknowledges")
 def test_a_verdict_can_fail_the_job_and_be_acknowledged(cli: Command, tmp_path: Path):
     audit = ("audit", DLQ, "--out", tmp_path / "w", "--quiet", "--json", "--set", "fail_on_verdict=NO_MEMBERS")
     assert cli(*audit).code == 1
@@ -148,7 +149,7 @@ ACCEPTED = update([(100, 100, ACKNOWLEDGED, 1)], after=6 * MINUTE)
         ([*map(given_up, range(5)), ACCEPTED, *map(given_up, range(7, 30))], "GIVING_UP"),
         ([update([(minute, minute, ARCHIVED, 1)], after=minute * MINUTE) for minute in range(30)], "GIVING_UP"),
         ([update([(0, 9, AVAILABLE, minute)], after=minute * MINUTE) for minute in range(4)], "OK"),
-    ], 3),
+    ], 1),
 )  # fmt: skip
 def test_a_group_that_only_gives_up_has_a_verdict(cli: Command, tmp_path: Path, records: list, verdict: str):
     log_with(tmp_path / "in", snapshot(), *records)
@@ -266,6 +267,7 @@ def _live(source: Path, rows: list[dict]) -> set[tuple]:
     return live
 
 
+@nightly("two audits")
 def test_a_warehouse_of_before_gets_the_new_columns(cli: Command, tmp_path: Path):
     """The history of an earlier release lacks them: its rows have nulls, and the next audit adds them."""
     place = tmp_path / "half"

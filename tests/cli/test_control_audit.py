@@ -11,6 +11,7 @@ from tests.cli.commands import run_cli
 from tests.fold.control_records.logs import checkpoint, control, delta, log_of, user_data
 from tests.fold.control_records.test_edges import stamped
 from tests.kafka.batches import Batch, Record
+from tests.profiles import nightly
 
 BATCHES = [
     stamped(user_data(0, 100), 0),
@@ -95,6 +96,7 @@ def test_subscriptions_mode_and_index_are_keys_of_the_configuration(capfd, tmp_p
     assert verdicts(again)["done"] == "REWIND"
 
 
+@nightly("two audits")
 def test_an_audit_knows_the_checkpoints_of_the_last_one(capfd, tmp_path: Path):
     audit(capfd, tmp_path, BATCHES)
     log_of(tmp_path / "broker", BATCHES[-2:], topic="orders", base=105)
@@ -115,6 +117,7 @@ def test_offsets_that_retention_removed_neither_wait_nor_poison(capfd, tmp_path:
     assert {one["rule"] for one in said["findings"]} == {"SPSO_BELOW_LOG_START"}
 
 
+@nightly("two audits")
 def test_a_topic_partition_that_is_gone_is_noted(capfd, tmp_path: Path):
     audit(capfd, tmp_path, BATCHES)
     log_of(tmp_path / "other", BATCHES, topic="payments")

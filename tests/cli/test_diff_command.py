@@ -20,6 +20,7 @@ from share_state.sources.topics import Topics
 from tests.cli.commands import Command
 from tests.fold.decoded_logs import decoded
 from tests.fold.record_context_model import outcomes
+from tests.profiles import nightly
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
@@ -55,6 +56,7 @@ def test_every_share_partition_whose_start_moved_is_told(cli: Command):
             assert told[key]["change"] == change
 
 
+@nightly("two runs")
 def test_warehouses_made_as_of_two_points_differ_as_the_export_does(cli: Command, tmp_path: Path):
     for name, point in (("a", EARLIER), ("b", LATER)):
         said = cli("reconstruct", CHAOS, "--out", tmp_path / name, "--as-of-time", point, "--fail-on", "off")

@@ -81,6 +81,7 @@ def test_simulated_logs_that_do_not_fit_are_removed(limited: Callable[..., tuple
     assert [*tmp_path.rglob("*")] == []
 
 
+@nightly("a simulation in a process of its own")
 def test_a_full_disk_is_not_taken_for_events_that_cannot_be_read(
     limited: Callable[..., tuple[int, str]], tmp_path: Path
 ):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import Command
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
@@ -39,6 +39,7 @@ def test_the_groups_beside_all_state_logs_are_read(command: str, form: str, brok
     assert len(_groups(cli, tmp_path / "w")) > 3
 
 
+@nightly("a run over three folders")
 def test_globs_over_several_brokers_find_the_groups_of_each(broker: Path, cli: Command, tmp_path: Path):
     for log in (*broker.glob("*-1"), *broker.glob("*-2")):
         (tmp_path / "broker-2").mkdir(exist_ok=True)

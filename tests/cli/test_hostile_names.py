@@ -115,7 +115,7 @@ def test_every_command_is_called():
     assert CALLS.keys() == COMMANDS.keys()
 
 
-@pytest.mark.parametrize("call", some_of(_calls(), 8), ids=ascii)
+@pytest.mark.parametrize("call", some_of(_calls(), 4), ids=ascii)
 def test_no_name_controls_the_terminal(
     cli: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: list[str]
 ):

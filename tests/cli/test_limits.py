@@ -74,6 +74,7 @@ def test_reconstruct_finds_the_poison_records_that_an_audit_finds(cli: Command, 
     assert findings(tmp_path / "a") == findings(tmp_path / "b")
 
 
+@nightly("two audits")
 def test_a_limit_of_the_command_wins_over_that_of_the_file(cli: Command, tmp_path: Path):
     config = tmp_path / "audit.yaml"
     limits = "{delivery_count: 9, record_locks: 20}"
@@ -107,6 +108,7 @@ def test_a_limit_that_cannot_be_used_is_refused(cli: Command, tmp_path: Path, co
     assert not (tmp_path / "w").exists()
 
 
+@nightly("five runs")
 def test_older_spellings_still_set_a_limit(cli: Command):
     one = ("explain", DATA / "4.4.0/dlq", "--topics", DATA / "4.4.0/dlq/topics.json", "--group", "dq-off")
     one = (*one, "--topic", "t0", "--partition", "0", "--offset", "0", "--json")

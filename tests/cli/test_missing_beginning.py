@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
+from tests.profiles import nightly
 from tests.truth import DATA
 from tests.warehouses import WrittenTables
 
@@ -55,6 +56,7 @@ def test_show_does_not_say_that_nothing_is_in_flight(cli: Command, warehouse: Pa
     assert said.table[1][5] == "-"
 
 
+@nightly("three runs")
 def test_diff_says_of_which_share_partitions_it_knows_too_little(cli: Command):
     later = ("--as-of-time", "2026-11-21T03:07:20Z")
     said = cli("diff", LATE, *TOPICS, *later)

@@ -10,6 +10,7 @@ from share_state.kafka.primitives import partition_for
 from tests.cli.commands import Command, CommandResult
 from tests.kafka.batches import Batch, in_bytes
 from tests.log_writer import snapshot
+from tests.profiles import some_of
 from tests.truth import DATA
 from tests.warehouses import WrittenTables
 
@@ -55,7 +56,7 @@ def _shown_by_the_keys(folder: Path) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    "make", [_between_two_others, _named_by_the_checkpoint, _named_by_the_option, _shown_by_the_keys]
+    "make", some_of([_between_two_others, _shown_by_the_keys, _named_by_the_checkpoint, _named_by_the_option], 2)
 )
 def test_a_state_partition_that_is_not_in_the_input_is_an_error(cli: Command, tmp_path: Path, make):
     call = make(tmp_path / "logs")

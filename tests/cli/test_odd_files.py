@@ -274,6 +274,7 @@ def _dead_letter_run(capfd: pytest.CaptureFixture[str], place: Path, letters: Pa
     return is_read_or_refused(capfd, "reconstruct", export, "--out", place / "out", "--dead-letters", letters)
 
 
+@nightly("audits of drawn files")
 @SLOW
 @given(patches, numbers, st.booleans())
 def test_a_segment_of_dead_letters_that_changed_is_read_or_refused(

@@ -11,6 +11,7 @@ from share_state.repairs.commands import KafkaTools
 from tests.cli.commands import Command, flipped
 from tests.kafka.batches import NOW, Batch, Record
 from tests.log_writer import Key, snapshot, update, write_log_folder
+from tests.profiles import nightly
 from tests.truth import DATA
 
 CHAOS = DATA / "4.4.0/chaos"
@@ -96,6 +97,7 @@ def test_a_moment_before_a_reset_names_what_a_restore_skips(cli: Command, tmp_pa
     assert "app orders-3: the restore skips 5 offsets: 5-9" in said.out
 
 
+@nightly("two runs")
 def test_a_state_that_cannot_be_trusted_is_left_out_by_name(cli: Command, tmp_path: Path):
     other: Key = ("well", TOPIC_ID, 0)
     records = [snapshot(KEY), update(KEY, [(0, 4, 2, 1)]), snapshot(other, start_offset=7)]
@@ -160,6 +162,7 @@ def test_the_check_of_a_restore_compares_every_line_of_the_group(
     assert done.stderr == ("" if code == 0 else "t 1: the start offset is 6, not 5\n")
 
 
+@nightly("an audit")
 def test_a_warehouse_gives_another_moment_of_its_logs(cli: Command, tmp_path: Path, lake: Path):
     earlier = ("--group", "g0", "--as-of-offset", "0=400", "--json")
     of_logs = cli("offsets", CHAOS, *TOPICS, *earlier, "--out", tmp_path / "logs.csv").json

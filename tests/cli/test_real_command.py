@@ -35,6 +35,7 @@ def test_the_installed_command_reconstructs_and_shows(tmp_path: Path, options: t
     assert "the ends of their topics are not known" in reasons
 
 
+@nightly("three processes")
 def test_a_reader_that_leaves_early_is_no_failure():
     with subprocess.Popen(
         [COMMAND, "decode", DATA / "4.3.1/fuzz"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -85,6 +86,7 @@ def test_sigterm_ends_a_command_like_an_interrupt_and_leaves_no_file(tmp_path: P
     assert [*tmp_path.iterdir()] == []
 
 
+@nightly("processes; test_without_extras blocks Spark")
 @pytest.mark.parametrize("command", by_profile(["audit"], ["reconstruct", "audit"]))
 def test_a_little_export_needs_no_java(no_java: Mapping[str, str], tmp_path: Path, command: str):
     made = _run(COMMAND, command, DATA / "4.3.1/happy", "--out", tmp_path / "w", env=no_java)

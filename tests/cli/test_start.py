@@ -13,6 +13,7 @@ _THREADS = "import atexit, os; atexit.register(lambda: print(len(os.listdir('/pr
 _START = "from share_state.cli.main import main; main({arguments})"
 
 
+@nightly("two processes; test_real_command has one")
 @pytest.mark.parametrize(
     ("arguments", "code"), some_of([(["rules"], 0), (["nothing"], 2), (["show", "/no/such"], 2)], 2)
 )
@@ -39,6 +40,7 @@ def _run(text: str, threads: str | None = None) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=False)
 
 
+@nightly("processes")
 def test_what_the_c_library_does_at_exit_changes_no_exit_code():
     # Threads of pyarrow that wait for the end of the interpreter abort the process there (apache/arrow issue 34314).
     aborts = "import ctypes; c = ctypes.CDLL(None); c.on_exit(ctypes.cast(c.abort, ctypes.c_void_p), None); "

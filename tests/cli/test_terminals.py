@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import run_on_terminal
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 from tests.truth import DATA
 
 CHAOS = str(DATA / "4.3.1/chaos")
@@ -26,6 +26,7 @@ def _shown(folder: Path, *arguments: str) -> str:
     return _SPINNER.sub("", _CONTROL.sub("", output))
 
 
+@nightly("processes on terminals")
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -10,6 +10,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command
 from tests.fold.control_records.logs import at, checkpoint, delta, log_of
+from tests.profiles import nightly
 from tests.truth import DATA
 from tests.warehouses import WrittenTables
 
@@ -45,6 +46,7 @@ def test_the_timeline_of_a_group_is_written_and_committed(share_state: Command, 
         assert {row[name] for name in row.keys() - latest[key].keys()} == {None}
 
 
+@nightly("two runs")
 def test_a_run_without_a_timeline_shows_none_and_may_follow_one_with_it(cli: Command, tmp_path: Path):
     out = tmp_path / "lake"
     options = ("reconstruct", DATA / "4.2.1/happy", "--out", out)

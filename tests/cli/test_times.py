@@ -48,7 +48,7 @@ def test_a_duration_counts_back_from_the_newest_record_of_the_input(cli: Command
         assert cli("cutoff", CHAOS, "--as-of-time", text, "--json").json["records"] == expected
 
 
-@pytest.mark.parametrize("text", some_of(SAME, 2))
+@pytest.mark.parametrize("text", some_of(SAME, 1))
 @pytest.mark.parametrize("option", ["--as-of-time", "--and-as-of-time"])
 def test_every_option_that_takes_a_time_takes_the_same(option: str, text: str, cli: Command):
     earlier = () if option == "--as-of-time" else ("--as-of-time", "2026-11-21T03:07:05Z")

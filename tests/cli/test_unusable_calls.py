@@ -13,7 +13,7 @@ import share_state
 from share_state.cli.main import run
 from share_state.errors import InputError, ShareStateError
 from tests.cli.commands import Command, CommandResult, contents
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 from tests.truth import DATA
 
 HAPPY = DATA / "4.3.1/happy"
@@ -430,6 +430,7 @@ def test_an_empty_path_is_refused_in_python(given: dict[str, Any]):
         share_state.reconstruct(**given)
 
 
+@nightly("four runs")
 def test_paths_may_be_file_addresses(cli: Command, tmp_path: Path):
     address, lake = f"file://{tmp_path}", tmp_path / "a lake"
     offsets = (f"{address}/offsets.json", tmp_path / "offsets.json")

@@ -7,6 +7,7 @@ import pytest
 
 from share_state.cli.main import run
 from tests.cli.commands import Command
+from tests.profiles import nightly
 from tests.truth import DATA
 
 HAPPY = DATA / "4.3.1/happy"
@@ -33,6 +34,7 @@ def _key(cli: Command, export: Path) -> tuple[str, ...]:
     return ("--group", row["group_id"], "--topic", row["topic_id"], "--partition", str(row["partition"]))
 
 
+@nightly("four commands over two warehouses")
 def test_commands_over_logs_find_those_of_a_warehouse(cli: Command, export: Path, lake: Path, tmp_path: Path):
     key = _key(cli, export)
     limit = ("--limit", "delivery_count=7")
@@ -53,6 +55,7 @@ def test_commands_over_tables_read_an_export(cli: Command, export: Path, lake: P
     assert cli("diff", export, lake, "--quiet").out.startswith("no difference in ")
 
 
+@nightly("two audits")
 def test_one_warehouse_is_compared_with_its_run_before(cli: Command, export: Path, lake: Path):
     said = cli("diff", lake)
     assert (said.code, said.err) == (2, f"share-state: diff: {lake}: has one run of audit; give another warehouse\n")

@@ -11,7 +11,7 @@ from share_state.config.loading import ConfigError, load_settings, settings_for
 from share_state.config.model import AuditSettings
 from share_state.errors import ShareStateError
 from tests.config.settings_text import REQUIRED, in_yaml
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 
 LINES = "sources: [{path: /exports/one}]\nwarehouse: /lake\n"
 SOURCE = "a map of path, format, dialect, columns, kafka_properties"
@@ -283,6 +283,7 @@ YAML = st.recursive(
 )
 
 
+@nightly("drawn maps; the tests above have the errors by name")
 @given(drawn=st.dictionaries(st.sampled_from([*AuditSettings.model_fields, "other"]), YAML))
 def test_any_map_is_read_or_refused_in_one_line(write, drawn):
     try:

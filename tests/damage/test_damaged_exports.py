@@ -184,7 +184,7 @@ def figures() -> Iterator[Counter[str]]:
             sys.stdout.write(f"{count:8,} {name}\n")
 
 
-@settings(max_examples=by_profile(3, 3000))  # and the examples below
+@settings(max_examples=by_profile(1, 3000))  # and the examples below
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     history=st.sampled_from(HISTORIES),

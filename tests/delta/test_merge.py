@@ -87,6 +87,7 @@ def _as_others_read(place: str) -> Iterator[list[dict[str, Any]]]:
         yield duckdb.read_parquet(files).to_arrow_table().to_pylist()
 
 
+@nightly("many rows")
 def test_files_without_a_changed_key_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(table_files, "_LEAST_BYTES", 2000)
     groups = [(f"g{number:03}", "t", 0) for number in range(400)]

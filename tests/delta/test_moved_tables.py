@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from share_state.delta.reader import CommittedTables
 from tests.delta.test_other_writers_in_spark import audit
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 from tests.spark.test_audit import grown
 from tests.truth import DATA
 
@@ -20,6 +20,7 @@ def rows(warehouse: Path) -> dict[str, list[str]]:
     return {name: sorted(map(repr, tables.read(name).to_pylist())) for name in TABLES}
 
 
+@nightly("three audits")
 def test_a_warehouse_that_was_moved_goes_on_where_it_stopped(tmp_path: Path):
     nights, first = grown(DATA / "4.3.1/happy", tmp_path / "logs", 2), tmp_path / "w"
     begun = audit(next(nights), first)

@@ -16,6 +16,7 @@ from share_state.delta.reader import read_rows
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.schema.declarations import table, table_schema
+from tests.profiles import nightly
 
 ROW = {
     "rule": "TORN_TAIL",
@@ -122,6 +123,7 @@ def test_rows_of_many_log_partitions_are_one_file(tmp_path: Path):
     assert runs_of(tmp_path) == ["a"] * 69
 
 
+@nightly("many commits")
 def test_history_is_compacted_and_what_it_replaced_stays_for_slow_readers(tmp_path: Path):
     for night in range(18):
         write_history(tmp_path, f"{night:02}")

@@ -41,7 +41,7 @@ def _taken(client: ShareClient) -> tuple[str, list[int]]:
     return " ".join(f"{offset}:{kind:d}" for offset, kind in types.items()), [*types]
 
 
-@settings(max_examples=max(20, settings().max_examples // 4), deadline=None)
+@settings(max_examples=max(8, settings().max_examples // 4), deadline=None)
 @given(steps=STEPS)
 def test_a_client_keeps_acknowledges_and_renews_what_kafkas_does(jvm: Any, steps: list[tuple[Any, ...]]):
     theirs = jvm.org.apache.kafka.clients.consumer.internals.DrivenShareInFlightBatch()

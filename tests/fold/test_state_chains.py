@@ -94,7 +94,7 @@ def test_two_segments_are_one_log(
 @pytest.mark.parametrize(
     "name",
     some_of(["4.0.2/chaos", "4.1.2/fuzz", "4.3.1/pruneraw", "4.3.1/codec-gzip", "4.3.1/codec-snappy", "4.3.1/codec-lz4",
-     "4.3.1/codec-zstd", "4.4.0/dlq", "4.3.1/crash/crash-copy"], 5),
+     "4.3.1/codec-zstd", "4.4.0/dlq", "4.3.1/crash/crash-copy"], 2),
 )  # fmt: skip
 def test_a_broker_s_log_read_in_small_chunks_is_the_same_log(name: str, chunk: int):
     for log in find_logs([str(DATA / name)]):

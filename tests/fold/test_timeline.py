@@ -89,7 +89,7 @@ def _kinds(log: LogPartition) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     "scenario",
     some_of(
-        ["4.0.2/chaos", "4.1.2/fuzz", "4.2.1/chaos", "4.3.1/pruneraw", "4.3.1/codec-lz4", "4.4.0/fuzz", "4.4.0/dlq"], 3
+        ["4.0.2/chaos", "4.1.2/fuzz", "4.2.1/chaos", "4.3.1/pruneraw", "4.3.1/codec-lz4", "4.4.0/fuzz", "4.4.0/dlq"], 1
     ),
 )
 def test_the_state_after_a_broker_s_record_is_that_of_a_fold_that_stops_there(scenario: str):

@@ -32,6 +32,7 @@ from tests.fold.transaction_logs import (
 from tests.kafka.batches import NOW, Batch, consecutive
 from tests.log_writer import snapshot, write_log_folder
 from tests.present import present
+from tests.profiles import nightly
 from tests.sources.formats.printed import dump_text
 
 K0, K1, _ = KEYS
@@ -183,6 +184,7 @@ def test_what_the_dump_tool_prints_of_a_log_counts_as_its_segments_do(tmp_path: 
     assert tables[1].run["records"] == expected.record_count == len(counted(told).offsets)
 
 
+@nightly("two audits")
 def test_the_audit_of_the_next_night_commits_what_was_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     told = [Step(-1, 3), Step(3, 2), Step(-1, 3), Step(3, 0, COMMIT), Step(-1, 1)]
     batches, lake = consecutive(batches_of(told)), tmp_path / "lake"

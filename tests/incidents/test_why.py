@@ -92,7 +92,7 @@ def _check_screen(lines: list[str], trouble: str, causes: tuple[str, ...]) -> No
     assert len(lines) <= 40
 
 
-@pytest.mark.parametrize("name", some_of(NAMES, 5))
+@pytest.mark.parametrize("name", some_of(NAMES, 2))
 def test_the_first_two_lines_name_the_cause_and_the_first_option_mends_it(cli: Command, night: Audited, name: str):
     incident = INCIDENTS[name]
     lines = _screen(cli, name, night.logs, *LIMITS)
@@ -139,6 +139,7 @@ def test_audit_page_metrics_and_repair_name_the_same_trouble(cli: Command, night
     assert f"share-state repair {night.lake} --group " in section
 
 
+@nightly("audits and plans; the test above has one with an audit")
 @pytest.mark.parametrize("name", [*some_of([one for one in NAMES if one != "reset"], 1), "reset"])
 def test_repair_of_an_export_without_an_earlier_audit_names_the_same_trouble(cli: Command, night: Audited, name: str):
     why = cli("why", name, night.logs, *LIMITS, "--json", "--quiet").json
@@ -148,7 +149,7 @@ def test_repair_of_an_export_without_an_earlier_audit_names_the_same_trouble(cli
     assert why["cause"].startswith(repair["sentence"].partition(";")[0]) or name != "reset"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some_of(NAMES, 4))
 def test_the_first_option_mends_what_the_simulator_rehearses(cli: Command, night: Audited, name: str):
     why = cli("why", name, night.lake, "--json", "--quiet").json
     effect, action = why["option"]["effect"], why["option"]["action"]
@@ -314,6 +315,7 @@ def test_only_a_reset_is_called_one(cli: Command, log: str, trouble: str, cause:
     assert sentence in said
 
 
+@nightly("simulates and audits the draft")
 def test_control_records_of_the_draft_are_judged_but_have_no_plan(cli: Command, tmp_path: Path):
     made = ("simulate", "--dialect", "control_records", "--minutes", 2, "--groups", 2, "--out", tmp_path / "log")
     assert cli(*made, "--fault", "broken-chain").code == 0

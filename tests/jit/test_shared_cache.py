@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from share_state.jit import compile
+from tests.profiles import nightly
 
 KERNEL = """
 import sys
@@ -88,6 +89,7 @@ def _wait_for_lock(process: subprocess.Popen[str], file: Path) -> None:
         time.sleep(0.05)
 
 
+@nightly("processes that compile")
 def test_one_process_compiles_and_the_others_load_even_if_one_is_killed(module: Path, tmp_path: Path):
     cache = tmp_path / "cache"
     with _held(cache) as holder:
@@ -107,6 +109,7 @@ def test_one_process_compiles_and_the_others_load_even_if_one_is_killed(module: 
     assert done.stdout == "0\n"
 
 
+@nightly("two processes that compile")
 def test_a_kernel_that_fails_to_compile_keeps_no_other_process_waiting(module: Path, tmp_path: Path):
     cache = tmp_path / "cache"
     module.write_text(KERNEL.replace("found += value", "found += value.nothing"))
@@ -120,6 +123,8 @@ try:
 except Exception as error:
     print(type(error).__name__)
 from share_state.jit import compile
+from tests.profiles import nightly
+from tests.profiles import nightly
 print(compile._LOCK._held)
 """
     done = subprocess.run(

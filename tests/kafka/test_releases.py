@@ -22,6 +22,7 @@ from share_state.kafka.releases import (
 from share_state.repairs.repair_plan import check_release
 from share_state.schema.declarations import layout, record
 from share_state.simulator.types import find_release
+from tests.profiles import nightly
 from tests.truth import DATA
 
 
@@ -94,6 +95,7 @@ def test_the_page_of_releases_has_every_fact():
     assert all(one.metadata["doc"] in page for one in facts())
 
 
+@nightly("parses the package")
 def test_no_other_module_compares_releases():
     """They ask a release for what it does; layouts are compared by the names in schemas/records."""
     names = {release.name for release in RELEASE_HISTORY} | {release.patch for release in RELEASE_HISTORY}

@@ -24,7 +24,7 @@ from tests.kafka.batches import (
     uvarint,
 )
 from tests.kafka.judged import Judged, judged_bytes
-from tests.profiles import some_of
+from tests.profiles import by_profile, some_of
 
 BATCHES: list[Range] = [(0, 9, 2, 1), (12, 12, 0, 3)]
 BASE = [Record(key(partition=number), snapshot(BATCHES, start=0)) for number in range(2)]
@@ -131,7 +131,7 @@ def test_a_record_of_another_type_is_skipped(tmp_path: Path, plain: Judged, kind
 @pytest.mark.parametrize("kind", [SNAPSHOT, UPDATE])
 def test_a_key_cut_at_any_byte_makes_every_state_before_it_suspect(tmp_path: Path, plain: Judged, kind: int):
     whole = key(kind)
-    for cut in range(len(whole)):
+    for cut in range(0, len(whole), by_profile(5, 1)):
         found = _with(tmp_path, Record(whole[:cut], snapshot()))
         assert found.causes == {"KEY_MALFORMED": 1}, cut
         (finding,) = found.of("KEY_MALFORMED")
@@ -192,7 +192,7 @@ VALUES = {
 @pytest.mark.parametrize("name", some_of(VALUES, 1))
 def test_a_value_cut_at_any_byte_cannot_be_read(tmp_path: Path, plain: Judged, name: str):
     kind, value = VALUES[name]
-    for cut in range(len(value)):
+    for cut in range(0, len(value), by_profile(5, 1)):
         _is_unreadable(_with(tmp_path, Record(key(kind), value[:cut])), plain, "VALUE_MALFORMED")
 
 

@@ -121,6 +121,7 @@ def test_a_changed_state_is_found_and_not_believed(
     assert ("error", "RESUME_STATE_CHANGED") not in audit(WHOLE, tmp_path / "w").findings
 
 
+@nightly("three audits")
 @pytest.mark.parametrize(
     ("name", "value"),
     some_of(
@@ -148,6 +149,7 @@ def test_counts_that_no_run_writes_are_a_damaged_row(
     assert tables(tmp_path / "w") == named
 
 
+@nightly("two audits")
 @pytest.mark.parametrize("afresh", some_of([[], ["--afresh"]], 1))
 def test_a_damaged_row_is_a_note(
     night: tuple[Path, Any], named: Any, tmp_path: Path, afresh: list[str], capfd: pytest.CaptureFixture[str]

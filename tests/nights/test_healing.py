@@ -168,6 +168,7 @@ def test_a_stale_replica_takes_nothing_back(tmp_path: Path):
     assert tables(tmp_path / "w") == before
 
 
+@nightly("three audits")
 def test_the_cutoff_is_safe_again_once_the_log_start_has_passed_a_loss(tmp_path: Path):
     records = [
         batch([snapshot(("g", TOPIC, number), start_offset=number, snapshot_epoch=epoch)])
@@ -199,6 +200,7 @@ def test_a_loss_before_the_recorded_log_start_makes_nothing_unsafe(tmp_path: Pat
     assert [row["safe"] for row in tables(tmp_path / "w")["cutoff"]] == [True]
 
 
+@nightly("two audits")
 @pytest.mark.parametrize("count", some_of([1, 3], 1))
 def test_a_log_is_known_by_its_number_never_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int):
     source = {1: tmp_path / "made/__share_group_state-0", 3: FUZZ / "__share_group_state-2"}[count]
@@ -492,6 +494,7 @@ def _random_with_a_large_length(data: bytes) -> bytes:
     return noise[:8] + b"\x7f\0\0\0" + noise[12:]
 
 
+@nightly("four audits")
 @pytest.mark.parametrize("overwritten", some_of([lambda data: bytes(len(data)), _random_with_a_large_length], 1))
 def test_an_overwritten_log_is_an_error_every_night_until_it_is_whole(tmp_path: Path, overwritten: Any):
     shutil.copytree(DATA / "4.3.1/happy", tmp_path / "logs")

@@ -122,7 +122,7 @@ def live(folder: Path, lives: list[list[Phase]], count: int = NIGHTS) -> Counter
 
 
 # A failing life is short enough; to shrink it takes minutes.
-@settings(max_examples=by_profile(2, 50), phases=[Stage.explicit, Stage.reuse, Stage.generate])
+@settings(max_examples=by_profile(1, 50), phases=[Stage.explicit, Stage.reuse, Stage.generate])
 @given(st.lists(nights(), min_size=LIVES, max_size=LIVES))
 def test_no_night_is_ok_where_the_truth_is_bad_nor_bad_where_it_is_good(
     tmp_path_factory: pytest.TempPathFactory, lives: list[list[Phase]]
@@ -150,7 +150,7 @@ def test_a_stall_is_over_once_its_first_record_is_finished(tmp_path: Path):
             (OVERTAKEN, "RECORDS_LOST"),
             (DELETED, "TOPIC_GONE"),
         ],
-        5,
+        2,
     ),
 )
 def test_each_way_to_live_has_its_truth_and_its_verdict(tmp_path: Path, way: str, expected: str):

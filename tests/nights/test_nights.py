@@ -399,6 +399,6 @@ def _clock(shift: timedelta) -> Iterator[None]:
 
 
 Nights.TestCase.settings = settings(
-    max_examples=by_profile(1, 1000), stateful_step_count=by_profile(8, 30), print_blob=True
+    max_examples=by_profile(1, 1000), stateful_step_count=by_profile(6, 30), print_blob=True
 )
 TestNights = Nights.TestCase

@@ -69,6 +69,7 @@ def test_a_table_that_ends_before_the_last_one_is_behind_and_keeps_the_state(
     assert _states(tmp_path) == before
 
 
+@nightly("three audits; test_healing removes whole tables")
 def test_a_share_partition_that_is_gone_from_a_table_is_an_error_and_stays(
     cli: Command, whole: pa.Table, tmp_path: Path
 ):
@@ -87,6 +88,7 @@ def test_a_share_partition_that_is_gone_from_a_table_is_an_error_and_stays(
     assert _states(tmp_path) == before
 
 
+@nightly("two audits")
 def test_reading_a_log_afresh_drops_a_share_partition_that_is_gone(cli: Command, whole: pa.Table, tmp_path: Path):
     _night(cli, tmp_path, whole)
     gone = _states(tmp_path)[0]
@@ -99,6 +101,7 @@ def test_reading_a_log_afresh_drops_a_share_partition_that_is_gone(cli: Command,
     ]
 
 
+@nightly("two audits")
 def test_a_share_partition_whose_tombstone_is_in_the_table_has_not_vanished(
     cli: Command, whole: pa.Table, tmp_path: Path
 ):

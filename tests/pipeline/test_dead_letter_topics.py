@@ -166,6 +166,7 @@ def test_a_warehouse_without_these_tables_is_continued_and_reports_no_loss(expor
     assert "DEAD_LETTER_UNEXPECTED" not in export.rules
 
 
+@nightly("two audits")
 def test_an_offset_archived_again_after_a_reset_needs_a_dead_letter_of_its_own(export: Export):
     reset = [snapshot(KEY, snapshot_epoch=1, state_epoch=1)]
     late = [[*one] for one in archived(10, 10)]
@@ -200,6 +201,7 @@ def test_what_retention_may_have_deleted_is_not_lost(export: Export):
     assert "were written for 4 archived offsets" in export.notes
 
 
+@nightly("two audits")
 def test_what_retention_deleted_between_two_audits_is_not_lost(export: Export):
     states = [[snapshot(KEY)], *archived(10, 11), *archived(20, 21), *archived(30, 31)]
     export.state(*states[:3]).letters(letter(10), letter(11)).run("audit")
@@ -211,6 +213,7 @@ def test_what_retention_deleted_between_two_audits_is_not_lost(export: Export):
     assert export.lost == [(31, 31)]
 
 
+@nightly("two audits")
 def test_a_copy_that_may_be_older_than_the_state_log_proves_no_loss(export: Export):
     states = [[snapshot(KEY)], *archived(10, 11), *archived(20, 21), *archived(30, 31)]
     export.state(*states).letters(letter(10), letter(20, time=3)).run(copied_last=False)
@@ -251,6 +254,7 @@ def test_a_group_whose_topic_is_known_needs_no_dead_letter_to_be_judged(export: 
     )
 
 
+@nightly("two audits")
 def test_a_topic_that_was_created_since_proves_no_loss(export: Export):
     export.state([snapshot(KEY)], *archived(10, 14), *archived(30, 31)).letters(letter(30, time=3))
     assert export.run().lost == [(31, 31)]
@@ -468,6 +472,7 @@ def test_explain_says_where_the_dead_letter_is(export: Export, capfd: pytest.Cap
     assert "no dead letter for this offset" in capfd.readouterr().out
 
 
+@nightly("an audit and its page")
 def test_metrics_and_the_page_count_dead_letters_by_group_and_reason(export: Export):
     export.state([snapshot(KEY)], *archived(10, 12)).letters(letter(10), letter(11, message=None)).run("audit")
     path, report = export.folder / "share_state.prom", read_report(str(export.warehouse))

@@ -63,6 +63,7 @@ def first_half(tmp_path: Path) -> Path:
     return tmp_path / "half"
 
 
+@nightly("five audits")
 def test_totals_are_the_sums_of_all_nights_and_stay_when_nights_expire(first_half, tmp_path):
     lake = tmp_path / "lake"
     early = audit(first_half, lake)

@@ -9,7 +9,7 @@ import pytest
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 from tests.sources.test_record_times import FOLDER, expected
 from tests.truth import DATA
 
@@ -116,6 +116,7 @@ def test_the_metrics_have_the_age_of_the_oldest_record_of_each_group(audited):
     assert told == pytest.approx(oldest)
 
 
+@nightly("three audits")
 @pytest.mark.parametrize(
     ("setting", "warns"),
     some_of(

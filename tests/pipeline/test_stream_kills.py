@@ -77,7 +77,7 @@ def _versions(lake: Path) -> int:
     return sum(max((int(entry.stem) + 1 for entry in log.glob("0*.json")), default=0) for log in logs)
 
 
-@pytest.mark.parametrize("kind", [Segments, Files])
+@pytest.mark.parametrize("kind", by_profile([Segments], [Segments, Files]))
 def test_tables_after_kills_are_those_of_a_reconstruct(kind: type[Segments | Files], tmp_path: Path):
     drawn, logs, lake = Random(kind.__name__), kind(tmp_path / "in"), tmp_path / "lake"
     for number in range(_KILLS):

@@ -135,6 +135,7 @@ def test_rows_at_a_place_that_no_log_has_are_left_out(partition: int | None, off
     assert [row["state_partition"] for row in packed if row["problem"] is None] == [0]
 
 
+@nightly("micro-batches; the kills repeat some")
 def test_a_repeated_micro_batch_changes_nothing(tmp_path: Path):
     records = table_of(found(DATA / "4.4.0/chaos"))
     stream = Stream(tmp_path / "lake")
@@ -190,6 +191,7 @@ def test_a_stream_does_not_go_on_with_tables_that_another_run_writes(tmp_path: P
     assert tables_in(stream.lake) == reconstructed(records, tmp_path)
 
 
+@nightly("micro-batches; the kills repeat some")
 def test_a_record_at_or_below_the_last_offset_is_skipped(tmp_path: Path):
     records = table_of(found(DATA / "4.3.1/happy"))
     stream = Stream(tmp_path / "lake")
@@ -199,6 +201,7 @@ def test_a_record_at_or_below_the_last_offset_is_skipped(tmp_path: Path):
     assert present(last_stream_run(stream.lake)).records == len(records)
 
 
+@nightly("many micro-batches")
 def test_a_stream_deletes_the_files_that_it_has_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """By default it deletes what was replaced ten minutes ago; also what a killed process has left."""
     monkeypatch.setattr(stream_tables, "_KEPT_SECONDS", 0)
@@ -297,6 +300,7 @@ def test_a_stream_begins_anew_after_a_reconstruct_of_less(more: list[str], tmp_p
     assert run == StreamRun(run.query)
 
 
+@nightly("two runs; test_split_keys has audits")
 def test_a_key_in_two_state_partitions_has_the_state_that_the_coordinator_loads(tmp_path: Path):
     """That a key is split needs the states of all logs, which no micro-batch has; one of them is WRONG_PARTITION."""
     count = 3

@@ -23,6 +23,7 @@ from share_state.report.audit_text import advice, audit_level, headline
 from share_state.report.share_partitions import add_topic_key, latest_audit_filter, latest_share_partitions
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
+from tests.profiles import some_of
 from tests.report.made_warehouse import (
     IN_FLIGHT,
     TONIGHT,
@@ -377,15 +378,18 @@ def test_an_error_leaves_the_headline_once_a_newer_snapshot_supersedes_it(made: 
 
 @pytest.mark.parametrize(
     ("chosen", "left"),
-    [
-        ({}, 0),
-        ({"group": "g"}, 1),
-        ({"group": "g", "partition": 1}, 2),
-        ({"topic": "orders"}, 1),
-        ({"topic": "id-of-orders", "partition": 2}, 2),
-        ({"state_partition": 8}, 2),
-        ({"state_partition": 9}, 3),
-    ],
+    some_of(
+        [
+            ({}, 0),
+            ({"group": "g", "partition": 1}, 2),
+            ({"group": "g"}, 1),
+            ({"topic": "orders"}, 1),
+            ({"topic": "id-of-orders", "partition": 2}, 2),
+            ({"state_partition": 8}, 2),
+            ({"state_partition": 9}, 3),
+        ],
+        3,
+    ),
 )
 def test_what_is_acknowledged_leaves_the_headline_and_the_exit_code(made: MadeWarehouse, chosen: dict, left: int):
     about = [share_partition("g", 1), share_partition("g", 2), None]
@@ -409,7 +413,7 @@ def test_an_acknowledgement_ends_after_its_last_day(made: MadeWarehouse, until: 
 
 @pytest.mark.parametrize(
     ("chosen", "left"),
-    [({}, 0), ({"group": "g"}, 1), ({"group": "g", "partition": 2}, 2), ({"topic": "payments"}, 2)],
+    some_of([({}, 0), ({"group": "g"}, 1), ({"group": "g", "partition": 2}, 2), ({"topic": "payments"}, 2)], 2),
 )
 def test_an_acknowledged_verdict_leaves_headline_level_and_exit_code(made: MadeWarehouse, chosen: dict, left: int):
     stopped = [
@@ -487,7 +491,7 @@ def test_deliveries_are_summed_by_group_those_that_gave_up_most_first(made: Made
     assert _read(made).deliveries == ()
 
 
-@pytest.mark.parametrize(("hours", "said"), [(0.5, "30 min"), (76, "3 d 4 h"), (-2, "0 s")])
+@pytest.mark.parametrize(("hours", "said"), some_of([(76, "3 d 4 h"), (0.5, "30 min"), (-2, "0 s")], 1))
 def test_the_headline_says_how_old_the_newest_record_is(made: MadeWarehouse, hours: float, said: str):
     made.audit([share_partition()], started=TONIGHT, log_time=TONIGHT - timedelta(hours=hours))
     report = _read(made)

@@ -151,6 +151,7 @@ def test_an_empty_warehouse_has_a_page(tmp_path: Path):
     assert "0 share-partitions, no errors, no warnings" in parsed.texts[""]
 
 
+@nightly("draws many cards")
 def test_what_is_left_out_is_said(troubled_folder: Path):
     report = read_report(str(troubled_folder), most=5)
     parsed = ParsedPage(render_page(report))

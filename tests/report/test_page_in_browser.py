@@ -59,6 +59,7 @@ def test_no_element_is_wider_than_the_screen(written: Path, tmp_path: Path, widt
     assert measured["loaded"] == 0
 
 
+@nightly("a browser; test_chart_in_browser draws a chart")
 @pytest.mark.parametrize(
     ("width", "scheme"), by_profile([*zip(WIDTHS, SCHEMES, strict=False)][:1], [*product(WIDTHS, SCHEMES)])
 )

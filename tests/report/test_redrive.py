@@ -17,6 +17,7 @@ from tests.cli.commands import Command, run_cli
 from tests.kafka.batches import NOW, Record
 from tests.log_writer import Key, batch, snapshot, tombstone, update, write_log_folder
 from tests.pipeline.test_dead_letter_topics import Export, letter
+from tests.profiles import nightly
 from tests.truth import DATA
 
 KEY: Key = ("app", "AAECAwQFBgcICQoLDA0ODw", 0)
@@ -87,6 +88,7 @@ def test_a_limit_decides_what_was_given_up(export: Callable[..., Path]) -> None:
     assert outcomes == ["rejected"] * 3
 
 
+@nightly("an audit")
 def test_offsets_that_a_reset_delivers_again_need_no_redrive(export: Callable[..., Path]) -> None:
     reset = [snapshot(KEY, start_offset=11, snapshot_epoch=1, state_epoch=1)]
     (one,) = _plan(export([*POISON, reset, [update(KEY, [(11, 11, ACKNOWLEDGED, 1)])]])).redrives
@@ -120,6 +122,7 @@ def test_only_records_that_the_topic_may_hold_are_copied(
     assert ("The log start of the topic is unknown" in copy.what) == (log_start is None)
 
 
+@nightly("two audits")
 def test_what_only_audits_have_counted_is_a_number_without_offsets(
     export: Callable[..., Path], share_state: Command, tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ KINDS = [
 """Source, trouble, limits, whether it is known that the groups are empty, and options in their order."""
 
 
-@pytest.mark.parametrize(("source", "trouble", "limits", "are_empty", "actions"), some_of(KINDS, 4))
+@pytest.mark.parametrize(("source", "trouble", "limits", "are_empty", "actions"), some_of(KINDS, 2))
 def test_each_trouble_has_its_options_in_order_of_harm(
     source: Path,
     trouble: str,
@@ -125,6 +125,7 @@ def _check_move(effect: dict[str, Any], now: dict[str, Any], ranges: list[dict[s
     assert effect["in_flight"] == {}
 
 
+@nightly("an audit")
 def test_a_full_window_has_room_after_its_limit_is_raised(share_state: Command) -> None:
     found = _plan(share_state, CHAOS, "--set", "limits.record_locks=20")
     one = next(one for one in found if one["trouble"] == "IN_FLIGHT_LIMIT")
@@ -134,6 +135,7 @@ def test_a_full_window_has_room_after_its_limit_is_raised(share_state: Command) 
     assert "share.partition.max.record.locks=40" in raised["command"]
 
 
+@nightly("an audit")
 def test_a_delivery_limit_that_the_log_exceeds_is_taken_from_the_log(share_state: Command) -> None:
     """The limit of this broker was 3."""
     found = _plan(share_state, CHAOS, "--set", "limits.delivery_count=2")
@@ -168,6 +170,7 @@ def _archiving(rows: list[dict[str, Any]]) -> set[int]:
     return {offset for one in ranges for offset in range(one["first_offset"], one["last_offset"] + 1)}
 
 
+@nightly("two audits")
 @pytest.mark.parametrize(("release", "trouble"), [("4.2", "UNLOADABLE"), ("4.3", "ARCHIVING_STUCK")])
 def test_only_an_upgrade_resumes_dead_letters_that_a_later_release_left(
     share_state: Command, release: str, trouble: str
@@ -343,6 +346,7 @@ _NAMES = st.text(
 ).filter(can_be_named)
 
 
+@nightly("start-ups of Java")
 @pytest.mark.parametrize("release", ["4.3", "4.4"])
 @example("$(echo no)`id`; false #", "a b\n```\n# 1\nEND\n")
 @example("'\"\\$'\\101' !! %s \\u0022", "-t&|<>(){}*?~")

@@ -20,6 +20,7 @@ from share_state.pipeline.stream_tables import StreamTables
 from share_state.report.console import ReportError
 from share_state.report.stream_metrics import CommittedStream, StreamMetrics, serve_metrics
 from tests.pipeline.test_stream_tables import Stream, pieces
+from tests.profiles import nightly
 from tests.report.test_prometheus_rules import PROMTOOL
 from tests.sources.formats.tables import found, table_of
 from tests.sources.kafka_cluster.broker import free_ports
@@ -42,6 +43,7 @@ def scraped(port: int) -> dict[str, dict[str, float]]:
     return sums
 
 
+@nightly("a stream on Spark; the exporter's test scrapes")
 def test_a_scrape_shows_the_latest_micro_batch(tmp_path: Path):
     records = table_of(found(DATA / "4.4.0/chaos"))
     stream, (port,) = Stream(tmp_path / "lake"), free_ports(1)

@@ -78,6 +78,7 @@ def test_rules_over_records_and_state_batches_fire(toys: None, tmp_path: Path):
     assert {(row["severity"], row["settled"], row["group_id"]) for row in (batch, record)} == {(INFO, True, "g")}
 
 
+@nightly("compiles the rules once more")
 def test_a_toy_rule_has_the_severity_that_is_chosen(toys: None, tmp_path: Path):
     _register_over_records()
     (row,) = _findings(tmp_path, {"TOY_RECORD": ERROR, "TOY_BATCH": OFF})

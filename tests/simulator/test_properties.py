@@ -12,7 +12,7 @@ from share_state.simulator import events as ev
 from share_state.simulator.acquisition import AcquireMode
 from share_state.simulator.settings import AckType, PartitionSettings
 from share_state.simulator.types import ErrorCode, StateBatch
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 from tests.simulator.history import ACCEPT, GAP, REJECT, RELEASE, RENEW, History
 
 TERMINAL = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
@@ -213,6 +213,7 @@ TestAnyHistory = AnyHistory.TestCase
 TestAnyHistory.settings = settings(max_examples=by_profile(30, 3000), stateful_step_count=40)
 
 
+@nightly("long histories")
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=by_profile(10, 1000))
 def test_long_histories_of_busy_members(seed: int):

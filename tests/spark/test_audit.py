@@ -278,6 +278,7 @@ def test_a_log_that_is_missing_keeps_its_state_and_is_told(run: Audit, tmp_path:
     assert contents(tmp_path / "warehouse") == whole
 
 
+@nightly("two audits; test_healing has one")
 @driver_alone
 def test_a_topic_made_anew_is_read_from_its_start(run: Audit, tmp_path: Path):
     run(DATA / "4.2.1/chaos")
@@ -289,6 +290,7 @@ def test_a_topic_made_anew_is_read_from_its_start(run: Audit, tmp_path: Path):
     assert {name: found[name] for name in TABLES} == {name: expected[name] for name in TABLES}
 
 
+@nightly("two audits; test_healing has one")
 @driver_alone
 def test_a_replica_that_lags_takes_nothing_back(run: Audit, tmp_path: Path):
     nights = grown(DATA / "4.3.1/chaos", tmp_path / "behind", 2)
@@ -318,6 +320,7 @@ def test_a_log_that_was_pruned_since_goes_on(run: Audit, tmp_path: Path):
     assert found["in_flight"] == expected["in_flight"]
 
 
+@nightly("three audits")
 @driver_alone
 def test_findings_about_old_records_stay_with_the_run_that_found_them(run: Audit, tmp_path: Path):
     found = [run(source) for source in grown(DATA / "4.3.1/fuzz", tmp_path / "grown", 2)]
@@ -330,6 +333,7 @@ def test_findings_about_old_records_stay_with_the_run_that_found_them(run: Audit
     assert contents(tmp_path / "warehouse") == contents(tmp_path / "once")
 
 
+@nightly("three audits")
 @driver_alone
 def test_history_older_than_it_is_to_be_kept_goes(tasks: Executor, tmp_path: Path):
     nights = grown(DATA / "4.3.1/happy", tmp_path / "grown", 3)
@@ -353,6 +357,7 @@ def test_history_older_than_it_is_to_be_kept_goes(tasks: Executor, tmp_path: Pat
     assert set(tables.read("share_partition_history")["run_id"].to_pylist()) == {second.run_id, third.run_id}
 
 
+@nightly("two audits")
 @driver_alone
 def test_a_partition_that_the_topic_gained_is_read_and_judged(run: Audit, tmp_path: Path):
     source = tmp_path / "source"

@@ -105,6 +105,7 @@ def test_a_warehouse_of_segments_takes_a_table_anew(run, rows: pa.Table, tmp_pat
     assert contents(tmp_path / "lake") == of_segments
 
 
+@nightly("three audits")
 @driver_alone
 @pytest.mark.parametrize("text", by_profile([DUMP], [DUMP, CONSOLE]), ids=lambda one: one.stem[:8])
 def test_a_text_is_audited_night_after_night(run, text: Path, tmp_path: Path):
@@ -145,6 +146,7 @@ def test_the_newest_stamp_is_known_of_forms_that_tell_stamps(rows: pa.Table, tmp
     assert fold_log(log).newest_time == -1
 
 
+@nightly("an audit")
 @driver_alone
 def test_the_newest_record_of_a_table_is_what_verdicts_are_counted_to(run, rows: pa.Table, tmp_path: Path):
     of_table = run(write(rows, tmp_path / "rows.parquet"), "table")
@@ -157,6 +159,7 @@ def test_the_newest_record_of_a_table_is_what_verdicts_are_counted_to(run, rows:
     assert verdicts[0] == verdicts[1]
 
 
+@nightly("two audits")
 @driver_alone
 def test_findings_of_a_text_do_not_stay_where_segments_follow(run, tmp_path: Path):
     flawed = CONSOLE.read_text().replace('"snapshotEpoch":', '"snapshotEpoch":9', 1)

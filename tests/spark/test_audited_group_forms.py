@@ -106,6 +106,7 @@ def test_a_table_of_both_topics_gives_both_sides(run: Run, table: pa.Table, tmp_
     assert contents(tmp_path / "lake") == contents(tmp_path / "segments")
 
 
+@nightly("two audits")
 @driver_alone
 def test_state_and_groups_may_be_two_tables(run: Run, groups_alone: pa.Table, tmp_path: Path):
     run([CHAOS], lake="segments")
@@ -158,6 +159,7 @@ def test_what_is_named_may_be_of_any_form_and_is_judged_again_once_it_changes(
     assert contents(tmp_path / "lake")["share_groups"] != contents(tmp_path / "segments")["share_groups"]
 
 
+@nightly("two audits")
 @driver_alone
 @pytest.mark.parametrize(
     "texts",

@@ -40,7 +40,7 @@ from tests.fold.groups.group_writer import (
     write_group_log,
 )
 from tests.kafka.batches import Record
-from tests.profiles import driver_alone, some_of
+from tests.profiles import driver_alone, nightly, some_of
 from tests.truth import DATA, logs_alone
 
 HAPPY = logs_alone(DATA / "4.3.1/happy")
@@ -215,6 +215,7 @@ def test_where_offsets_are_cut_groups_are_not_held_against_another_time(rebuilt:
     assert rebuilt(source, **work).findings == {}
 
 
+@nightly("two audits")
 @driver_alone
 def test_missing_state_rests_where_its_log_was_not_read(rebuilt: Run, source: Path):
     """Of the 40 share-partitions that app-a lists three have state."""
@@ -232,6 +233,7 @@ def test_missing_state_rests_where_its_log_was_not_read(rebuilt: Run, source: Pa
     assert rebuilt(source, state_partitions=3, **options).findings == {("warning", "MISSING_SHARE_STATE"): missed}
 
 
+@nightly("three runs")
 @driver_alone
 def test_the_same_input_gives_the_same_run_and_another_group_side_another(rebuilt: Run, source: Path):
     alone = rebuilt(source).run_id
@@ -253,6 +255,7 @@ def test_an_audit_goes_on_where_only_the_groups_changed(audited: Run, source: Pa
     assert len(rows) == len(set(rows))
 
 
+@nightly("two audits")
 @driver_alone
 def test_an_audit_whose_groups_are_gone_says_so_and_drops_their_tables(audited: Run, source: Path, tmp_path: Path):
     place = write_group_log(source, share_group("app-a", {}, epoch=4, ready={}))

@@ -1,6 +1,7 @@
 """How large classes and functions are."""
 
 import ast
+from functools import cache
 
 from tests.structure.sources import functions, is_kernel, modules
 
@@ -38,6 +39,7 @@ def statement_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or 0) - statements[0].lineno + 1 if statements else 0
 
 
+@cache
 def classes() -> list[tuple[str, ast.ClassDef]]:
     return [
         (f"{module}.{node.name}", node)

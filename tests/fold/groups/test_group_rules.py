@@ -48,7 +48,7 @@ from tests.fold.groups.group_writer import (
     write_group_log,
 )
 from tests.kafka.batches import NOW, Record
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 
 
 def states(*keys: tuple[str, str, int], epoch: int = 3) -> pa.Table:
@@ -342,6 +342,7 @@ def test_the_sizes_that_kafka_s_assignor_gives(members, partitions, expected):
     assert expected_assignment_sizes(members, partitions) == expected
 
 
+@nightly("100,000 cases")
 def test_doubles_give_one_too_many_in_as_many_cases_as_in_kafka():
     """K-32: 1789 of the 40000 pairs up to 200."""
     pairs = [(members, partitions) for members in range(1, 201) for partitions in range(1, 201)]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from share_state import plots
+from tests.profiles import nightly
 from tests.report.browser import artifact, browse, framed, needs_browser
 
 pytestmark = needs_browser
@@ -54,6 +55,7 @@ def page(stuck: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return plots.save(plots.window(stuck), tmp_path_factory.mktemp("chart") / "window.html")
 
 
+@nightly("a browser")
 def test_a_chart_zooms_and_says_what_is_under_the_pointer(page: Path, tmp_path: Path):
     options = ("--allow-file-access-from-files", "--virtual-time-budget=5000", "--window-size=1200,900", "--dump-dom")
     document = browse(tmp_path, framed(page, 1100, 800, POINT), *options)

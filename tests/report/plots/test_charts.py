@@ -21,7 +21,7 @@ from share_state.api.tables import Tables
 from share_state.errors import ShareStateError
 from share_state.report.plots.charts import SHADES
 from share_state.schema.declarations import table_schema
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 
 
 def _legend(chart: plots.Chart) -> list[str]:
@@ -165,6 +165,7 @@ def test_a_table_that_is_another_or_holds_several_is_refused(stuck: pa.Table, ta
         plots.offsets(pa.concat_tables([stuck, other]))
 
 
+@nightly("three libraries")
 @pytest.mark.parametrize("form", some_of([pa.Table.to_pandas, pl.from_arrow], 1))
 def test_frames_of_other_libraries_draw_as_an_arrow_table_does(stuck: pa.Table, tables: Tables, form):
     assert plots.window(form(stuck))._repr_png_() == plots.window(stuck)._repr_png_()
@@ -186,6 +187,7 @@ def test_what_a_chart_cannot_show_is_said_of_the_argument(stuck: pa.Table, argum
         plots.window(stuck, **arguments)
 
 
+@nightly("an extra of Spark's frames")
 def test_a_spark_dataframe_draws_as_an_arrow_table_does(spark: SparkSession, tables: Tables):
     arrow = plots.cutoffs(tables.cutoff)
     assert plots.cutoffs(spark.createDataFrame(tables.cutoff))._repr_png_() == arrow._repr_png_()

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.profiles import nightly
+
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "pictures"
 DRAWN_BY_HAND = {"fold.svg"}
@@ -16,6 +18,7 @@ def _texts(path: Path) -> list[str]:
     ]
 
 
+@nightly("draws all pictures of the docs")
 def test_the_script_makes_every_picture_that_is_kept_and_they_say_the_same(tmp_path: Path):
     spec = importlib.util.spec_from_file_location("make_pictures", FOLDER / "make.py")
     assert spec is not None

@@ -25,7 +25,7 @@ from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
 UPDATES_PER_SNAPSHOT = 20
 LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT)
 # Small enough for several segments, short enough for seconds.
-SMALL: dict[str, Any] = {"seed": 3, "groups": 36, "minutes": 2, "state_partitions": 40, "segment_bytes": 3_000}
+SMALL: dict[str, Any] = {"seed": 3, "groups": 36, "minutes": 1, "state_partitions": 40, "segment_bytes": 3_000}
 # True of a history without a fault: some groups have records that nobody can process, or members that crash with
 # records in hand; and no record of the draft tells that a group was made again or its offsets were set back.
 TRUE_OF_THEM = {

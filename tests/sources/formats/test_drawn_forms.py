@@ -12,6 +12,7 @@ from share_state.sources.as_of import Window
 from tests.fold.model import Written
 from tests.fold.random_logs import logs
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
+from tests.profiles import nightly
 from tests.sources.formats.printed import console_text, dump_text
 from tests.sources.formats.tables import PLACES, SIZES, found, rows, table_of, tables_of, write
 
@@ -40,6 +41,7 @@ def test_dumped_text_folds_as_the_segments_do(log: Log, chunk: int):
         assert tables_of(fold_log(dumped, chunk=chunk)) == tables_of(expected)
 
 
+@nightly("drawn texts; the tests above draw one segment")
 @given(log=logs().filter(bool), cut=st.integers(0, 10), chunk=st.sampled_from([1, 100, 1 << 20]))
 def test_text_of_several_segments_in_any_order_and_twice_folds_as_the_segments_do(log: Log, cut: int, chunk: int):
     batches = _batches(log)

@@ -46,6 +46,7 @@ def test_what_the_tool_of_4_4_prints_folds_to_the_tables_of_the_segment(tmp_path
     assert tables_of(fold_log(read)) == tables_of(fold_log(log))
 
 
+@nightly("a start of Java")
 def test_the_text_in_the_fixtures_is_what_the_tool_of_4_4_prints():
     fixture = DATA / "4.4.0/happy" / f"dump-log-{FOLDER}.txt"
     assert dumped("4.4.0", DATA / "4.4.0/happy" / FOLDER / f"{0:020}.log") == fixture.read_bytes()

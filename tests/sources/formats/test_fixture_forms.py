@@ -20,7 +20,7 @@ from tests.sources.formats.tables import BY_KEY, PLACES, SIZES, found, shuffled,
 from tests.truth import DATA, scenarios
 
 SCENARIOS = pytest.mark.parametrize(
-    "scenario", some_of(scenarios(), 8), ids=lambda path: f"{path.parent.name}/{path.name}"
+    "scenario", some_of(scenarios(), 4), ids=lambda path: f"{path.parent.name}/{path.name}"
 )
 
 
