@@ -11,7 +11,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench import runner
-from bench.inputs import Export, Shape, generate, generate_bytes, repeat
+from bench.inputs import Export, Shape, faulty, generate, generate_bytes, repeat
 from bench.kafka_baseline import DATA
 from bench.kernel_measurements import by_cores
 from bench.report import Bound, Claim, Item, Table
@@ -20,7 +20,7 @@ from bench.runner import CommandRun, Pass, Settings, by_turns, run_command, run_
 _SMALL = Shape(records=53_000, keys=2_000, partitions=50)
 _WARM_RECORDS, _MANY_RECORDS = 2_000_000, 50_000_000
 _REPETITIONS, _BYTES_PER_KEY, _USUAL_KEYS = 16, 1_250, 20_000
-_SHORT_HISTORY, _NEW_BYTES, _MANY_KEYS_MB = 400_000, 1 << 20, 1024
+_SHORT_HISTORY, _NEW_BYTES, _MANY_KEYS_MB, _FAULTY_SHARE = 400_000, 1 << 20, 1024, 0.05
 _FOLD_ONLY = ("--judge", "none")
 """What Kafka's replay and the bare kernels do."""
 _START_UP = ("start Spark", "stop Spark", "interpreter, imports, exit")
@@ -96,7 +96,7 @@ def end_to_end(settings: Settings, *bounds: Bound) -> Iterator[Item]:
     sizes = [_measure_size(shape, settings.warm_ups, 3, *executor) for shape in shapes]
     yield _sizes_table(sizes)
     start_up_cpu, count = {}, settings.log.partitions
-    nearly_empty = generate(Shape(records=20 * count, keys=10 * count, partitions=count))
+    nearly_empty = _nearly_empty(count)
     for is_in_spark, options in ((False, ()), (True, runner.IN_SPARK)):
         # A first run fills the page cache.
         run = typical(
@@ -172,7 +172,7 @@ def _many_keys(megabytes: int) -> Export:
     return repeat(base, size, new_keys=True)
 
 
-def nightly(settings: Settings, history: Bound, rules: Bound) -> Iterator[Item]:
+def nightly(settings: Settings, history: Bound, *rules: Bound) -> Iterator[Item]:
     """Audit a few new bytes after a short and a long history; fold everything with and without rules."""
     executor = runner.IN_SPARK if settings.in_spark else ()
     exports = [generate(Shape(records=records)) for records in (_SHORT_HISTORY, 10 * _SHORT_HISTORY)]
@@ -180,14 +180,35 @@ def nightly(settings: Settings, history: Bound, rules: Bound) -> Iterator[Item]:
     ratio, (short, long) = median(b / a for a, b in zip(*sides, strict=True)), map(median, sides)
     old = [(export.bytes - export.shape.partitions * _NEW_BYTES) / 1e6 for export in exports]
     yield history.check(ratio, f"{long:.1f} s / {short:.1f} s, {ratio:.2f}", short=old[0], long=old[1])
-    for export in (exports[1], _many_keys(_MANY_KEYS_MB)):
-        calls = [
-            partial(run_on_export, "reconstruct", export, *options, *executor) for options in ((), _FOLD_ONLY)
-        ]
-        runs = by_turns(calls, settings.runs)
-        judged, folded = (median(one.cpu_s for one in side) for side in runs)
-        ratio = runner.median_ratio(*runs)
-        yield rules.check(ratio, f"{judged:.1f} / {folded:.1f} CPU s, {ratio:.2f}", keys=export.shape.keys)
+    usual = exports[1]
+    start_ups = [
+        median(one.cpu_s for one in side)
+        for side in _judged_and_folded(_nearly_empty(usual.shape.partitions), executor, settings.runs)
+    ]
+    subjects = (usual, _many_keys(_MANY_KEYS_MB), faulty(usual, _FAULTY_SHARE))
+    for export, bound in zip(subjects, rules, strict=True):
+        judged, folded = (
+            [one.cpu_s - start_up for one in side]
+            for side, start_up in zip(
+                _judged_and_folded(export, executor, settings.runs), start_ups, strict=True
+            )
+        )
+        ratio = median(a / b for a, b in zip(judged, folded, strict=True))
+        measured = f"{median(judged):.1f} / {median(folded):.1f} CPU s, {ratio:.2f}"
+        yield bound.check(ratio, measured, keys=export.shape.keys)
+
+
+def _judged_and_folded(export: Export, executor: Sequence[str], runs: int) -> list[list[CommandRun]]:
+    """`reconstruct` of an export by turns: with every rule, and with none."""
+    sides = [
+        partial(run_on_export, "reconstruct", export, *options, *executor) for options in ((), _FOLD_ONLY)
+    ]
+    return by_turns(sides, runs)
+
+
+def _nearly_empty(partitions: int) -> Export:
+    """An export over which a command takes as long as to start."""
+    return generate(Shape(records=20 * partitions, keys=10 * partitions, partitions=partitions))
 
 
 def _second_night(export: Export, executor: Sequence[str]) -> float:

@@ -33,6 +33,7 @@ from share_state.sources.segments import read_chunks
 SEGMENT_BYTES = 104_857_600
 _BYTES_PER_RECORD = 205
 _CRC_AT, _CHECKED_AT = 17, 21  # of a batch: its CRC, and the first byte that the CRC covers
+_UPDATE, _EPOCH_AT = 1, 2  # the type of an update's key, and where its value has the epoch, after the version
 _GROUPS, _DELTAS_PER_CHECKPOINT = 20, 20
 # A user log repeats two batches of 16 KB and three control batches of 110 bytes, 1 % of it.
 _VALUE_BYTES, _VALUES, _CONTROL_RECORDS = 1 << 10, 32, 3
@@ -126,6 +127,49 @@ def repeat(base: Export, size: int, *, new_keys: bool, segment_bytes: int = SEGM
     records, repetitions = zip(*counts, strict=True)
     keys = base.shape.keys * (max(repetitions) if new_keys else 1)
     return _export(folder, base.ranges_per_key, replace(base.shape, records=sum(records), keys=keys))
+
+
+def faulty(base: Export, share: float) -> Export:
+    """Copy a generated export, in which a share of the share-partitions breaks a rule.
+
+    One update of each, about in the middle of its records, names the epoch of a snapshot that is not there.
+
+    Args:
+        base: not compressed, one record a batch.
+        share: from 0 to 1; of the share-partitions of each log partition.
+    """
+
+    def copy_logs(folder: Path) -> int:
+        return sum(faulty_log(log, folder / log.name, share) for log in find_logs([str(base.folder)]))
+
+    folder, changed = _make_once("faulty", (base.folder.name, share), copy_logs)
+    if not changed:
+        raise BenchError("no share-partition has an update to change")
+    return _export(folder, base.ranges_per_key, base.shape)
+
+
+def faulty_log(log: LogPartition, folder: Path, share: float) -> int:
+    """Copy one log partition with faults; returns the number of records that are changed."""
+    (chunk,) = read_chunks(log, chunk=log.size + 1)
+    data, batches = chunk.data.copy(), chunk.batches
+    records = locate_records(data, batches)
+    keys, updates = dict[bytes, list[int]](), data[records["key_at"] + 1] == _UPDATE
+    bounds = zip(records["key_at"].tolist(), records["key_size"].tolist(), strict=True)
+    for row, (at, size) in enumerate(bounds):
+        if updates[row]:
+            keys.setdefault(data[at + 2 : at + size].tobytes(), []).append(row)
+    step = round(1 / share)
+    rows = np.sort([found[len(found) // 2] for found in list(keys.values())[::step]]).astype(np.int64)
+    epoch_at = records["value_at"][rows] + _EPOCH_AT
+    epochs = data[epoch_at[:, None] + np.arange(4)].view(">i4")[:, 0].astype(np.int64)
+    _put(data, epoch_at, epochs + 1, ">i4")
+    changed = batches[np.searchsorted(batches["at"], records["key_at"][rows], side="right") - 1]
+    checksums = crcs(data, changed["at"] + _CHECKED_AT, changed["at"] + changed["size"])
+    _put(data, changed["at"] + _CRC_AT, checksums, ">u4")
+    folder.mkdir(parents=True)
+    begin, end = int(batches["at"][0]), int(batches["at"][-1] + batches["size"][-1])
+    (folder / f"{int(batches['base_offset'][0]):020}.log").write_bytes(data[begin:end].data)
+    return len(rows)
 
 
 def repeat_log(

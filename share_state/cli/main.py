@@ -98,7 +98,7 @@ def _run(arguments: list[str]) -> int:
         if any("\ud800" <= character <= "\udfff" for character in argument):
             return fail(f"{argument!r}: not UTF-8; rename the file, or give UTF-8", UNUSABLE)
     try:
-        command = next(iter(arguments or words_to_complete()), None)
+        command = _named_command(arguments)
         if command in COMMANDS:
             import_module(f"share_state.cli.{COMMANDS[command]}")
         try:
@@ -146,6 +146,11 @@ def _run(arguments: list[str]) -> int:
         return fail(
             with_standing(f"unexpected {type(error).__name__}: {first} (-v shows more)", error), UNEXPECTED
         )
+
+
+def _named_command(arguments: Sequence[str]) -> str | None:
+    """The first word of a command line, or of one that a shell asks to complete; it may be no command."""
+    return next(iter(arguments or words_to_complete()), None)
 
 
 def _call(arguments: list[str], *, names_any: bool) -> int:
@@ -205,8 +210,10 @@ def _run_until_signal(arguments: Sequence[str] | None) -> int:
     """Run a command as the only one of its process; a signal after its exit code is decided changes nothing."""
     compile_for_every_cpu()
     keep_freed_memory()
-    keep_pandas_out()
-    share_one_heap()
+    if _named_command(sys.argv[1:] if arguments is None else arguments) in COMMANDS:
+        # Both import pyarrow, which --help does without.
+        keep_pandas_out()
+        share_one_heap()
     signals = [signal.SIGTERM]
     # Who starts a command in the background of a script lets it ignore interrupts.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from pydantic import ValidationError
-
 from share_state.delta import commits
 from share_state.kafka.releases import RELEASES, unreleased_note
 from share_state.terminal import elide, one_line
@@ -88,6 +86,8 @@ def describe_usage_error(error: Any, given: Sequence[str]) -> str:
             end = reason.removeprefix(begin) if fix.endswith(" ") else ""
             return f"{option} {written[-1] if written else ''}: give {fix}{end}"
     choices = getattr(getattr(getattr(error, "param", None), "type_descriptor", None), "choices", None)
+    from pydantic import ValidationError  # noqa: PLC0415  slow to import, and --help needs none
+
     if choices and isinstance(error.__cause__, ValidationError):
         refused = error.__cause__.errors()[0]["input"]
         named = option if option.startswith("-") else error.param.display_name_raw

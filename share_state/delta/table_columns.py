@@ -58,7 +58,9 @@ class RowStream:
 
     def __init__(self, rows: Iterable[pa.Table], schema: pa.Schema) -> None:
         pieces = iter(rows)
-        first = next(pieces, schema.empty_table())
+        first = next(pieces, None)
+        if first is None:
+            first = schema.empty_table()
         encoded = {one.name: one.type for one in first.schema if pa.types.is_dictionary(one.type)}
         self.schema = pa.schema([one.with_type(encoded.get(one.name, one.type)) for one in schema])
         self.error: Exception | None = None
@@ -89,8 +91,9 @@ class RowStream:
             raise
 
     def _joined(self, tables: Sequence[pa.Table]) -> pa.Table:
-        whole = pa.concat_tables([self.schema.empty_table(), *tables])
-        return whole.unify_dictionaries().combine_chunks()
+        if not tables:
+            return self.schema.empty_table()
+        return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
 def _pulled_apart(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:

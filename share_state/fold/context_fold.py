@@ -153,12 +153,21 @@ class ContextFold:
 
 
 def _first_archiving(records: StateRecords) -> tuple[int, int]:
-    archiving = np.flatnonzero(records.batches["state"] == ARCHIVING)
-    if not len(archiving):
+    batch = _first_archiving_batch(records.batches)
+    if batch == NO_OFFSET:
         return NO_OFFSET, NO_OFFSET
     ends = np.cumsum(records.rows["batch_count"])
-    first = records.rows[np.searchsorted(ends, archiving[0], side="right")]
+    first = records.rows[np.searchsorted(ends, batch, side="right")]
     return int(first["offset"]), int(first["timestamp"])
+
+
+@kernel
+def _first_archiving_batch(batches):
+    """Row of the first batch in state ARCHIVING; -1 for none."""
+    for row in range(len(batches)):
+        if batches[row].state == ARCHIVING:
+            return row
+    return NO_OFFSET
 
 
 def _fold(

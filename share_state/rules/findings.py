@@ -23,6 +23,7 @@ from share_state.kafka.buffers import take_rows
 from share_state.rules.breaches import (
     FINDINGS,
     NO_KEY,
+    NOTHING,
     OFF,
     PLACE,
     WAITED,
@@ -67,9 +68,11 @@ def find_breaches(
     for code, check in checks_of(scope):
         if not isinstance(check, Predicate) and (severities or {}).get(code) != OFF:
             found = check(subject)
-            breaches = found if isinstance(found, Breaches) else _from_group_breaches([*found])
-            if len(breaches.offset):
-                yield code, breaches
+            if not isinstance(found, Breaches):
+                of_groups = [*found]
+                found = _from_group_breaches(of_groups) if of_groups else NOTHING
+            if len(found.offset):
+                yield code, found
 
 
 def _from_group_breaches(breaches: Sequence[GroupBreach]) -> Breaches:

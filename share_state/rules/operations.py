@@ -15,6 +15,7 @@ from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, TERMINAL, is_poison
 from share_state.kafka.releases import RELEASE_HISTORY
+from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.rules.breaches import (
     INFO,
     NOTHING,
@@ -74,11 +75,17 @@ def poison_records(folded: Folded) -> Breaches:
     Do: read these offsets and fix the consumer.
     """
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
-    sizes = np.diff(folded.chains.ends)
-    limit, start = np.repeat(limits, sizes), np.repeat(folded.leader_starts(), sizes)
+    least = limits.min(initial=LARGEST_OFFSET)
+    # Most ranges are far from the limit of any group, and need not be compared with that of their own.
+    near = np.flatnonzero(batches["count"] >= min(least, max(least - 1, 1)))
+    if not len(near):
+        return NOTHING
+    state, owner = batches["state"][near], np.searchsorted(folded.chains.ends, near, "right") - 1
     # Of the offsets before the leader's start, only archived ones are reported.
-    is_reported = (batches["last"] >= start) | (batches["state"] == ARCHIVED)
-    rows = np.flatnonzero(is_poison(batches["state"], batches["count"], limit) & is_reported)
+    is_reported = (batches["last"][near] >= folded.leader_starts()[owner]) | (state == ARCHIVED)
+    rows = near[is_poison(state, batches["count"][near], limits[owner]) & is_reported]
+    if not len(rows):
+        return NOTHING
     after = " or one delivery below it"
     shares, is_frequent = _failed_deliveries(folded)
     waiting = rows[~np.isin(batches["state"][rows], [*TERMINAL])]
@@ -89,8 +96,7 @@ def poison_records(folded: Folded) -> Breaches:
         rows,
         lambda owners: ("at the delivery limit of ", limits[owners], after, shares.take(pa.array(owners))),
     )
-    if shown.key is None:
-        return NOTHING
+    assert shown.key is not None
     by_number = np.argsort(folded.numbers)
     places = by_number[np.searchsorted(folded.numbers, shown.key, sorter=by_number)]
     idle_at = folded.chains.chains["last_consumed_at"][places] + _IN_PROGRESS_MS

@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.inputs import SEGMENT_BYTES, repeat_log
+from bench.inputs import SEGMENT_BYTES, faulty_log, repeat_log
+from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import fold_log
 from share_state.kafka.record_batches import BatchStatus
+from share_state.rules.findings import judge_records
 from share_state.sources.discovery import find_logs
 from share_state.sources.log_partition import LogPartition
 from share_state.sources.segments import read_chunks
@@ -68,3 +70,12 @@ def test_segments_are_at_most_as_large_as_requested(base: LogPartition) -> None:
     log, _ = repeat(base, 4 * base.size, segment_bytes=1)
     assert len(log.segments) == 12
     assert fold_log(log).record_count == 16
+
+
+def test_the_chosen_share_partitions_of_a_faulty_log_break_one_rule_once(base: LogPartition, tmp_path: Path) -> None:
+    assert faulty_log(base, tmp_path / "faulty" / base.name, 0.5) == 1
+    (log,) = find_logs([str(tmp_path / "faulty")])
+    folded = fold_log(log, options=FoldOptions(judge=judge_records))
+    assert [(code, found.offset.tolist()) for code, found in folded.record_breaches] == [("UPDATE_EPOCH_MISMATCH", [2])]
+    batches = np.concatenate([chunk.batches.copy() for chunk in read_chunks(log)])
+    assert (batches["status"] == BatchStatus.VALID).all()

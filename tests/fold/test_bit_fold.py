@@ -1,5 +1,6 @@
 """The fold on bits against the fold on ranges: the same contexts, states and outcomes, whatever a rule asks for."""
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state.cli.main import run
 from share_state.fold.context_fold import ContextFold
 from share_state.fold.limits import Limits
 from share_state.fold.record_context import BROKEN_RULES, ContextChunk
@@ -22,7 +24,7 @@ from tests.fold.random_logs import logs
 from tests.fold.record_context_model import EVERY_RECORD, chunks
 from tests.kafka.batches import NOW, Range
 from tests.present import present
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 from tests.truth import DATA, TERMINAL, runs
 
 
@@ -169,6 +171,16 @@ def test_a_broker_s_log_has_the_same_contexts(name: str):
         records, keys = decoded(folder)
         for rules in (SOME_RECORDS, judge_records.broken_rules):
             agree(rules, records, keys, [len(records.rows) // 3], 3)
+
+
+@nightly("a minute for each seed, most of it to simulate")
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_log_with_every_planted_fault_breaks_the_same_rules(tmp_path: Path, seed: int):
+    folder = tmp_path / "logs"
+    assert run(["simulate", "--out", str(folder), "--seed", str(seed), "--groups", "60", "--fault", "all"]) == 0
+    for log in sorted(folder.glob("__share_group_state-*")):
+        records, keys = decoded(log)
+        agree(judge_records.broken_rules, records, keys, [len(records.rows) // 2], 5)
 
 
 @pytest.mark.parametrize("name", ["4.2.1/happy", "4.3.1/chaos", "4.4.0/dlq", "4.4.0/chaos"])
