@@ -12,8 +12,6 @@ from typing import IO, Any
 
 from numba.core import event
 from numba.core.caching import FunctionCache
-from numba.core.runtime.nrt import rtsys
-from numba.experimental import function_type as _function_type  # noqa: F401  its import registers the type
 
 
 class CompilerLock(event.Listener):
@@ -72,10 +70,7 @@ class SharedCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled kernel for a signature; if this process is to compile it, None, and the lock is held."""
-        # Compiled code needs the runtime, and arguments that are functions need their type. All else that numba's own
-        # method imports is for compiling, and takes a seventh of a command's start.
-        rtsys.initialize(target_context)
-        found = self._load_overload(sig, target_context)
+        found = super().load_overload(sig, target_context)
         if found is None and self._lock is not None and self._lock.acquire():
             # Another process may have compiled it meanwhile.
             found = super().load_overload(sig, target_context)
