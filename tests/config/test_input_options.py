@@ -107,11 +107,15 @@ def test_each_reason_is_of_a_surface_and_written():
         assert all(option.without.values()), option.name
 
 
+_OF_SIMULATE = ("--dialect", "--groups", "--group-partitions", "--state-partitions")
+"""Options of `simulate` that are called as those of an input, and say what is to be written."""
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_takes_the_options_that_have_no_reason_against_it(command: str):
     declared = flags(command)
     for option in OPTIONS.values():
-        has_own = command == "simulate" and option.flag in ("--dialect", "--groups", "--state-partitions")
+        has_own = command == "simulate" and option.flag in _OF_SIMULATE
         assert (option.flag in declared) == option.is_taken_by(command) or has_own, option.flag
         if option.is_taken_by(command):
             assert declared[option.flag].help == option.help
