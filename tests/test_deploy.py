@@ -159,6 +159,7 @@ def test_both_images_are_built_of_the_same_files():
     assert ["openjdk" in image.read_text() for image in DOCKERFILES] == [True, False]
 
 
+@nightly("builds a wheel")
 def test_the_files_in_the_image_are_enough_for_the_wheel(tmp_path: Path):
     copied = [
         line.split()[1:]

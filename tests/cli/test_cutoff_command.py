@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from share_state.sources import jars
 from tests.cli.commands import Command, contents
 from tests.kafka.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
+from tests.profiles import nightly
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
@@ -95,6 +96,7 @@ def test_what_the_broker_prunes_and_what_holds_it_back_is_printed(cli: Command):
     assert "due for" not in cli("cutoff", CHAOS, "--as-of-time", "2026-11-21T03:07Z").out
 
 
+@nightly("a start of Java")
 def test_kafka_s_tool_takes_the_file(spark: SparkSession, cli: Command, tmp_path: Path):
     target = tmp_path / "offsets.json"
     cli("cutoff", CHAOS, "--delete-records", target)

@@ -105,6 +105,7 @@ def test_a_table_of_records_needs_no_java(no_java: Mapping[str, str], tmp_path: 
     assert len(DeltaTable(tmp_path / "records").to_pyarrow_table()) == 110
 
 
+@nightly("Spark in a process of its own")
 @pytest.mark.parametrize("asked", [("--spark-conf", "spark.app.name=x"), *by_profile([], [("--master", "local[1]")])])
 def test_spark_that_is_asked_for_is_used(no_java: Mapping[str, str], tmp_path: Path, asked: tuple[str, str]):
     made = _run(COMMAND, "reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", *asked, env=no_java)

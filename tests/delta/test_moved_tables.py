@@ -34,6 +34,7 @@ def test_a_warehouse_that_was_moved_goes_on_where_it_stopped(tmp_path: Path):
     assert not first.exists()
 
 
+@nightly("three audits")
 @pytest.mark.parametrize("table", some_of(["share_partition_state", "carried_share_partitions", "runs"], 1))
 def test_a_table_that_was_restored_changes_no_night(tmp_path: Path, table: str):
     nights, warehouse = grown(DATA / "4.3.1/happy", tmp_path / "logs", 3), tmp_path / "w"

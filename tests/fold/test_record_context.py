@@ -16,7 +16,7 @@ from tests.fold.model import SNAPSHOT_KIND, UPDATE_KIND, Written
 from tests.fold.random_logs import logs
 from tests.fold.record_context_model import EVERY_RECORD, chunks, facts, seen
 from tests.present import present
-from tests.profiles import some_of
+from tests.profiles import nightly, some_of
 from tests.truth import DATA
 
 SMALL = [
@@ -99,6 +99,7 @@ def test_the_facts_of_a_broker_s_log_are_those_of_a_dictionary(name: str, step: 
     assert [seen(row) for row in found] == facts(records)
 
 
+@nightly("a long log four times")
 @pytest.mark.parametrize("name", some_of(["4.3.1/fuzz", "4.4.0/fuzz", "4.3.1/pruneraw", "4.3.1/codec-lz4"], 1))
 def test_the_facts_of_random_requests_do_not_depend_on_the_chunks(name: str):
     records, keys = decoded(DATA / name / "__share_group_state-1")

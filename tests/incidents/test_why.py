@@ -281,6 +281,7 @@ def test_a_lone_warning_is_not_nothing_to_do(cli: Command, night: Audited):
     assert cli("rules", "LONG_CHAINS").err.startswith("share-state: LONG_CHAINS: no such rule; did you mean LONG_CHAIN")
 
 
+@nightly("a run of all incidents")
 def test_a_reconstruct_shows_no_trouble_but_judges_nothing(cli: Command, tmp_path: Path):
     chaos = DATA / "4.3.1/chaos"
     assert cli("reconstruct", chaos, "--out", tmp_path / "lake", "--quiet").code == 0

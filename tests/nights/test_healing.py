@@ -340,6 +340,7 @@ def test_findings_of_a_rule_that_is_off_go_and_changed_limits_name_what_stays(tm
     assert rules_found(tmp_path / "w") == rules_found(tmp_path / "other")
 
 
+@nightly("three audits")
 @pytest.mark.parametrize("afresh", [(), (ALL_LOGS,)])
 def test_a_rewind_is_seen_even_if_the_log_is_read_anew(tmp_path: Path, afresh: tuple[str, ...]):
     records = [batch([snapshot(KEY, start_offset=100)]), batch([snapshot(KEY, start_offset=48)])]
@@ -366,6 +367,7 @@ def _log_of(folder: Path, number: int, *minutes: float) -> Path:
     return write_log_folder(folder, number, [first, *records], a_segment=1)
 
 
+@nightly("three audits")
 def test_share_partitions_of_a_log_that_is_missing_do_not_seem_to_stop(tmp_path: Path):
     for folder in ("before", "after"):
         _log_of(tmp_path / folder, 1, 0, 1, *((120,) if folder == "after" else ()))

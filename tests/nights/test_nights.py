@@ -37,7 +37,7 @@ from tests.nights.exports import (
     simulated_topic,
     write_part,
 )
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 
 PARTITIONS = (3, 2, 4, 3)
 """State partitions of each generation of the topic."""
@@ -401,4 +401,4 @@ def _clock(shift: timedelta) -> Iterator[None]:
 Nights.TestCase.settings = settings(
     max_examples=by_profile(1, 1000), stateful_step_count=by_profile(6, 30), print_blob=True
 )
-TestNights = Nights.TestCase
+TestNights = nightly("drawn nights; test_lives and test_healing have some")(Nights.TestCase)

@@ -27,6 +27,7 @@ def _rules(tables: CommittedTables) -> list[str]:
     return sorted(tables.read("findings")["rule"].to_pylist())
 
 
+@nightly("three audits")
 @pytest.mark.parametrize("nights", some_of([1, 2, 3], 2))
 def test_a_higher_limit_is_said_once_over_nights(nights: int, tmp_path: Path):
     records = [snapshot(KEY)]

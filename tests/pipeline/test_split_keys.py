@@ -101,6 +101,7 @@ def test_where_the_count_is_known_only_the_right_state_is_in_the_tables(tmp_path
     assert len(history) == len(tables["share_partition_state"])
 
 
+@nightly("timelines of two logs")
 @pytest.mark.parametrize("state_partitions", [None, COUNT])
 def test_tables_in_python_and_timelines_are_settled_too(tmp_path: Path, state_partitions: int | None):
     """Without a warehouse, as with one."""

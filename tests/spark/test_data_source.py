@@ -43,7 +43,7 @@ def ordered(table: pa.Table) -> list[str]:
     return sorted(map(repr, rows))
 
 
-@pytest.mark.parametrize("table", by_profile(["findings", "decoded_records"], TABLES))
+@pytest.mark.parametrize("table", by_profile(["findings"], TABLES))
 def test_a_table_has_the_rows_of_the_main_job(session: SparkSession, export: Path, table: str):
     frame = session.read.format("share_group_state").option("table", table).load(str(export), group_partitions="3")
     if table == "decoded_records":

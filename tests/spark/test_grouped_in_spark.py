@@ -125,6 +125,7 @@ def test_a_frame_without_a_record_of_the_topic_names_the_settings_of_the_connect
         share_state.fold_records(others)
 
 
+@nightly("a session of its own; the tests below fold in the shared one")
 def test_the_command_writes_tables_without_a_run(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -87,7 +87,7 @@ def _sortable(frame: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize(
-    "name", by_profile(["in_flight", "findings"], ["share_partition_state", "in_flight", "cutoff", "findings"])
+    "name", by_profile(["in_flight"], ["share_partition_state", "in_flight", "cutoff", "findings"])
 )
 def test_a_table_holds_what_the_fold_gives(
     spark: SparkSession, export: Path, warehouse: tuple[Path, RunResult], name: str
@@ -162,6 +162,7 @@ def again(warehouse: tuple[Path, RunResult], tmp_path: Path) -> tuple[Path, RunR
     return tmp_path / "again", warehouse[1]
 
 
+@nightly("two runs in Spark")
 @driver_alone
 def test_running_again_changes_nothing(
     tasks: Executor, spark: SparkSession, export: Path, again: tuple[Path, RunResult]
@@ -174,6 +175,7 @@ def test_running_again_changes_nothing(
     assert run["table_versions"] == {name: version + 1 for name, version in versions.items()}
 
 
+@nightly("two runs in Spark")
 @driver_alone
 def test_another_input_is_another_run_in_the_same_place(
     tasks: Executor, spark: SparkSession, export: Path, again: tuple[Path, RunResult]

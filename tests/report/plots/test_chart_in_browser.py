@@ -78,6 +78,7 @@ def test_a_chart_zooms_and_says_what_is_under_the_pointer(page: Path, tmp_path: 
     assert found["loaded"] == 0
 
 
+@nightly("a browser")
 def test_a_page_is_small_and_is_drawn(page: Path, tmp_path: Path):
     assert page.stat().st_size < 150_000
     picture = artifact("chart-window.png")

@@ -19,7 +19,7 @@ from share_state.report.plots.timelines import read_history
 from tests.cli.commands import Command
 from tests.kafka.batches import NOW, Batch
 from tests.log_writer import Key, Range, snapshot, update, write_log_folder
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 from tests.truth import DATA
 
 KEY: Key = ("app", "AAAAAAAAAAEAAAAAAAAAAg", 3)
@@ -93,6 +93,7 @@ def test_the_chart_begins_and_is_cut_where_it_is_asked_to(stuck: pa.Table) -> No
         plots.window(stuck, since=last + timedelta(days=1))
 
 
+@nightly("draws a large chart")
 def test_each_partition_of_a_group_has_its_facet(cli: Command, tmp_path: Path) -> None:
     named = ("--topics", DLQ / "topics.json", "--group", "dq-isr", "--topic", "t0")
     out = tmp_path / "group.svg"

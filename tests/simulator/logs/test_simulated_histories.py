@@ -163,6 +163,7 @@ def told_before(history: list[dict[str, Any]], ends: Mapping[int | None, int]) -
     return {key: line for key, line in last.items() if line["kind"] != "tombstone"}
 
 
+@nightly("many folds of a long history")
 @pytest.mark.parametrize("release", some_of(["4.4", "4.1", "4.3"], 1))
 def test_a_history_folds_to_what_was_durable_at_any_moment(tmp_path, release):
     simulate(tmp_path, seed=5, groups=8, minutes=4, state_partitions=2, release=release, traces=True)
@@ -219,6 +220,7 @@ WRITERS = [
 ]
 
 
+@nightly("a long history; test_against_kafka draws short ones")
 @pytest.mark.parametrize(("release", "kafka", "codec"), by_profile(WRITERS[:1], WRITERS))
 def test_kafka_loads_a_history_and_holds_the_truth(tmp_path, spark, release, kafka, codec):
     limit = 15

@@ -37,6 +37,7 @@ def dumped(release: str, segment: Path) -> bytes:
     return done.stdout
 
 
+@nightly("a start of Java")
 def test_what_the_tool_of_4_4_prints_folds_to_the_tables_of_the_segment(tmp_path: Path):
     (log,) = find_logs([str(DATA / "4.4.0/dlq" / FOLDER)])
     text = dumped("4.4.0", Path(log.segments[0].path))

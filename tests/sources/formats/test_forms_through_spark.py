@@ -24,7 +24,7 @@ from share_state.sources.log_partition import LogPartition
 from share_state.spark.sorted_tables import SparkSorter
 from share_state.spark.spark_executor import SparkExecutor
 from tests.cli.commands import Command, run_cli
-from tests.profiles import EXECUTORS, IN_SPARK, nightly
+from tests.profiles import EXECUTORS, IN_SPARK, nightly, some_of
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.sources.object_stores.test_s3_forms import json_lines
 from tests.truth import DATA, logs_alone
@@ -72,6 +72,7 @@ def test_json_lines_with_base64(spark: SparkSession, frame: DataFrame, logs: lis
     _same(_found(spark, tmp_path / "rows"), logs)
 
 
+@nightly("a run in Spark")
 def test_a_line_of_json_that_is_cut_ends_the_run(spark: SparkSession, table: pa.Table, tmp_path: Path):
     rows = json_lines(table.slice(0, 9), tmp_path / "rows.json")
     rows.write_text(rows.read_text()[:-30])
@@ -80,6 +81,7 @@ def test_a_line_of_json_that_is_cut_ends_the_run(spark: SparkSession, table: pa.
         _found(spark, rows)
 
 
+@nightly("Spark writes the table")
 def test_a_delta_table_is_read_without_spark(frame: DataFrame, logs: list[LogPartition], tmp_path: Path):
     place = str(tmp_path / "bronze")
     frame.write.format("delta").partitionBy("topic", "partition").save(place)
@@ -101,6 +103,7 @@ def test_a_delta_table_with_deleted_rows_goes_through_spark(
     _same(_found(spark, Path(place)), logs)
 
 
+@nightly("sorts in Spark")
 def test_rows_without_any_order_are_put_in_order_by_spark(
     spark: SparkSession, table: pa.Table, logs: list[LogPartition], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -116,16 +119,19 @@ def test_rows_without_any_order_are_put_in_order_by_spark(
 
 @pytest.mark.parametrize(
     ("change", "pattern"),
-    [
-        ({"offset": "CAST(NULL AS BIGINT)"}, "partition .*, offset None: offset is null or negative"),
-        ({"partition": "-1"}, "partition -1, offset .*: partition is null or negative"),
-        ({"key": "'%'"}, "partition .*, offset .*: key is text but not base64 or hexadecimal"),
-        ({"timestamp": "'noon'"}, "partition .*, offset .*: timestamp is text but not a time in ISO 8601"),
-        ({"timestamp": "true"}, "column timestamp is boolean, not a timestamp or milliseconds"),
-        ({"value": "1"}, "column value is int, not binary, or text in base64 or hexadecimal"),
-        ({"offset": "'7'"}, "column offset is string, not an integer"),
-        ({"topic": "'orders'"}, "no records of __share_group_state in this table .found rows of orders."),
-    ],
+    some_of(
+        [
+            ({"offset": "CAST(NULL AS BIGINT)"}, "partition .*, offset None: offset is null or negative"),
+            ({"partition": "-1"}, "partition -1, offset .*: partition is null or negative"),
+            ({"key": "'%'"}, "partition .*, offset .*: key is text but not base64 or hexadecimal"),
+            ({"timestamp": "'noon'"}, "partition .*, offset .*: timestamp is text but not a time in ISO 8601"),
+            ({"timestamp": "true"}, "column timestamp is boolean, not a timestamp or milliseconds"),
+            ({"value": "1"}, "column value is int, not binary, or text in base64 or hexadecimal"),
+            ({"offset": "'7'"}, "column offset is string, not an integer"),
+            ({"topic": "'orders'"}, "no records of __share_group_state in this table .found rows of orders."),
+        ],
+        3,
+    ),
 )
 def test_a_frame_that_is_no_table_of_records(frame: DataFrame, change: dict[str, str], pattern: str, tmp_path: Path):
     with pytest.raises(InputError, match=f"^the DataFrame: {pattern}"):
@@ -172,7 +178,7 @@ def test_texts_are_reconstructed(command: Command, form: str, tmp_path: Path):
     assert said.json["progress"] == {log.name: fold_log(log).next_offset if form == "dump-log" else None}
 
 
-@pytest.mark.parametrize("form", TEXTS)
+@pytest.mark.parametrize("form", some_of(TEXTS, 1))
 def test_texts_are_folded_in_tasks(spark: SparkSession, form: str):
     plan = build_plan(input_spec(OPTIONS, sources=[{"path": str(TEXTS[form]), "format": form}]), OPTIONS)
     executor = SparkExecutor(spark)

@@ -199,6 +199,7 @@ def test_a_flaw_of_a_table_is_told_by_the_address_of_its_file(
         found(f"s3://{BUCKET}/tables/cut.json", SparkSorter(no_disk))
 
 
+@nightly("writes a table with Spark")
 def test_a_damaged_table_is_told_by_its_address(
     s3_spark: SparkSession, s3: str, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

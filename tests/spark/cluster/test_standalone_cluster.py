@@ -136,6 +136,7 @@ def test_a_job_runs_the_shipped_wheel_and_compiles_nothing_again(
     assert all(took >= 0 for took in seconds.values())
 
 
+@nightly("builds an archive")
 def test_a_checkout_ships_what_its_wheel_holds(installed: Installed):
     archive = urlsplit(package_settings({})["spark.archives"])
     assert archive.fragment == UNPACKED
