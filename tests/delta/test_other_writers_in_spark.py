@@ -156,6 +156,7 @@ _FEATURES = {
 }
 _REFUSED = {
     "type widening": "cannot be written .*TypeWidening.*DROP FEATURE",
+    "in-commit timestamps": "cannot be written .*InCommitTimestamp.*DROP FEATURE",
     "row tracking": "cannot be written .*RowTracking.*DROP FEATURE",
 }
 _NOT_RESUMED = "carried_share_partitions: has deletion vectors or column mapping"
