@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -475,17 +475,17 @@ def _commit_rows(table: str, commit: Commit, rows: RowStream, properties: "Commi
     from deltalake.transaction import create_table_with_add_actions  # noqa: PLC0415
 
     existing, replaced = commit.existing, commit.replaced_runs
+    mode: Literal["overwrite", "append"] = "overwrite" if commit.replaces_all else "append"
     if existing is not None and (replaced or not is_plain(existing)):
         options: dict[str, Any] = {}
         if replaced:
             names = ", ".join(f"'{name}'" for name in replaced)
             options["predicate"] = f"run_id IN ({names})"
-        mode = "overwrite" if commit.replaces_all or replaced else "append"
+            mode = "overwrite"
         write_deltalake(existing, rows.reader, mode=mode, commit_properties=properties, **options)
         return
     actions = write_files(commit.path, rows.tables(), rows.schema)
     if existing is not None:
-        mode = "overwrite" if commit.replaces_all else "append"
         existing.create_write_transaction(actions, mode, existing.schema(), commit_properties=properties)
         return
     create_table_with_add_actions(

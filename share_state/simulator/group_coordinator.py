@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from share_state.kafka.group_records import GroupRecordType
 from share_state.kafka.releases import Release
 from share_state.simulator.assignor import Assigned, Assignment, assign
 from share_state.simulator.group_values import (
+    GROUP_RECORDS,
+    MEMBER_RECORDS,
     GroupValue,
     current,
     group_metadata,
@@ -143,11 +144,7 @@ class GroupCoordinator:
         if group is None or group.members.pop(member, None) is None:
             return
         group.targets.pop(member, None)
-        for record_type in (
-            GroupRecordType.SHARE_CURRENT_MEMBER,
-            GroupRecordType.SHARE_TARGET_MEMBER,
-            GroupRecordType.SHARE_MEMBER,
-        ):
+        for record_type in MEMBER_RECORDS:
             self._append(group_id, group_record(record_type, group_id, member), now_ms)
         self._raise_epoch(group, now_ms)
         if group.members:
@@ -189,11 +186,7 @@ class GroupCoordinator:
         if group.members or any([*group.initializing.values(), *group.initialized.values()]):
             self._record_partitions(group, now_ms)
             return
-        for record_type in (
-            GroupRecordType.SHARE_TARGET_EPOCH,
-            GroupRecordType.SHARE_STATE_PARTITIONS,
-            GroupRecordType.SHARE_GROUP,
-        ):
+        for record_type in GROUP_RECORDS:
             self._append(group_id, group_record(record_type, group_id), now_ms)
         del self.groups[group_id]
 

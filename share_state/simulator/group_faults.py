@@ -11,6 +11,8 @@ from share_state.simulator.assignor import Assigned
 from share_state.simulator.group_coordinator import SimulatedGroup
 from share_state.simulator.group_side import GroupSide
 from share_state.simulator.group_values import (
+    GROUP_RECORDS,
+    MEMBER_RECORDS,
     GroupValue,
     current,
     encode_key,
@@ -162,12 +164,7 @@ class GroupFaultTarget:
 
     def deleted_members(self) -> list[GroupFaultRecord]:
         """The members leave, without a new epoch."""
-        types = (
-            GroupRecordType.SHARE_CURRENT_MEMBER,
-            GroupRecordType.SHARE_TARGET_MEMBER,
-            GroupRecordType.SHARE_MEMBER,
-        )
-        return [self.tombstone(one, member) for member in self.group.members for one in types]
+        return [self.tombstone(one, member) for member in self.group.members for one in MEMBER_RECORDS]
 
 
 def initialized_of(side: GroupSide, group: SimulatedGroup) -> list[SharePartition]:
@@ -232,12 +229,7 @@ def _has_epoch_and_members(target: GroupFaultTarget) -> bool:
 
 
 def _orphaned(target: GroupFaultTarget) -> list[GroupFaultRecord]:
-    types = (
-        GroupRecordType.SHARE_TARGET_EPOCH,
-        GroupRecordType.SHARE_STATE_PARTITIONS,
-        GroupRecordType.SHARE_GROUP,
-    )
-    return [*target.deleted_members(), *map(target.tombstone, types)]
+    return [*target.deleted_members(), *map(target.tombstone, GROUP_RECORDS)]
 
 
 def _first_member(target: GroupFaultTarget) -> str:

@@ -11,6 +11,21 @@ Assigned = Mapping[str, Sequence[int]]
 """Topic id -> partitions."""
 
 
+MEMBER_RECORDS = (
+    GroupRecordType.SHARE_CURRENT_MEMBER,
+    GroupRecordType.SHARE_TARGET_MEMBER,
+    GroupRecordType.SHARE_MEMBER,
+)
+"""The records of a member, in the order in which they are deleted."""
+
+GROUP_RECORDS = (
+    GroupRecordType.SHARE_TARGET_EPOCH,
+    GroupRecordType.SHARE_STATE_PARTITIONS,
+    GroupRecordType.SHARE_GROUP,
+)
+"""The records of a group without members, in the order in which they are deleted."""
+
+
 class GroupValue(NamedTuple):
     """A record without offset: its key and its value, None for a tombstone."""
 
