@@ -37,9 +37,58 @@ from share_state.kafka.state_records import UNREADABLE_FAULTS, Fault, Kind, init
 
 
 @kernel
-def fold_by_bits(key, begin, end, rows, batches, order, chains, old_batches, old_begin, old_end, out, range_end,
-                 broken_rules, limits, loss_offsets, outcomes, count_from, initial_context, ring, bits, spare_chain,
-                 spare_outcome, spare_context):  # fmt: skip
+def fold_keys_by_bits(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_batches, out, ends,
+                      broken_rules, limits, limit_rows, loss_offsets, outcomes, count_from, initial_context, ring, bits,
+                      spare_chain, spare_outcome, spare_context):  # fmt: skip
+    """Fold share-partitions in order, up to the first of which a record may break a rule.
+
+    Args:
+        from_key, to_key: their numbers.
+        rows, batches, order, starts, chains, old_ends, old_batches, out, ends: as for `state_chains._fold`.
+        broken_rules, limits, limit_rows, loss_offsets, outcomes, count_from, initial_context, ring, bits,
+            spare_chain, spare_outcome, spare_context: as for `context_fold._fold_records`.
+    Returns:
+        (number of the first share-partition that is not folded, rows of `out` in use).
+    """
+    key, range_end = from_key, np.int64(0)
+    while key < to_key:
+        filled_end = fold_key_by_bits(
+            key, rows, batches, order, starts, chains, old_ends, old_batches, out, range_end, broken_rules, limits,
+            limit_rows, loss_offsets, outcomes, count_from, initial_context, ring, bits, spare_chain, spare_outcome,
+            spare_context,
+        )  # fmt: skip
+        if filled_end < 0:
+            break
+        range_end = filled_end
+        key += 1
+        ends[key] = range_end
+    return key, range_end
+
+
+@inlined
+def fold_key_by_bits(key, rows, batches, order, starts, chains, old_ends, old_batches, out, range_end, broken_rules,
+                     limits, limit_rows, loss_offsets, outcomes, count_from, initial_context, ring, bits, spare_chain,
+                     spare_outcome, spare_context):  # fmt: skip
+    """Fold one share-partition as `fold_keys_by_bits` does; without records it only copies its ranges.
+
+    Returns:
+        Row of `out` after its last range; -1 if a record may break a rule. Then nothing is changed.
+    """
+    begin, end = old_ends[key], old_ends[key + 1]
+    if starts[key] == starts[key + 1]:
+        copy_rows(old_batches, begin, out, range_end, end - begin)
+        return range_end + end - begin
+    return _fold_by_bits(
+        key, starts[key], starts[key + 1], rows, batches, order, chains, old_batches, begin, end, out,
+        range_end, broken_rules, limits[limit_rows[key]], loss_offsets, outcomes, count_from, initial_context,
+        ring, bits, spare_chain, spare_outcome, spare_context,
+    )  # fmt: skip
+
+
+@kernel
+def _fold_by_bits(key, begin, end, rows, batches, order, chains, old_batches, old_begin, old_end, out, range_end,
+                  broken_rules, limits, loss_offsets, outcomes, count_from, initial_context, ring, bits, spare_chain,
+                  spare_outcome, spare_context):  # fmt: skip
     """Fold the records of one share-partition, unless one of them may break a rule.
 
     Args:

@@ -24,7 +24,7 @@ _VERSION = 2
 """Version of the checkpoint; an audit that finds another version reads the log from its start."""
 
 CHECKPOINT_TABLE = "carried_share_partitions"
-"""A table of audits, and of a reconstruct that a stream may continue."""
+"""A table of audits, and of a stream in the command's own process."""
 _NOT_CARRIED = ("break_offset", "begins_here")
 _COLUMNS = dict(zip([name for name in CHAIN.names or () if name not in _NOT_CARRIED],
                     table_schema(CHECKPOINT_TABLE).names[2:-1], strict=True))  # fmt: skip

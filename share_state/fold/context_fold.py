@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from share_state.fold.bit_fold import fold_by_bits
+from share_state.fold.bit_fold import fold_key_by_bits, fold_keys_by_bits
 from share_state.fold.interval_map import (
     UNCOVERED,
     count_covered,
@@ -198,15 +198,17 @@ def _fold(
     ring, bits = empty_ring()
     spare = np.empty(1, CHAIN), np.empty(1, OUTCOMES), np.empty(1, RECORD_CONTEXT)
     position, buffer = np.array([from_key, -1, 0, 0, 0, 0, 0]), np.empty(1024, STATE_BATCH)
+    rules = broken_rules, limits, limit_rows, loss_offsets, outcomes, count_from, INITIAL_CONTEXT
+    position[0], position[4] = fold_keys_by_bits(from_key, to_key, *folded, *rules, ring, bits, *spare)
     numbers, contexts = np.empty(_BUFFERED, np.int64), np.empty(_BUFFERED, RECORD_CONTEXT)
     broken = np.empty(_BUFFERED, np.int64)
-    has_more = True
+    # numba compiles and loads a kernel when it is first called: a log without findings needs none for ranges.
+    has_more = position[0] < to_key
     while has_more:
         # The kernel allocates no buffers: counting their references would take a quarter of the time.
         has_more = _fold_records(
-            to_key, *folded, broken_rules, limits, limit_rows, loss_offsets, outcomes, count_from, INITIAL_CONTEXT,
-            numbers, contexts, broken, position, buffer, ring, bits, *spare,
-        )  # fmt: skip
+            to_key, *folded, *rules, numbers, contexts, broken, position, buffer, ring, bits, *spare
+        )
         filled, buffer = position[6], ensure_capacity(buffer, position[2], position[3])
         parts.append((numbers[:filled].copy(), clone_rows(contexts[:filled]), broken[:filled].copy()))
 
@@ -242,17 +244,11 @@ def _fold_records(to_key, rows, batches, order, starts, chains, old_ends, old_ba
     filled = np.int64(0)
     while key < to_key:
         begin, end = old_ends[key], old_ends[key + 1]
-        if starts[key] == starts[key + 1]:
-            copy_rows(old_batches, begin, out, range_end, end - begin)
-            range_end += end - begin
-            key += 1
-            ends[key] = range_end
-            continue
         if number < 0:
-            filled_end = fold_by_bits(
-                key, starts[key], starts[key + 1], rows, batches, order, chains, old_batches, begin, end, out,
-                range_end, broken_rules, limits[limit_rows[key]], loss_offsets, outcomes, count_from, initial_context,
-                ring, bits, spare_chain, spare_outcome, spare_context,
+            filled_end = fold_key_by_bits(
+                key, rows, batches, order, starts, chains, old_ends, old_batches, out, range_end, broken_rules, limits,
+                limit_rows, loss_offsets, outcomes, count_from, initial_context, ring, bits, spare_chain, spare_outcome,
+                spare_context,
             )  # fmt: skip
             if filled_end >= 0:
                 range_end = filled_end

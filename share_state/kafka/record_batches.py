@@ -108,7 +108,7 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
             # In a batch, too, the bytes before its length may all be zero.
             if remaining >= _LOG_OVERHEAD and _all_zero(data, position, end):
                 return rows, position, Stop.ZEROS
-            _row(table, rows, data, position, remaining, in_file, segment, BatchStatus.TRUNCATED)
+            _broken_row(table, rows, data, position, remaining, in_file, segment, BatchStatus.TRUNCATED)
             return rows + 1, position, Stop.BROKEN
         length = np.int64(int32_at(data, position + 8))
         magic = np.int8(byte_at(data, position + 16))
@@ -116,12 +116,12 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
         if length == 0 and int64_at(data, position) == 0 and _all_zero(data, position, end):
             return rows, position, Stop.ZEROS
         if length < HEADER_SIZE - _LOG_OVERHEAD and (magic >= 2 or length < 14):
-            _row(table, rows, data, position, remaining, in_file, segment, BatchStatus.MALFORMED)
+            _broken_row(table, rows, data, position, remaining, in_file, segment, BatchStatus.MALFORMED)
             return rows + 1, position, Stop.BROKEN
         if size > remaining:
             if not at_file_end:
                 return rows, position, Stop.NEED_MORE
-            _row(table, rows, data, position, remaining, in_file, segment, BatchStatus.TRUNCATED)
+            _broken_row(table, rows, data, position, remaining, in_file, segment, BatchStatus.TRUNCATED)
             return rows + 1, position, Stop.BROKEN
         status = BatchStatus.VALID
         if magic != 2:
@@ -139,7 +139,7 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
                 return rows, position, Stop.NEED_MORE
             if not _may_follow(data, follows, end, int64_at(data, position)):
                 broken = status if status == BatchStatus.MAGIC_UNSUPPORTED else BatchStatus.MALFORMED
-                _row(table, rows, data, position, remaining, in_file, segment, broken)
+                _broken_row(table, rows, data, position, remaining, in_file, segment, broken)
                 return rows + 1, position, Stop.BROKEN
         _row(table, rows, data, position, size, in_file, segment, status)
         rows += 1
@@ -177,6 +177,12 @@ def _all_zero(data, at, end):
             return False
         at += 1
     return True
+
+
+@kernel
+def _broken_row(table, row, data, position, size, file_position, segment, status):
+    """`_row` for the last row of a segment: inlined in each place, it would double the time to compile."""
+    _row(table, row, data, position, size, file_position, segment, status)
 
 
 @inlined

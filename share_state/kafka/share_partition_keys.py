@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.jit.compile import allocating_kernel, inlined, kernel
-from share_state.jit.intrinsics import prefetch
+from share_state.jit.compile import inlined, kernel
+from share_state.jit.intrinsics import copy_rows, prefetch
 from share_state.kafka.buffers import column_bytes
 from share_state.kafka.primitives import int16_at, int32_at, int64_at
 
@@ -94,7 +94,7 @@ class KeyTable:
         offsets = np.concatenate(([0], np.cumsum(np.diff(starts) - 22))).astype(np.int64)
         groups, ids = np.empty(int(offsets[-1]), np.uint8), np.empty((count, 16), np.uint8)
         partitions = np.empty(count, np.int32)
-        _split(self.arena, starts, count, offsets, groups, ids, partitions)
+        _split(self.arena, starts, count, offsets, groups, ids.reshape(-1), partitions)
         return binary_texts(offsets, groups), ids, partitions
 
     def merge_malformed(self, numbers: np.ndarray) -> None:
@@ -308,13 +308,13 @@ def _rebuild_slots(slots, hashes, count):
         slots[slot] = np.int32(number)
 
 
-@allocating_kernel
+@kernel
 def _split(arena, starts, count, offsets, groups, ids, partitions):
     for number in range(count):
         at = starts[number]
         size = np.int64(int16_at(arena, at))
-        groups[offsets[number] : offsets[number + 1]] = arena[at + 2 : at + 2 + size]
-        ids[number] = arena[at + 2 + size : at + 18 + size]
+        copy_rows(arena, at + 2, groups, offsets[number], size)
+        copy_rows(arena, at + 2 + size, ids, 16 * number, 16)
         partitions[number] = int32_at(arena, at + 18 + size)
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import GROUP_TABLES
 from share_state.errors import WarehouseError, pluralize
-from share_state.fold.checkpoint import CHECKPOINT_TABLE
+from share_state.fold.checkpoint import CHECKPOINT_TABLE, sealed, with_input
 from share_state.fold.dead_letters.archiving import RANGES
 from share_state.fold.history import (
     GROUP_OUTCOMES,
@@ -34,7 +34,7 @@ from share_state.pipeline.oldest_records import judge_oldest_records
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.pruning import judge_pruning
-from share_state.pipeline.reconstruct import carried_logs, finish_findings, replace_tables
+from share_state.pipeline.reconstruct import finish_findings, replace_tables
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan, without_changed
 from share_state.pipeline.sink import Sink
@@ -155,13 +155,23 @@ def run_audit(
             about_run = _about_run(side, plan, result, now) | {"record_times": oldest.times}
             sink.finish(HISTORY_TABLE, partial(add_verdicts, limits=plan.options.limits, **about_run))
         with progress("commit"):
-            made = {"cutoff": result.cutoff, "carried_logs": carried_logs(result, plan), **rows.tables}
+            made = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result, plan), **rows.tables}
             replace_tables(sink, (FINDINGS, *_WRITTEN), {**made, GROUP_OUTCOMES: outcomes})
             sink.append(HISTORY_TABLE, tables.run_ids(HISTORY_TABLE) - kept | {result.run_id})
             sink.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
             _LOG.info("wrote %s tables", len(tables.versions))
             sink.maintain(replaced_files_days)
     return result
+
+
+def _carried_logs(result: RunResult, plan: FoldPlan) -> pa.Table:
+    """The table `carried_logs` of a run that folded a plan."""
+    rows = []
+    for name, row in result.carried.items():
+        found = plan.resumed[name].found if plan.resumed else None
+        carried = row if found is None else with_input(row, partial(digest_of_logs, [found]))
+        rows.append({"log": name, "next_offset": result.progress[name], "carried": sealed(name, carried)})
+    return pa.Table.from_pylist(rows, schema=table_schema("carried_logs"))
 
 
 def _commit_unchanged(tables: Warehouse, last: LastRun, row: Mapping[str, Any]) -> None:

@@ -7,12 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.config.input_spec import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import check_warehouse_path
 from share_state.errors import NothingCommittedError
-from share_state.fold.checkpoint import CHECKPOINT_TABLE, sealed, with_input
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import judge_across_logs
 from share_state.pipeline.driver_side import read_driver_side
@@ -23,10 +21,6 @@ from share_state.pipeline.pruning import judge_pruning
 from share_state.pipeline.result import RunResult, keep_proven, run_row, summarize
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, decoded_batches
-from share_state.schema.declarations import table_schema
-from share_state.sources.as_of import Window
-from share_state.sources.log_partition import STATE_TOPIC
-from share_state.sources.resume_point import digest_of_logs
 
 DECODED_RECORDS = "decoded_records"
 
@@ -59,9 +53,7 @@ def run_reconstruct(
     progress = progress or Progress()
     started = datetime.now(UTC)
     options = {**(options or {}), **plan.facts}
-    is_whole = _is_whole(plan)
-    optional = {TIMELINE: plan.timeline is not None, CHECKPOINT_TABLE: is_whole}
-    written = (IN_FLIGHT, STATE, *(table for table, is_written in optional.items() if is_written))
+    written = (IN_FLIGHT, STATE) if plan.timeline is None else (IN_FLIGHT, STATE, TIMELINE)
     with progress("read the groups"):
         side, plan = read_driver_side(plan)
     with Warehouse(warehouse) as tables, executor.open_sink(tables) as sink:
@@ -77,31 +69,9 @@ def run_reconstruct(
             finish_findings(sink, result, [*driver_rows.findings, pruning])
         row = run_row(result, "reconstruct", inputs, options, started)
         with progress("commit"):
-            made = {"carried_logs": carried_logs(result, plan)} if is_whole else {}
-            replace_tables(
-                sink, (FINDINGS, *written), {"cutoff": result.cutoff, **made, **driver_rows.tables}
-            )
+            replace_tables(sink, (FINDINGS, *written), {"cutoff": result.cutoff, **driver_rows.tables})
             sink.commit_run(row)
     return result
-
-
-def _is_whole(plan: FoldPlan) -> bool:
-    """Whether a stream may continue from the result: every rule applies to every record of logs with known offsets."""
-    if plan.judging != JUDGE_ALL or plan.windows or plan.window != Window():
-        return False
-    return all(
-        log.topic == STATE_TOPIC and log.partition is not None and log.has_offsets for log in plan.logs
-    )
-
-
-def carried_logs(result: RunResult, plan: FoldPlan) -> pa.Table:
-    """The table `carried_logs` of a run that folded a plan."""
-    rows = []
-    for name, row in result.carried.items():
-        found = plan.resumed[name].found if plan.resumed else None
-        carried = row if found is None else with_input(row, partial(digest_of_logs, [found]))
-        rows.append({"log": name, "next_offset": result.progress[name], "carried": sealed(name, carried)})
-    return pa.Table.from_pylist(rows, schema=table_schema("carried_logs"))
 
 
 def audit_note(warehouse: str) -> str | None:

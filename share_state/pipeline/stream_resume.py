@@ -159,7 +159,7 @@ def _without_position(state: FoldCheckpoint) -> FoldCheckpoint:
 
 
 def _continuable(warehouse: str) -> LastRun | None:
-    """The last run of a warehouse if a stream can continue from it: an audit, or a reconstruct of every record."""
+    """The last run of a warehouse if a stream can continue from it: an audit."""
     last = LastRun.of(warehouse, None)
     if (
         last is None

@@ -27,7 +27,7 @@ from share_state.kafka.share_partition_keys import KeyTable
 from share_state.schema.declarations import table_schema
 
 CARRIED_LOGS = "carried_logs"
-"""A table of audits, of a reconstruct that a stream may continue, and of a stream in this process."""
+"""A table of audits, and of a stream in this process."""
 
 _LOG = b"log"
 

@@ -311,8 +311,7 @@ def test_the_catalog_names_the_tables_and_the_ui_of_spark_shows_what_is_written(
         assert sorted(map(str, written.toArrow().to_pylist())) == sorted(map(str, folded.to_pylist()))
         # Temporary views, as of other tests, are listed with every schema.
         listed = spark.sql("SHOW TABLES IN lake").collect()
-        carried = {"carried_share_partitions", "carried_logs"}
-        assert {table.tableName for table in listed if not table.isTemporary} == {*CORE_TABLES, *carried}
+        assert {table.tableName for table in listed if not table.isTemporary} == {*CORE_TABLES}
         # Tables that lie there, but that the catalog does not know, become known.
         assert run(["audit", str(export), "--out", "spark_catalog.same_lake", "--quiet"]) == 0
         runs = spark.table("same_lake.runs").select("command", "status").collect()
@@ -323,7 +322,7 @@ def test_the_catalog_names_the_tables_and_the_ui_of_spark_shows_what_is_written(
         spark.sql("ALTER TABLE lake.findings RENAME TO lake.theirs")
         again = share_state.reconstruct(export, spark=spark, warehouse="spark_catalog.lake")
         listed = {table.tableName for table in spark.sql("SHOW TABLES IN lake").collect() if not table.isTemporary}
-        assert listed == {*CORE_TABLES, *carried, "theirs"}
+        assert listed == {*CORE_TABLES, "theirs"}
         assert again.in_flight.count() == spark.table("lake.in_flight").count() > 0
         assert spark.table("lake.findings").count() == again.findings.count()
         assert run(["reconstruct", str(export), "--out", "spark_catalog.nowhere", "--quiet"]) == 2

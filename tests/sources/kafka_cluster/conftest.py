@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError
 from share_state.fold.fold_options import FoldOptions
+from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.sources import jars
 from share_state.sources.kafka_source import read_cluster
 from share_state.sources.partition_count import PartitionCount
 from share_state.spark.spark_executor import SparkExecutor
+from tests.profiles import by_profile
 from tests.sources.kafka_cluster.broker import Broker, properties_of, running, skip_without_broker
 from tests.sources.kafka_cluster.workload import Workload, share_consumers_at_work
 
@@ -51,14 +52,15 @@ def worked(broker: Broker) -> Iterator[Workload]:
 
 
 @pytest.fixture(scope="session")
-def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The tables of the broker, read over its secured listener."""
+def warehouse(request: pytest.FixtureRequest, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tables of the broker, read over its secured listener, at night by Spark."""
+    tasks = by_profile(LocalExecutor, lambda: SparkExecutor(request.getfixturevalue("spark")))()
     folder = tmp_path_factory.mktemp("lake")
     live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", folder))
     assert live.topics is not None
     options = FoldOptions(topics=live.topics, partition_count=PartitionCount(live.state_partitions))
     work = FoldPlan(logs=live.logs, options=options)
-    run_reconstruct(SparkExecutor(spark), work, str(folder / "live"))
+    run_reconstruct(tasks, work, str(folder / "live"))
     return str(folder / "live")
 
 

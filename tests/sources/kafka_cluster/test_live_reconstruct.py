@@ -1,4 +1,4 @@
-"""A cluster reconstructed through Spark: a task a partition, tables as from the segments, nothing secret in a plan."""
+"""A cluster reconstructed: tables as from its segments; in Spark a task a partition, and nothing secret in a plan."""
 
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from share_state.sources.kafka_source import read_cluster
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import Topics
 from share_state.spark.spark_executor import SparkExecutor
+from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
 from tests.sources.kafka_cluster.test_live_reading import SIZES
 from tests.sources.kafka_cluster.workload import Workload
@@ -43,6 +44,7 @@ def test_the_warehouse_of_a_cluster_is_that_of_its_segments(worked: Workload, wa
     assert ours.run["records"] == theirs.run["records"] > 0
 
 
+@nightly("a session beside the broker")
 def test_a_partition_is_a_task_and_no_secret_is_in_its_plan(
     spark: SparkSession, worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
