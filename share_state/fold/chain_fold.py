@@ -12,9 +12,9 @@ from share_state.fold.dead_letters.archiving import ArchivingRanges
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.limits import Limits
 from share_state.fold.losses import Losses
-from share_state.fold.outcomes import grown_outcomes
+from share_state.fold.outcomes import blank_outcomes
 from share_state.fold.state_chains import Chains
-from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
+from share_state.kafka.buffers import BackgroundWorker, RecordBuffer, concat_rows, take_rows
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import RECORD_BUFFERS, StateRecords
 
@@ -160,8 +160,11 @@ class ChainFold:
         """OUTCOMES rows of some share-partitions; None without rules over records."""
         if self._context_fold is None:
             return None
-        # The share-partitions of a log without new records are not in the fold.
-        return grown_outcomes(self._context_fold.outcomes, np.zeros(len(self.keys), np.int64))[:-1][numbers]
+        rows = self._context_fold.outcomes
+        if len(rows) < len(self.keys):
+            # The share-partitions of a log without new records are not in the fold.
+            rows = concat_rows([rows, blank_outcomes(len(self.keys) - len(rows))])
+        return take_rows(rows, numbers)
 
     def observed_limits(self, deliveries: dict[str, int]) -> Limits:
         """The limits with at least as many deliveries as the log shows for each group.

@@ -35,8 +35,8 @@ from share_state.fold.limits import Limits
 from share_state.fold.offset_bits import empty_ring
 from share_state.fold.outcomes import (
     OUTCOMES,
+    GrowingOutcomes,
     count_replaced,
-    grown_outcomes,
     note_deletion,
     note_reset,
     note_times,
@@ -100,12 +100,12 @@ class ContextFold:
         """
         self.broken_rules, self.limits = broken_rules, limits
         self.log_start_offset, self.archiving = log_start_offset, archiving
-        self._count_from, self._outcomes = count_from, np.zeros(0, OUTCOMES)
+        self._count_from, self._outcomes = count_from, GrowingOutcomes()
 
     @property
     def outcomes(self) -> np.ndarray:
         """OUTCOMES rows, one per share-partition so far."""
-        return self._outcomes[:-1]
+        return self._outcomes.rows
 
     def apply(
         self,
@@ -134,14 +134,14 @@ class ContextFold:
         limit_rows = np.zeros(keys, np.int64) if limit_rows is None else limit_rows
         parts = [(np.zeros(0, np.int64), np.zeros(0, RECORD_CONTEXT), np.zeros(0, np.int64))]
         loss_offsets = np.unique(np.array(lost, np.int64))
-        self._outcomes = grown_outcomes(self.outcomes, limits["delivery_count"][limit_rows])
+        outcomes = self._outcomes.grow(limits["delivery_count"][limit_rows[len(self.outcomes) :]])
         fold = partial(
             _fold,
             self.broken_rules,
             limits,
             limit_rows,
             loss_offsets,
-            self._outcomes,
+            outcomes,
             self._count_from,
             parts,
         )

@@ -45,18 +45,47 @@ OUTCOMES = np.dtype(
 """One row per share-partition: what the records since the last audit show."""
 
 
-def grown_outcomes(outcomes: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """Rows for more share-partitions, and one behind them for records that do not count.
-
-    Args:
-        outcomes: rows of fewer share-partitions.
-        limits: int64, delivery limit of each share-partition.
-    """
-    rows = np.zeros(len(limits) + 1, OUTCOMES)
+def blank_outcomes(count: int) -> np.ndarray:
+    """OUTCOMES rows without an outcome."""
+    rows = np.zeros(count, OUTCOMES)
     rows["failing_since"] = rows["failing_until"] = NO_TIME
-    rows[: len(outcomes)] = outcomes
-    rows["limit"][:-1] = limits
     return rows
+
+
+class GrowingOutcomes:
+    """OUTCOMES rows of the share-partitions of a log, and one behind them for records that do not count.
+
+    They are in one buffer, which doubles, so that a chunk of records does not copy those of all share-partitions.
+    """
+
+    def __init__(self) -> None:
+        """Begin without share-partitions."""
+        self._buffer = blank_outcomes(1)
+        self._count = 0
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The rows of the share-partitions."""
+        return self._buffer[: self._count]
+
+    def grow(self, limits: np.ndarray) -> np.ndarray:
+        """Add rows for new share-partitions.
+
+        Args:
+            limits: int64, delivery limit of each of them.
+        Returns:
+            All rows, and the one behind them.
+        """
+        count = self._count + len(limits)
+        if count >= len(self._buffer):
+            buffer = np.empty(2 * count + 1, OUTCOMES)
+            buffer[: self._count] = self.rows
+            self._buffer = buffer
+        # The row for records that do not count lay behind the earlier ones.
+        self._buffer[self._count : count + 1] = blank_outcomes(count + 1 - self._count)
+        self._buffer["limit"][self._count : count] = limits
+        self._count = count
+        return self._buffer[: count + 1]
 
 
 @kernel

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import OUTCOME_COLUMNS
-from share_state.fold.outcomes import NO_TIME, OUTCOMES, grown_outcomes
+from share_state.fold.outcomes import NO_TIME, blank_outcomes
 from share_state.fold.states import key_columns
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.live_tables import ShownLog
@@ -35,9 +35,7 @@ class LiveLog:
     unwritten: UnwrittenChanges
     latest: FoldedRecords | None = None
     count: PartitionCount = field(default_factory=PartitionCount)
-    outcomes: np.ndarray = field(
-        default_factory=lambda: grown_outcomes(np.zeros(0, OUTCOMES), np.zeros(0))[:-1]
-    )
+    outcomes: np.ndarray = field(default_factory=lambda: blank_outcomes(0))
     judged: tuple[FoldCheckpoint | None, FoldCheckpoint | None] = (None, None)
 
     def take(self, folded: FoldedRecords) -> None:
@@ -78,7 +76,7 @@ class LiveLog:
 
     def _move_outcomes(self, keys: KeyTable) -> None:
         """Give each share-partition of the next fold its outcomes so far."""
-        rows = grown_outcomes(np.zeros(0, OUTCOMES), np.zeros(len(keys), np.int64))[:-1]
+        rows = blank_outcomes(len(keys))
         if self.latest is not None:
             at = numbers_in(self.latest.log.keys, keys)
             rows[at[at >= 0]] = self.outcomes[at >= 0]
