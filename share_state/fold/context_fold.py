@@ -323,7 +323,7 @@ def _selected(
     return rows, batches, take_rows(contexts, order), broken[order]
 
 
-@inlined
+@kernel
 def advance(row, batches, chain, buffer, size, finished, context, outcome):
     """Fold one record of a share-partition.
 

@@ -138,19 +138,24 @@ crc32c = native_function(_library(), "crc32c_value", UINT32, CPU_BYTES, SIZE)
 one."""
 
 
+def string_hash(text: str) -> int:
+    """java.lang.String.hashCode as an unsigned number."""
+    # Java hashes UTF-16 code units: characters after U+FFFF count as two.
+    units = text.encode("utf-16-be")
+    code = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    return code
+
+
 def partition_for(key: str, partitions: int) -> int:
     """The partition of `__consumer_offsets` or `__share_group_state` that holds the records of a key.
 
     Args:
         key: a group id; for `__share_group_state` "group:topic id:partition".
         partitions: number of partitions of the topic.
-    Source: Kafka GroupCoordinatorService.partitionFor, ShareCoordinatorService.partitionFor;
-    java.lang.String.hashCode, Utils.abs.
+    Source: Kafka GroupCoordinatorService.partitionFor, ShareCoordinatorService.partitionFor; Utils.abs.
     """
-    # Java hashes UTF-16 code units: characters after U+FFFF count as two.
-    units = key.encode("utf-16-be")
-    code = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    code = string_hash(key)
     signed = code - 2**32 if code >= 2**31 else code
     return (0 if signed == -(2**31) else abs(signed)) % partitions

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from share_state.fold.groups.group_tables import expected_assignment_sizes, members_per_partition
+from share_state.kafka.primitives import string_hash
 from share_state.simulator.hash_order import (
     HashOfSets,
     HashSet,
     int_hash,
     place_hash,
-    string_hash,
     topic_hash,
 )
 

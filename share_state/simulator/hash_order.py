@@ -12,15 +12,6 @@ _LOAD_FACTOR = 0.75
 _UINT32 = 0xFFFFFFFF
 
 
-def string_hash(text: str) -> int:
-    """java.lang.String.hashCode as an unsigned number. Java hashes UTF-16 code units."""
-    units = text.encode("utf-16-be")
-    code = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        code = (31 * code + (high << 8 | low)) & _UINT32
-    return code
-
-
 def topic_hash(topic_id: str) -> int:
     """Uuid.hashCode of a topic id in Kafka's text form, as an unsigned number."""
     high, low = uuid_halves(topic_id)
