@@ -21,6 +21,8 @@ from share_state.sources.topics import Topics
 
 _ROWS_A_PIECE = 2048
 """Share-partitions whose ranges are in memory at a time."""
+_MOST_KEPT = 1_000_000
+"""Rows of a table that are kept until the next report, of some 50 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +81,11 @@ class LiveTables(CommittedTables):
         self.runs = pa.Table.from_pylist([row], schema=table_schema("runs"))
         self.run = self.runs.to_pylist()[0]
         self.versions = {}
-        self._history: list[pa.Table] | None = None
-        self._makers: dict[str, Callable[[], Iterator[pa.Table]]] = {
-            STATE: self._states,
-            IN_FLIGHT: self._in_flight,
-            HISTORY_TABLE: self._judged,
-            CUTOFF: lambda: iter([one.folded.cutoff for one in shown.logs]),
-            FINDINGS: lambda: iter([shown.findings]),
-            GROUP_OUTCOMES: lambda: iter([shown.outcomes]),
-            "share_groups": self._groups,
-            "runs": lambda: iter([self.runs]),
-        }
+        self._kept = dict[str, list[pa.Table]]()
 
     def holds(self, table: str) -> bool:
         """Whether a stream has a table."""
-        return table in self._makers and (table != "share_groups" or bool(self._members))
+        return table in _MAKERS and (table != "share_groups" or bool(self._members))
 
     def run_ids(self, table: str) -> set[str]:
         """The stream alone has rows."""
@@ -108,12 +100,27 @@ class LiveTables(CommittedTables):
         self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> Iterator[pa.Table]:
         """The rows of a table, piece by piece, as of CommittedTables."""
-        make = self._makers.get(table)
-        for piece in make() if make is not None else ():
-            rows = named_rows(piece, self._topics).cast(table_schema(table))
-            rows = rows if where is None else rows.filter(where)
+        declared = table_schema(table)
+        schema = pa.schema([declared.field(name) for name in columns or declared.names])
+        for piece in self._pieces(table):
+            # Texts are codes until here: a cast costs more than all else, so few columns of few rows get one.
+            rows = piece if where is None else piece.filter(where)
             if len(rows):
-                yield rows if columns is None else rows.select(list(columns))
+                yield rows.select(schema.names).cast(schema)
+
+    def _pieces(self, table: str) -> Iterator[pa.Table]:
+        """The rows of a table, with the names of topics; a report reads some tables eight times, so they are kept."""
+        if table in self._kept:
+            yield from self._kept[table]
+            return
+        kept, rows = list[pa.Table](), 0
+        for piece in _MAKERS[table](self) if table in _MAKERS else ():
+            named = named_rows(piece, self._topics)
+            rows += len(named)
+            kept = [*kept, named] if rows <= _MOST_KEPT else []
+            yield named
+        if rows <= _MOST_KEPT:
+            self._kept[table] = kept
 
     def _states(self) -> Iterator[pa.Table]:
         return (RowsOf(one.folded, present_numbers(one.folded)).states for one in self._shown.logs)
@@ -129,10 +136,8 @@ class LiveTables(CommittedTables):
         yield pa.Table.from_pylist(rows, schema=table_schema("share_groups"))
 
     def _judged(self) -> Iterator[pa.Table]:
-        if self._history is None:
-            now = int(datetime.now(UTC).timestamp() * 1000)
-            self._history = [self._judged_log(one, now) for one in self._shown.logs]
-        return iter(self._history)
+        now = int(datetime.now(UTC).timestamp() * 1000)
+        return (self._judged_log(one, now) for one in self._shown.logs)
 
     def _judged_log(self, one: ShownLog, now: int) -> pa.Table:
         numbers = present_numbers(one.folded)
@@ -145,3 +150,16 @@ class LiveTables(CommittedTables):
             limits=self._limits,
             empty_groups=self._empty,
         )
+
+
+# Not of each LiveTables: a table that refers to itself would stay until the next garbage collection.
+_MAKERS: dict[str, Callable[[LiveTables], Iterator[pa.Table]]] = {
+    STATE: LiveTables._states,
+    IN_FLIGHT: LiveTables._in_flight,
+    HISTORY_TABLE: LiveTables._judged,
+    CUTOFF: lambda one: iter([log.folded.cutoff for log in one._shown.logs]),
+    FINDINGS: lambda one: iter([one._shown.findings]),
+    GROUP_OUTCOMES: lambda one: iter([one._shown.outcomes]),
+    "share_groups": LiveTables._groups,
+    "runs": lambda one: iter([one.runs]),
+}

@@ -96,14 +96,17 @@ def named_rows(rows: pa.Table, topics: Topics) -> pa.Table:
     """Rows with the names and the end offsets of their topics."""
     if "topic_id" not in rows.column_names:
         return rows
-    ids, partitions = rows["topic_id"].cast(pa.string()).combine_chunks(), rows["partition"].combine_chunks()
-    for name, values in (
-        ("topic", topics.name_of(ids)),
-        ("topic_end_offset", topics.end_of(ids, partitions)),
-    ):
+    ids, partitions = rows["topic_id"].combine_chunks(), rows["partition"].combine_chunks()
+    if pa.types.is_dictionary(ids.type):
+        names = topics.name_of(ids.dictionary).dictionary_encode().take(ids.indices)
+    else:
+        names = topics.name_of(ids)
+    columns = {"topic": names}
+    if "topic_end_offset" in rows.column_names:
+        columns["topic_end_offset"] = topics.end_of(ids.cast(pa.string()), partitions)
+    for name, values in columns.items():
         if name in rows.column_names:
-            place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, name, values)
+            rows = rows.set_column(rows.schema.get_field_index(name), name, values)
     return rows
 
 
