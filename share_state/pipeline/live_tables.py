@@ -13,8 +13,9 @@ from share_state.delta.reader import CommittedTables
 from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.state_log import FoldedLog
+from share_state.fold.states import to_datetime
 from share_state.pipeline.stream_changes import KeyColumns, RowsOf, present_numbers
-from share_state.pipeline.stream_findings import judged_history, named_rows
+from share_state.pipeline.stream_findings import KnownGroups, judged_history, named_rows
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
@@ -62,22 +63,23 @@ class Shown:
 class LiveTables(CommittedTables):
     """The tables of a stream in memory; they are built when they are read."""
 
-    def __init__(self, shown: Shown, topics: Topics, limits: Limits, members: Mapping[str, int]) -> None:
+    def __init__(self, shown: Shown, topics: Topics, limits: Limits, groups: KnownGroups) -> None:
         """Show what a stream has read.
 
         Args:
             shown: what it has read.
             topics: the names and ends of topics now.
             limits: as for `add_verdicts`.
-            members: share group -> number of its members now, as far as that is known.
+            groups: the share groups that are known now.
         """
         self.root = ""
         self._shown = shown
         self._topics = topics
         self._limits = limits
-        self._members = dict(members)
-        self._empty = sorted(group for group, count in members.items() if not count)
+        self._groups = groups
+        self._newest = max(shown.newest, groups.newest_time)
         row = {**shown.run, "finished": datetime.now(UTC), "table_versions": [], "sequence": 0}
+        row["log_time"] = to_datetime(self._newest)
         self.runs = pa.Table.from_pylist([row], schema=table_schema("runs"))
         self.run = self.runs.to_pylist()[0]
         self.versions = {}
@@ -85,7 +87,7 @@ class LiveTables(CommittedTables):
 
     def holds(self, table: str) -> bool:
         """Whether a stream has a table."""
-        return table in _MAKERS and (table != "share_groups" or bool(self._members))
+        return table in _MAKERS and (table != "share_groups" or bool(self._groups.members))
 
     def run_ids(self, table: str) -> set[str]:
         """The stream alone has rows."""
@@ -131,8 +133,10 @@ class LiveTables(CommittedTables):
             for begin in range(0, len(numbers), _ROWS_A_PIECE):
                 yield RowsOf(one.folded, numbers[begin : begin + _ROWS_A_PIECE], names).in_flight()
 
-    def _groups(self) -> Iterator[pa.Table]:
-        rows = [{"group_id": group, "members": count} for group, count in sorted(self._members.items())]
+    def _members(self) -> Iterator[pa.Table]:
+        rows = [
+            {"group_id": group, "members": count} for group, count in sorted(self._groups.members.items())
+        ]
         yield pa.Table.from_pylist(rows, schema=table_schema("share_groups"))
 
     def _judged(self) -> Iterator[pa.Table]:
@@ -142,13 +146,13 @@ class LiveTables(CommittedTables):
     def _judged_log(self, one: ShownLog, now: int) -> pa.Table:
         numbers = present_numbers(one.folded)
         rows = RowsOf(one.folded, numbers).history(one.starts[numbers], one.outcomes[numbers])
-        until = max(min(now, self._shown.newest), one.folded.judged_at)
+        until = max(min(now, self._newest), one.folded.judged_at)
         return judged_history(
             named_rows(rows, self._topics),
             time_ms=until,
             run_id=self.run["run_id"],
             limits=self._limits,
-            empty_groups=self._empty,
+            groups=self._groups,
         )
 
 
@@ -160,6 +164,6 @@ _MAKERS: dict[str, Callable[[LiveTables], Iterator[pa.Table]]] = {
     CUTOFF: lambda one: iter([log.folded.cutoff for log in one._shown.logs]),
     FINDINGS: lambda one: iter([one._shown.findings]),
     GROUP_OUTCOMES: lambda one: iter([one._shown.outcomes]),
-    "share_groups": LiveTables._groups,
+    "share_groups": LiveTables._members,
     "runs": lambda one: iter([one.runs]),
 }
