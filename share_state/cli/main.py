@@ -210,10 +210,10 @@ def _run_until_signal(arguments: Sequence[str] | None) -> int:
     """Run a command as the only one of its process; a signal after its exit code is decided changes nothing."""
     compile_for_every_cpu()
     keep_freed_memory()
+    share_one_heap()
     if _named_command(sys.argv[1:] if arguments is None else arguments) in COMMANDS:
-        # Both import pyarrow, which --help does without.
+        # It imports pyarrow, which --help does without.
         keep_pandas_out()
-        share_one_heap()
     signals = [signal.SIGTERM]
     # Who starts a command in the background of a script lets it ignore interrupts.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -26,6 +26,7 @@ from share_state.pipeline.local_stream import LocalStream
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.state_file import SavedStream, StateFile
 from share_state.pipeline.stream_files import check_readable
+from share_state.pipeline.stream_findings import KnownGroups
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_resume import INITIAL, discard_unused, open_local_stream, open_stream
 from share_state.pipeline.stream_run import StreamProgress, StreamRun
@@ -110,9 +111,9 @@ class _Call:
             has_dead_letters=has_letters,
         )
 
-    def empty_groups(self) -> tuple[str, ...]:
-        """The groups that have no members now, as far as that is known."""
-        return () if self.live.groups is None else self.live.groups.empty
+    def groups(self) -> KnownGroups:
+        """The share groups that are known now."""
+        return KnownGroups() if self.live.groups is None else self.live.groups.known
 
     def open_tables(
         self, run: StreamRun, fold: StreamFold, *, keeps_state: bool, **texts: str
@@ -127,7 +128,7 @@ class _Call:
             topics=self.live.topics,
             letters=letters,
             keeps_state=keeps_state,
-            empty_groups=self.empty_groups,
+            groups=self.groups,
         )
 
 
@@ -341,7 +342,9 @@ def _pace(call: _Call) -> dict[str, Any]:
 def _follow(call: _Call, opened: ExitStack, stream: LocalStream, tables: StreamTables | None) -> None:
     """Run a stream, and serve its metrics meanwhile."""
     groups = call.live.groups
-    if groups is not None and not call.once:
+    if groups is not None and call.once:
+        groups.refresh(stream.group_ids())
+    elif groups is not None:
         opened.callback(groups.start(stream.group_ids))
     _serve(
         call,
@@ -351,7 +354,7 @@ def _follow(call: _Call, opened: ExitStack, stream: LocalStream, tables: StreamT
             tables,
             call.live.topics,
             lambda: call.live.limits if groups is None else groups.limits,
-            lambda: {} if groups is None else groups.members,
+            call.groups,
         ),
     )
     stream.run()

@@ -9,13 +9,14 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from share_state.config.input_spec import InputSpec
 from share_state.errors import InputError
 from share_state.fold.limits import Limits
 from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.facts import merge_topics, settle_live_limits
+from share_state.pipeline.followed_groups import AdjacentGroups, FollowedGroups
 from share_state.pipeline.growing_segments import GrowingSegments
 from share_state.pipeline.stream_files import GrowingFolder, check_readable
 from share_state.sources.input_contents import ask_limits
@@ -23,14 +24,11 @@ from share_state.sources.input_detection import find_cluster_address, find_dead_
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import StreamSource
-from share_state.sources.topics import Topics, read_topics
+from share_state.sources.topics import Topics, TopicSource, read_topics
 from share_state.sources.topics_file import read_adjacent_topics
 
 _TOPICS_SECONDS = 10.0
 _Answer = TypeVar("_Answer")
-if TYPE_CHECKING:
-    from share_state.pipeline.live_groups import LiveGroups
-
 _LOG = logging.getLogger("share_state")
 
 
@@ -81,12 +79,12 @@ class Live:
     Attributes:
         topics: names and ends of topics.
         limits: the limits of the cluster when the stream began.
-        groups: follows the share groups of a cluster; None where they are not known.
+        groups: follows the share groups of a cluster, or those beside segments; None where they are not known.
     """
 
     topics: Callable[[], Topics]
     limits: Limits
-    groups: "LiveGroups | None" = None
+    groups: FollowedGroups | None = None
 
 
 class _Refreshed(Generic[_Answer]):
@@ -124,7 +122,7 @@ def topics_and_limits(
     """
     limits = spec.limits.to_limits()
     if not find_cluster_address([source]):
-        return Live(_topics_of_folder(source, spec), limits)
+        return _live_folder(source, spec, limits)
     from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415  a live cluster alone needs it
 
     properties = read_client_properties(kafka_properties)
@@ -144,8 +142,8 @@ def topics_and_limits(
     return Live(topics, groups.limits, groups)
 
 
-def _topics_of_folder(source: str, spec: InputSpec) -> Callable[[], Topics]:
-    """What is known of topics if the records are in a folder of Parquet files.
+def _live_folder(source: str, spec: InputSpec, limits: Limits) -> Live:
+    """What is known of topics, groups and limits if the records are in a folder.
 
     Raises:
         InputError: if it is not such a folder.
@@ -157,9 +155,12 @@ def _topics_of_folder(source: str, spec: InputSpec) -> Callable[[], Topics]:
     adjacent, notes = (None, []) if spec.topics else read_adjacent_topics([source], [])
     for note in [*notes, *([adjacent.note] if adjacent else [])]:
         _LOG.info("%s", note)
-    named = read_topics(spec.topics) if spec.topics else Topics()
-    topics = adjacent.topics if adjacent else named
-    return lambda: topics
+    named = [TopicSource("topics file", read_topics(spec.topics), spec.topics)] if spec.topics else []
+    if not has_segments(source):
+        topics = next((one.topics for one in (*named, adjacent) if one), Topics())
+        return Live(lambda: topics, limits)
+    groups = AdjacentGroups(source, limits, frozenset(spec.limits.model_fields_set), named, adjacent)
+    return Live(lambda: groups.topics, groups.limits, groups)
 
 
 def _merged_topics(fetch: Callable[[], Topics], named: Topics) -> Topics:

@@ -1,6 +1,7 @@
 """The findings of a stream after a micro-batch: settled ones stay, those of the logs that were read are replaced."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 
 import pyarrow as pa
@@ -96,14 +97,17 @@ def named_rows(rows: pa.Table, topics: Topics) -> pa.Table:
     """Rows with the names and the end offsets of their topics."""
     if "topic_id" not in rows.column_names:
         return rows
-    ids, partitions = rows["topic_id"].cast(pa.string()).combine_chunks(), rows["partition"].combine_chunks()
-    for name, values in (
-        ("topic", topics.name_of(ids)),
-        ("topic_end_offset", topics.end_of(ids, partitions)),
-    ):
+    ids, partitions = rows["topic_id"].combine_chunks(), rows["partition"].combine_chunks()
+    if pa.types.is_dictionary(ids.type):
+        names = topics.name_of(ids.dictionary).dictionary_encode().take(ids.indices)
+    else:
+        names = topics.name_of(ids)
+    columns = {"topic": names}
+    if "topic_end_offset" in rows.column_names:
+        columns["topic_end_offset"] = topics.end_of(ids.cast(pa.string()), partitions)
+    for name, values in columns.items():
         if name in rows.column_names:
-            place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, name, values)
+            rows = rows.set_column(rows.schema.get_field_index(name), name, values)
     return rows
 
 
@@ -121,16 +125,35 @@ def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Ta
     return pa.Table.from_pylist(rows, table_schema(FINDINGS))
 
 
+@dataclass(frozen=True, slots=True)
+class KnownGroups:
+    """Share groups, as far as they are known.
+
+    Attributes:
+        members: share group -> number of its members.
+        newest_time: ms, timestamp of the newest record of any group; -1 for none.
+    """
+
+    members: Mapping[str, int] = field(default_factory=dict)
+    newest_time: int = -1
+
+    @property
+    def empty(self) -> list[str]:
+        """The groups that have no members."""
+        return sorted(group for group, count in self.members.items() if not count)
+
+
 def judged_history(
-    rows: pa.Table, *, time_ms: int, run_id: str, limits: Limits, empty_groups: Sequence[str]
+    rows: pa.Table, *, time_ms: int, run_id: str, limits: Limits, groups: KnownGroups
 ) -> pa.Table:
     """Rows of `share_partition_history` with lag and verdict.
 
     Args:
         rows: from `history_rows`, with the names and ends of topics.
-        time_ms, run_id, limits, empty_groups: as for `add_verdicts`.
+        time_ms, run_id, limits: as for `add_verdicts`.
+        groups: the share groups.
     """
     lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
     given = rows.drop_columns(COMPLETE).set_column(rows.schema.get_field_index("lag"), "lag", lag)
-    judged = add_verdicts(given, time=time_ms, run_id=run_id, limits=limits, empty_groups=empty_groups)
+    judged = add_verdicts(given, time=time_ms, run_id=run_id, limits=limits, empty_groups=groups.empty)
     return judged.cast(table_schema(HISTORY_TABLE))

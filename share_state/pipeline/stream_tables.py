@@ -33,6 +33,7 @@ from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, run_row
 from share_state.pipeline.stream_changes import COMPLETE, KEYS, LogChanges
 from share_state.pipeline.stream_findings import (
     IS_OF_LETTERS,
+    KnownGroups,
     judged_history,
     merge_findings,
     named_rows,
@@ -85,7 +86,7 @@ class StreamTables:
         topics: Callable[[], Topics] = Topics,
         letters: StreamLetters | None = None,
         keeps_state: bool = False,
-        empty_groups: Callable[[], Sequence[str]] = tuple,
+        groups: Callable[[], KnownGroups] = KnownGroups,
     ) -> None:
         """Begin or resume a stream.
 
@@ -97,9 +98,9 @@ class StreamTables:
             topics: the names and end offsets of topics that are known now.
             letters: the dead letters; None for none.
             keeps_state: whether the changes hold the state, which no checkpoint of Spark has.
-            empty_groups: the groups that have no members now, as far as that is known.
+            groups: the share groups that are known now.
         """
-        self._empty_groups = empty_groups
+        self._groups = groups
         self.run = run
         self._tables = (*_TABLES, *_STATE_TABLES) if keeps_state else _TABLES
         self._fold = fold
@@ -384,13 +385,14 @@ class StreamTables:
         if changed:
             rows = pa.concat_tables(changed)
             # As in an audit, durations end at the newest record of all logs.
-            until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
+            groups = self._groups()
+            newest = max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0, groups.newest_time)
             judged = judged_history(
                 rows.drop_columns(DELETED),
-                time_ms=until,
+                time_ms=min(clock, newest),
                 run_id=self.run.query,
                 limits=self._fold.limits,
-                empty_groups=self._empty_groups(),
+                groups=groups,
             )
             for name in OUTCOME_COLUMNS:
                 # They are counts since the stream began, not since its reader looked last.

@@ -218,7 +218,7 @@ class Metrics(Collector):
         """The share of its limit that each window has used, as IN_FLIGHT_LIMIT counts it; null if unknown."""
         limits = pa.array(self._report.limits.of_groups("record_locks", rows["group_id"]).astype(float))
         width = pc.subtract(rows["end_offset"], rows["effective_start_offset"])
-        return pc.divide(pc.max_element_wise(width, 0).cast(pa.float64()), limits)
+        return pc.divide(pc.max_element_wise(width, 0, skip_nulls=False).cast(pa.float64()), limits)
 
     def _with_open_verdicts(self, rows: pa.Table) -> pa.Table:
         """Rows in which an acknowledged verdict is OK, so that no alert fires on it."""

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from share_state.errors import WarehouseError, printable
 from share_state.fold.limits import Limits
 from share_state.pipeline.live_tables import LiveTables, Shown
+from share_state.pipeline.stream_findings import KnownGroups
 from share_state.report.audit_data import AuditReport, read_report, report_of
 from share_state.report.console import ReportError
 from share_state.report.prometheus import Metrics
@@ -139,7 +140,7 @@ class LiveStream:
         tables: "StreamTables | None",
         topics: Callable[[], Topics],
         limits: Callable[[], Limits],
-        members: Callable[[], Mapping[str, int]],
+        groups: Callable[[], KnownGroups],
     ) -> None:
         """Show a stream.
 
@@ -148,12 +149,12 @@ class LiveStream:
             tables: its tables; None for none.
             topics: what is known of topics now.
             limits: the limits of the cluster and of its groups now.
-            members: share group -> number of its members now, as far as that is known.
+            groups: the share groups that are known now.
         """
         self._stream = stream
         self._tables = tables
         self._topics = topics
-        self._limits, self._members = limits, members
+        self._limits, self._groups = limits, groups
         self._made = 0.0
         self._reported: Shown | None = None
 
@@ -189,7 +190,7 @@ class LiveStream:
         if shown is None or not shown.logs or is_recent:
             return None
         limits = self._limits()
-        found = report_of(LiveTables(shown, self._topics(), limits, self._members()), limits=limits)
+        found = report_of(LiveTables(shown, self._topics(), limits, self._groups()), limits=limits)
         self._made, self._reported = time.monotonic(), shown
         return found
 
