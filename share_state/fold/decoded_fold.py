@@ -87,7 +87,7 @@ def by_log(tables: Iterable[pa.Table]) -> Iterator[tuple[LogPartition, Iterator[
     Raises:
         InputError: if a record has no offset.
     """
-    pieces = ((log, part) for table in tables for log, part in _cut(_declared(table)))
+    pieces = ((log, part) for table in tables for log, part in _cut(declared_records(table)))
     current = next(pieces, None)
     while current is not None:
         log, first = current
@@ -109,7 +109,10 @@ def by_log(tables: Iterable[pa.Table]) -> Iterator[tuple[LogPartition, Iterator[
 
 def sorted_by_log(records: pa.Table) -> pa.Table:
     """Decoded records in any order, as `by_log` takes them."""
-    records = _declared(records)
+    records = declared_records(records)
+    offsets = records["offset"].to_numpy()
+    if len(_log_bounds(records)) <= 2 and (offsets[1:] >= offsets[:-1]).all():
+        return records
     is_control = pc.equal(records["dialect"], CONTROL_RECORDS)
     keys = {"_topic": pc.if_else(is_control, records["topic"], pa.scalar(None, pa.string()))}
     keys["_number"] = pc.if_else(is_control, records["partition"], records["state_partition"])
@@ -118,6 +121,25 @@ def sorted_by_log(records: pa.Table) -> pa.Table:
         keyed = keyed.append_column(name, column)
     order = pc.sort_indices(keyed, [(name, "ascending") for name in ("dialect", *keys, "offset")])
     return records.take(order)
+
+
+def declared_records(records: pa.Table) -> pa.Table:
+    """The columns of `decoded_records` in their types; other libraries have texts and lists of their own.
+
+    Raises:
+        InputError: if a type does not fit, or a record has no offset.
+    """
+    schema = table_schema("decoded_records")
+    try:
+        if not records.schema.equals(schema):
+            records = records.select(schema.names).cast(schema)
+        records = records.combine_chunks()
+    except pa.ArrowException as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"decoded records: {reason}; give the column types of decoded_records") from None
+    if records["offset"].null_count:
+        raise InputError(f"{LABEL}: a record has no offset, so its place in the log is not known")
+    return records
 
 
 def fold_decoded(
@@ -153,47 +175,40 @@ def fold_decoded(
     return fold.finish(), fold.options.topics
 
 
-def _declared(records: pa.Table) -> pa.Table:
-    """The columns of `decoded_records` in their types; other libraries have texts and lists of their own."""
-    schema = table_schema("decoded_records")
-    try:
-        return records.select(schema.names).cast(schema).combine_chunks()
-    except pa.ArrowException as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"decoded records: {reason}; give the column types of decoded_records") from None
-
-
 def _without_repeats(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Leave out records that equal the one before them, as sinks that write at least once leave them."""
-    before: dict[str, Any] | None = None
+    before: pa.Table | None = None
     for records in tables:
-        offsets = records["offset"].to_numpy()
+        joined = records if before is None else pa.concat_tables([before, records])
+        offsets, before = joined["offset"].to_numpy(), records.slice(len(records) - 1)
         again = np.flatnonzero(offsets[1:] == offsets[:-1]) + 1
-        last = records.slice(len(records) - 1).to_pylist()[0]
-        repeats = [] if before is None or records.slice(0, 1).to_pylist()[0] != before else [0]
-        pairs = (records.take(pa.array(rows)).to_pylist() for rows in (again, again - 1))
-        repeats += [row for row, one, other in zip(again.tolist(), *pairs, strict=True) if one == other]
-        before = last
         kept = records
-        if repeats:
-            is_kept = np.ones(len(records), bool)
+        if len(again):
+            pairs = (joined.take(pa.array(rows)).to_pylist() for rows in (again, again - 1))
+            repeats = [row for row, one, other in zip(again.tolist(), *pairs, strict=True) if one == other]
+            is_kept = np.ones(len(joined), bool)
             is_kept[repeats] = False
-            kept = records.filter(pa.array(is_kept)).combine_chunks()
+            kept = records.filter(pa.array(is_kept[len(joined) - len(records) :])).combine_chunks()
         if len(kept):
             yield kept
 
 
 def _cut(records: pa.Table) -> Iterator[tuple[LogPartition, pa.Table]]:
-    if records["offset"].null_count:
-        raise InputError(f"{LABEL}: a record has no offset, so its place in the log is not known")
-    for begin, end in pairwise(_bounds(records, ["dialect"]).tolist()):
+    for begin, end in pairwise(_log_bounds(records).tolist()):
+        own = records.slice(begin, end - begin)
+        names = _OF_CONTROL if own["dialect"][0].as_py() == CONTROL_RECORDS else _OF_STATE
+        yield partial_log(*(own[name][0].as_py() for name in reversed(names))), own
+
+
+def _log_bounds(records: pa.Table) -> np.ndarray:
+    """As `_bounds`, of adjacent records of one log."""
+    bounds = _bounds(records, ["dialect"])
+    of_logs = [bounds[:1]]
+    for begin, end in pairwise(bounds.tolist()):
         part = records.slice(begin, end - begin)
         is_control = part["dialect"][0].as_py() == CONTROL_RECORDS
-        names = _OF_CONTROL if is_control else _OF_STATE
-        for first, last in pairwise(_bounds(part, names).tolist()):
-            own = part.slice(first, last - first)
-            place = [own[name][0].as_py() for name in reversed(names)]
-            yield partial_log(*place), own
+        of_logs.append(begin + _bounds(part, _OF_CONTROL if is_control else _OF_STATE)[1:])
+    return np.concatenate(of_logs)
 
 
 def _bounds(rows: pa.Table, names: Sequence[str]) -> np.ndarray:

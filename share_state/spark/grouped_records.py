@@ -1,8 +1,8 @@
 """Records grouped by share-partition in Spark: one shuffle, and a call of the fold for thousands of records.
 
 `groupBy(...).applyInArrow(fold_group)` calls Python once per share-partition, which costs more than the fold.
-Here a task folds all share-partitions of its partition, log by log in the order of their offsets. Records of
-the topic are shuffled as bytes, and decoded by the task that folds them.
+Here a task folds all share-partitions of its partition, log by log in the order of their offsets. Records are
+shuffled in packed batches; those of the topic are decoded by the task that folds them.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from functools import partial
 from itertools import groupby
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
@@ -19,8 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import InputError, NothingCommittedError, SetupError, WarehouseError
-from share_state.fold.decoded_fold import LABEL
-from share_state.fold.states import CONTROL_RECORDS, in_large_pieces
+from share_state.fold.decoded_fold import LABEL, declared_records
+from share_state.fold.states import CONTROL_RECORDS
 from share_state.pipeline.given_records import (
     LAST_SNAPSHOT,
     OUTPUT,
@@ -29,21 +30,38 @@ from share_state.pipeline.given_records import (
     records_plan,
 )
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.task import CUTOFF, FINDINGS, RESULTS, SUMMARY, decoded_batches, run_task
+from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, SUMMARY, decoded_batches, run_task
 from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.record_tables import Columns
-from share_state.spark.sorted_tables import WRONG, FrameRows, by_partition, normalized, refuse_without_record
-from share_state.spark.spark_executor import SparkExecutor, completed_findings, rows_of_table
+from share_state.spark.packed_rows import (
+    PIECE_BYTES,
+    Placed,
+    hashes_of,
+    joined_hashes,
+    packed,
+    shuffled,
+    unpacked,
+)
+from share_state.spark.sorted_tables import WRONG, FrameRows, normalized, refuse_without_record
+from share_state.spark.spark_executor import SparkExecutor, completed_findings
 from share_state.spark.spark_sink import SparkSink, missing_support
 
-_PIECE = 100_000
-"""Decoded records that are taken at a time; below that, a call costs as much as its records."""
-
-_TOPIC_KEY, _LOG = "topic_key", "log_hash"
-_SIGN_BIT = -(2**63)
+_OTHERS = "others"
+"""Rows that are kept but no table as they are."""
+_OF_TOPIC = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("partition", pa.int64()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+    ]
+)
+"""Columns of records of the topic."""
 _TYPE_BYTES = 2
 """Bytes of a key before those of the share-partition: snapshots and updates have different types."""
+_LONGEST_KEY = 2**31 - 1
 
 
 def fold_decoded_frame(records: DataFrame, plan: FoldPlan | None = None) -> dict[str, DataFrame]:
@@ -56,19 +74,12 @@ def fold_decoded_frame(records: DataFrame, plan: FoldPlan | None = None) -> dict
         The tables `share_partition_state`, `in_flight`, `findings` and `cutoff`, lazy; Spark folds once for all of
         them, and keeps the rows on its disks.
     """
-    is_control = sql.col("dialect") == CONTROL_RECORDS
-    # Spark compares eight bytes before all columns that follow.
-    of_topic = sql.xxhash64("topic", "partition").bitwiseOR(sql.lit(_SIGN_BIT))
-    log = sql.when(is_control, of_topic).otherwise(sql.col("state_partition").cast("bigint"))
-    keyed = records.withColumns({_TOPIC_KEY: sql.coalesce("topic_id", "topic"), _LOG: log})
-    grouped = keyed.repartition("group_id", _TOPIC_KEY, "partition")
-    by_log = sql.when(is_control, sql.struct("topic", "partition"))
-    ordered = grouped.sortWithinPartitions(_LOG, by_log, "offset").drop(_TOPIC_KEY, _LOG)
+    schema = table_schema("decoded_records")
 
-    def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return fold_tables(in_large_pieces(map(pa.table, batches), _PIECE), plan)
+    def fold(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+        return map(_packed, fold_tables(tables, plan))
 
-    return _tables(ordered.mapInArrow(fold, from_arrow_schema(OUTPUT.schema)))
+    return _tables(shuffled(records.select(*schema.names), _place_decoded, schema, fold, PIECE_BYTES))
 
 
 def fold_topic_frame(rows: DataFrame, columns: Columns) -> dict[str, DataFrame]:
@@ -86,10 +97,11 @@ def fold_topic_frame(rows: DataFrame, columns: Columns) -> dict[str, DataFrame]:
     ours = normalized(rows, columns, LABEL)
     refuse_without_record(ours, STATE_TOPIC, LABEL)
     if "topic" in ours.columns:
-        ours = ours.filter(sql.col("topic") == STATE_TOPIC).drop("topic")
-    grouped = ours.repartition(sql.expr(f"substring(key, {_TYPE_BYTES + 1})"))
-    ordered = grouped.sortWithinPartitions("partition", "offset")
-    return _tables(ordered.mapInArrow(_fold_topic, from_arrow_schema(OUTPUT.schema)))
+        ours = ours.filter(sql.col("topic") == STATE_TOPIC)
+    schema = pa.schema([field for field in _OF_TOPIC if field.name in ours.columns])
+    return _tables(
+        shuffled(ours.select(*schema.names, WRONG), _place_bytes, schema, _fold_topic, PIECE_BYTES)
+    )
 
 
 def write_grouped(
@@ -127,9 +139,10 @@ def write_grouped(
     return counts, {row["severity"]: row["count"] for row in by_severity}
 
 
-def _tables(rows: DataFrame) -> dict[str, DataFrame]:
-    rows = rows.persist(StorageLevel.DISK_ONLY)
-    tables = {name: rows_of_table(rows, name) for name in RESULTS}
+def _tables(folded: DataFrame) -> dict[str, DataFrame]:
+    folded = folded.persist(StorageLevel.DISK_ONLY)
+    tables = {name: unpacked(folded, name, OUTPUT.schema_of(name)) for name in (STATE, IN_FLIGHT)}
+    rows = unpacked(folded, _OTHERS, OUTPUT.schema)
     return tables | {FINDINGS: completed_findings(rows, None), CUTOFF: _joined_cutoffs(rows)}
 
 
@@ -146,17 +159,45 @@ def _joined_cutoffs(rows: DataFrame) -> DataFrame:
     return chosen.repartition(1).mapInArrow(join, from_arrow_schema(schema))
 
 
-def _fold_topic(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    pieces = by_partition(map(_without_wrong, batches))
+def _place_decoded(records: pa.Table) -> Placed:
+    rows = declared_records(records)
+    is_control = pc.equal(rows["dialect"], CONTROL_RECORDS)
+    # A control record belongs to the log of its topic-partition.
+    number = pc.if_else(is_control, rows["partition"], rows["state_partition"])
+    topic = pc.if_else(is_control, rows["topic"], pa.scalar(STATE_TOPIC))
+    names = (pc.fill_null(pc.cast(part, pa.string()), "") for part in (topic, number))
+    texts = (rows["group_id"], pc.coalesce(rows["topic_id"], rows["topic"]))
+    keys = [hashes_of(pc.fill_null(text, "")) for text in texts]
+    keys.append(pc.fill_null(rows["partition"], -1).to_numpy())
+    logs = pc.binary_join_element_wise(*names, "-")
+    return Placed(rows, joined_hashes(keys), logs.combine_chunks())
+
+
+def _place_bytes(records: pa.Table) -> Placed:
+    if len(reasons := records[WRONG].drop_null()):
+        raise InputError(f"{LABEL}: {reasons[0].as_py()}")
+    schema = pa.schema([field for field in _OF_TOPIC if field.name in records.column_names])
+    rows = records.select(schema.names).cast(schema)
+    # Without an end, Arrow fails for keys that are shorter than the type.
+    keys = pc.binary_slice(pc.fill_null(rows["key"], b""), _TYPE_BYTES, _LONGEST_KEY)
+    return Placed(rows, hashes_of(keys), rows["partition"].cast(pa.string()).combine_chunks())
+
+
+def _packed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a task, of which each batch has those of one table."""
+    table = next((name for name in (STATE, IN_FLIGHT) if not batch[name].null_count), None)
+    return (
+        packed(_OTHERS, batch)
+        if table is None
+        else packed(table, pa.RecordBatch.from_struct_array(batch[table]))
+    )
+
+
+def _fold_topic(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+    pieces = (batch for table in tables for batch in table.to_batches())
     for number, rows in groupby(pieces, lambda rows: rows["partition"][0].as_py()):
         plan = records_plan(logs=[_log_of(number, rows)])
-        yield from run_task(plan, OUTPUT, plan.logs[0])
-
-
-def _without_wrong(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if len(reasons := batch[WRONG].drop_null()):
-        raise InputError(f"{LABEL}: {reasons[0].as_py()}")
-    return batch
+        yield from map(_packed, run_task(plan, OUTPUT, plan.logs[0]))
 
 
 def _log_of(number: int, rows: Iterator[pa.RecordBatch]) -> LogPartition:

@@ -53,7 +53,7 @@ def check(states: DataFrame, expected: pa.Table, without: Collection[str] = ()) 
 def test_grouped_records_give_the_states_and_ranges_of_the_main_job(
     spark: SparkSession, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(grouped_records, "_PIECE", 100)
+    monkeypatch.setattr(grouped_records, "PIECE_BYTES", 10_000)
     source = logs_alone(scenario)
     expected = share_state.reconstruct(source, groups=())
     records = share_state.read(source, spark).repartition(3, "offset")

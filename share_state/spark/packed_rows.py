@@ -1,0 +1,204 @@
+"""Rows that travel through Spark as Arrow record batches in bytes.
+
+Spark converts each column of each row between its own layout and Arrow's, and sorts rows one by one; bytes it copies.
+So records are packed before a shuffle, one batch for each task and log, and rows before they are kept.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from share_state.spark.connections import described
+
+PIECE_BYTES = 32 << 20
+"""Rows that are sorted and folded at a time; below that, a call costs as much as its records."""
+
+_LABEL = "label"
+_LOG, _FIRST = "log", "first_offset"
+_KIND, _ROWS = "kind", "rows"
+_SHUFFLED = pa.schema([(_LABEL, pa.int64()), (_LOG, pa.string()), (_FIRST, pa.int64()), (_ROWS, pa.binary())])
+_KEPT = pa.schema([(_KIND, pa.string()), (_ROWS, pa.binary())])
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_PARTITIONS_BY_DEFAULT = 200
+_CANDIDATES_PER_TASK = 64
+_LABELS = dict[int, list[int]]()
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Records, and where each belongs.
+
+    Attributes:
+        rows: with a column `offset` without nulls.
+        hashes: uint64, equal for the records of a share-partition.
+        logs: the name of the log of each.
+    """
+
+    rows: pa.Table
+    hashes: np.ndarray
+    logs: pa.Array
+
+
+def shuffled(
+    frame: DataFrame,
+    place: Callable[[pa.Table], Placed],
+    schema: pa.Schema,
+    work: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]],
+    piece_bytes: int = PIECE_BYTES,
+) -> DataFrame:
+    """Bring the records of each share-partition to one task.
+
+    Args:
+        frame: records.
+        place: places rows of the frame.
+        schema: of placed rows.
+        work: gets tables of one log each; those of a log follow each other, in offset order. Yields batches of
+            `_KEPT`, see `packed`.
+        piece_bytes: rows are placed and given in tables of about this size. A table is larger where records of a log
+            arrive in no order.
+    Returns:
+        What `work` yields, for `unpacked`.
+    """
+    labels = _labels(frame.sparkSession)
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for piece in _in_pieces(batches, piece_bytes):
+            yield _packed_records(place(piece), labels)
+
+    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from work(_in_offset_order(batches, schema, piece_bytes))
+
+    sent = frame.mapInArrow(pack, from_arrow_schema(_SHUFFLED)).repartition(_LABEL)
+    return sent.sortWithinPartitions(_LOG, _FIRST).mapInArrow(unpack, from_arrow_schema(_KEPT))
+
+
+def hashes_of(column: pa.ChunkedArray) -> np.ndarray:
+    """uint64, a hash of each text or of each row of bytes, none of which is null; equal in every process."""
+    encoded = pc.dictionary_encode(column.combine_chunks())
+    values = encoded.dictionary.cast(pa.binary()).to_pylist()
+    hashed = np.fromiter(map(xxhash.xxh3_64_intdigest, values), np.uint64, len(values))
+    return hashed[encoded.indices.to_numpy()]
+
+
+def joined_hashes(columns: Iterable[np.ndarray]) -> np.ndarray:
+    """uint64, a hash of several columns of integers."""
+    first, *others = columns
+    joined = first.astype(np.uint64)
+    for column in others:
+        joined = joined * _MULTIPLIER + column.astype(np.uint64)
+    return joined
+
+
+def packed(kind: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """One row that holds rows of a kind."""
+    return pa.RecordBatch.from_arrays(
+        [pa.array([kind]), pa.array([_bytes_of(rows)], pa.binary())], schema=_KEPT
+    )
+
+
+def unpacked(frame: DataFrame, kind: str, schema: pa.Schema) -> DataFrame:
+    """The rows of a kind.
+
+    Args:
+        frame: rows of `packed`.
+        kind: which of them.
+        schema: theirs.
+    """
+
+    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (_batch_of(rows, schema) for batch in batches for rows in batch[_ROWS])
+
+    return frame.where(sql.col(_KIND) == kind).select(_ROWS).mapInArrow(unpack, from_arrow_schema(schema))
+
+
+def _labels(spark: SparkSession) -> list[int]:
+    """One number for each task of a shuffle, which Spark sends there: hashes of fewer numbers would meet."""
+    configured = spark.conf.get(_PARTITIONS) or ""
+    count = int(configured) if configured.isdigit() else _PARTITIONS_BY_DEFAULT
+    if count not in _LABELS:
+        task = sql.pmod(sql.hash("id"), sql.lit(count)).alias("task")
+        with described(spark, "share_state: number the tasks of a shuffle"):
+            tasks = spark.range(_CANDIDATES_PER_TASK * count).select(task).toArrow()["task"].to_numpy()
+        _LABELS[count] = np.unique(tasks, return_index=True)[1].tolist()
+    return _LABELS[count]
+
+
+def _packed_records(placed: Placed, labels: list[int]) -> pa.RecordBatch:
+    task = (placed.hashes % np.uint64(len(labels))).astype(np.int64)
+    names = placed.logs.dictionary_encode()
+    log, offset = names.indices.to_numpy(), placed.rows["offset"].to_numpy()
+    order = np.lexsort((offset, log, task))
+    place = (task * len(names.dictionary) + log)[order]
+    begins = np.flatnonzero(np.diff(place, prepend=-1))
+    firsts = order[begins]
+    rows = placed.rows.take(pa.array(order)).combine_chunks().to_batches()[0]
+    ends = pairwise([*begins.tolist(), len(order)])
+    columns = [
+        pa.array(np.array(labels)[task[firsts]]),
+        names.dictionary.take(pa.array(log[firsts])),
+        pa.array(offset[firsts]),
+        pa.array([_bytes_of(rows.slice(begin, end - begin)) for begin, end in ends], pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_SHUFFLED)
+
+
+def _in_pieces(batches: Iterable[pa.RecordBatch], piece_bytes: int) -> Iterator[pa.Table]:
+    waiting, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= piece_bytes:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _in_offset_order(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, piece_bytes: int
+) -> Iterator[pa.Table]:
+    """Merge packed records of each log, which begin in offset order but may overlap."""
+    blocks = (
+        block
+        for batch in batches
+        for block in zip(*(batch[name] for name in (_LOG, _FIRST, _ROWS)), strict=True)
+    )
+    for _, of_log in groupby(blocks, lambda block: block[0].as_py()):
+        waiting, size = list[pa.RecordBatch](), 0
+        limit = piece_bytes
+        for _, first, rows in of_log:
+            if size >= limit:
+                merged = _sorted(waiting)
+                end = int(np.searchsorted(merged["offset"].to_numpy(), first.as_py()))
+                if end:
+                    yield merged.slice(0, end)
+                waiting = merged.slice(end).to_batches()
+                size = sum(batch.nbytes for batch in waiting)
+                # What overlaps is sorted again only when as much has come.
+                limit = max(piece_bytes, 2 * size)
+            waiting.append(_batch_of(rows, schema))
+            size += waiting[-1].nbytes
+        yield _sorted(waiting)
+
+
+def _sorted(batches: list[pa.RecordBatch]) -> pa.Table:
+    rows = pa.Table.from_batches(batches)
+    order = np.argsort(rows["offset"].to_numpy(), kind="stable")
+    return rows.take(pa.array(order)).combine_chunks()
+
+
+def _bytes_of(rows: pa.RecordBatch) -> bytes:
+    return rows.serialize().to_pybytes()
+
+
+def _batch_of(rows: pa.Scalar, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.ipc.read_record_batch(rows.as_buffer(), schema)
