@@ -59,6 +59,7 @@ _OF_TOPIC = pa.schema(
     ]
 )
 """Columns of records of the topic."""
+_JOINS_KEPT = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 _TYPE_BYTES = 2
 """Bytes of a key before those of the share-partition: snapshots and updates have different types."""
 _LONGEST_KEY = 2**31 - 1
@@ -140,10 +141,21 @@ def write_grouped(
 
 
 def _tables(folded: DataFrame) -> dict[str, DataFrame]:
-    folded = folded.persist(StorageLevel.DISK_ONLY)
+    folded = _kept(folded)
     tables = {name: unpacked(folded, name, OUTPUT.schema_of(name)) for name in (STATE, IN_FLIGHT)}
     rows = unpacked(folded, _OTHERS, OUTPUT.schema)
     return tables | {FINDINGS: completed_findings(rows, None), CUTOFF: _joined_cutoffs(rows)}
+
+
+def _kept(rows: DataFrame) -> DataFrame:
+    """Keep rows on Spark's disks; small tasks of their shuffle are joined, which Spark leaves out by default."""
+    settings = rows.sparkSession.conf
+    before = settings.get(_JOINS_KEPT)
+    settings.set(_JOINS_KEPT, "true")
+    try:
+        return rows.persist(StorageLevel.DISK_ONLY)
+    finally:
+        settings.set(_JOINS_KEPT, str(before))
 
 
 def _joined_cutoffs(rows: DataFrame) -> DataFrame:

@@ -96,10 +96,17 @@ def test_records_of_the_topic_are_decoded_where_they_are(spark: SparkSession):
     check(folded.share_partition_state, share_state.reconstruct(logs_alone(source)).share_partition_state, ["topic"])
 
 
-def test_rows_in_memory_are_folded_in_a_session_that_is_given(spark: SparkSession):
+def test_rows_in_memory_are_folded_in_few_tasks_of_a_session_that_is_given(spark: SparkSession):
     records: Any = share_state.read(logs_alone(DATA / "4.3.1/happy"))
-    states = share_state.fold_records(records, spark).share_partition_state
-    assert states.sparkSession is spark
+    before = dict(spark.conf.getAll)
+    spark.conf.set("spark.sql.shuffle.partitions", "40")
+    try:
+        states = share_state.fold_records(records, spark).share_partition_state
+        assert states.sparkSession is spark
+        assert states.rdd.getNumPartitions() < 4
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before["spark.sql.shuffle.partitions"])
+    assert before.items() <= dict(spark.conf.getAll).items()
     check(states, share_state.fold_records(records).share_partition_state)
 
 
