@@ -1,7 +1,8 @@
 """Rows that travel through Spark as Arrow record batches in bytes.
 
 Spark converts each column of each row between its own layout and Arrow's, and sorts rows one by one; bytes it copies.
-So records are packed before a shuffle, one batch for each task and log, and rows before they are kept.
+So records are packed before a shuffle, one batch for each task and block of offsets of a log, and rows before
+they are kept. Spark sorts the batches, on its disks where they are many.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,9 @@ from share_state.spark.connections import described
 
 PIECE_BYTES = 32 << 20
 """Rows that are sorted and folded at a time; below that, a call costs as much as its records."""
+
+_BLOCK_OFFSETS = 65_536
+"""Offsets of a log whose records share batches: a task holds those of few blocks at a time, in any order."""
 
 _LABEL = "label"
 _LOG, _FIRST = "log", "first_offset"
@@ -63,8 +67,7 @@ def shuffled(
         schema: of placed rows.
         work: gets tables of one log each; those of a log follow each other, in offset order. Yields batches of
             `_KEPT`, see `packed`.
-        piece_bytes: rows are placed and given in tables of about this size. A table is larger where records of a log
-            arrive in no order.
+        piece_bytes: rows are placed and given in tables of about this size, or of one block if that is larger.
     Returns:
         What `work` yields, for `unpacked`.
     """
@@ -137,8 +140,10 @@ def _packed_records(placed: Placed, labels: list[int]) -> pa.RecordBatch:
     names = placed.logs.dictionary_encode()
     log, offset = names.indices.to_numpy(), placed.rows["offset"].to_numpy()
     order = np.lexsort((offset, log, task))
-    place = (task * len(names.dictionary) + log)[order]
-    begins = np.flatnonzero(np.diff(place, prepend=-1))
+    begins = np.zeros(len(order), bool)
+    for place in (task, log, offset // _BLOCK_OFFSETS):
+        begins |= np.diff(place[order], prepend=place[order[0]] - 1) != 0
+    begins = np.flatnonzero(begins)
     firsts = order[begins]
     rows = placed.rows.take(pa.array(order)).combine_chunks().to_batches()[0]
     ends = pairwise([*begins.tolist(), len(order)])

@@ -45,10 +45,14 @@ def test_each_task_gets_all_records_of_its_keys_by_log_and_offset(
     assert all(len(tasks) == 1 for tasks in tasks_of.values())
 
 
-def test_records_in_log_order_are_given_before_all_have_come():
-    pieces = [[("a", "g", offset)] for offset in range(100)]
-    tables = packed_rows._in_offset_order(sent(pieces).to_batches(max_chunksize=1), SCHEMA, 100)
-    assert len(next(tables)) < 50
+@pytest.mark.parametrize("records_per_piece", [1, 50])
+def test_records_in_any_order_are_given_before_all_have_come(records_per_piece: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(packed_rows, "_BLOCK_OFFSETS", 10)
+    records = [("a", "g", offset) for offset in np.random.default_rng(1).permutation(100).tolist()]
+    pieces = [records[begin : begin + records_per_piece] for begin in range(0, 100, records_per_piece)]
+    tables = list(packed_rows._in_offset_order(sent(pieces).to_batches(max_chunksize=1), SCHEMA, 100))
+    assert max(map(len, tables)) <= 20
+    assert [offset for table in tables for offset in table["offset"].to_pylist()] == list(range(100))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()], ids=str)
