@@ -1,6 +1,7 @@
 """Share groups while a stream runs: which have no members, and what limits they set.
 
-`FollowedGroups` reads what is new in a thread of its own: the first read may take long, and nothing waits for it.
+`FollowedGroups` reads what is new in a thread of its own: the first read may take long, and nothing waits for
+it.
 `AdjacentGroups` follows the logs beside growing segments, `live_groups.LiveGroups` a running cluster.
 """
 
@@ -171,7 +172,10 @@ class AdjacentGroups(FollowedGroups):
         )
 
     def _follow(self, log: LogPartition) -> None:
-        """Replay what is new of a log; all of it if its last batch is gone: the broker's cleaner may remove any."""
+        """Replay what is new of a log.
+
+        All of it if its last batch is gone: the broker's cleaner may remove any.
+        """
         known = self._logs.get(log.partition)
         if known is not None and known.point is not None:
             left, status = resume(log, known.point)

@@ -111,7 +111,7 @@ class LiveTables(CommittedTables):
                 yield rows.select(schema.names).cast(schema)
 
     def _pieces(self, table: str) -> Iterator[pa.Table]:
-        """The rows of a table, with the names of topics; a report reads some tables eight times, so they are kept."""
+        """The rows of a table, with the names of topics; kept, as a report reads some tables eight times."""
         if table in self._kept:
             yield from self._kept[table]
             return

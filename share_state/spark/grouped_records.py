@@ -148,7 +148,7 @@ def _tables(folded: DataFrame) -> dict[str, DataFrame]:
 
 
 def _kept(rows: DataFrame) -> DataFrame:
-    """Keep rows on Spark's disks; small tasks of their shuffle are joined, which Spark leaves out by default."""
+    """Keep rows on Spark's disks; small tasks of their shuffle are joined, unlike by default."""
     settings = rows.sparkSession.conf
     before = settings.get(_JOINS_KEPT)
     settings.set(_JOINS_KEPT, "true")

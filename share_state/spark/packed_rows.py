@@ -1,7 +1,7 @@
 """Rows that travel through Spark as Arrow record batches in bytes.
 
-Spark converts each column of each row between its own layout and Arrow's, and sorts rows one by one; bytes it copies.
-So records are packed before a shuffle, one batch for each task and block of offsets of a log, and rows before
+Spark converts each column of each row between its own layout and Arrow's, and sorts rows one by one; bytes
+it copies. So records are packed before a shuffle, one batch for each task and block of offsets of a log, and rows before
 they are kept. Spark sorts the batches, on its disks where they are many.
 """
 
@@ -65,9 +65,9 @@ def shuffled(
         frame: records.
         place: places rows of the frame.
         schema: of placed rows.
-        work: gets tables of one log each; those of a log follow each other, in offset order. Yields batches of
-            `_KEPT`, see `packed`.
-        piece_bytes: rows are placed and given in tables of about this size, or of one block if that is larger.
+        work: gets tables of one log each; those of a log follow each other, in offset order. Yields batches
+            of `_KEPT`, see `packed`.
+        piece_bytes: rows are placed and given in tables of about this size, or of a block if that is larger.
     Returns:
         What `work` yields, for `unpacked`.
     """
