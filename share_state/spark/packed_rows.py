@@ -1,8 +1,8 @@
 """Rows that travel through Spark as Arrow record batches in bytes.
 
 Spark converts each column of each row between its own layout and Arrow's, and sorts rows one by one; bytes
-it copies. So records are packed before a shuffle, one batch for each task and block of offsets of a log, and rows before
-they are kept. Spark sorts the batches, on its disks where they are many.
+it copies. So records are packed before a shuffle, one batch for each task and block of offsets of a log, and
+rows before they are kept. Spark sorts the batches, on its disks where they are many.
 """
 
 from collections.abc import Callable, Iterable, Iterator
