@@ -4,13 +4,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from share_state.cli.main import run
@@ -24,9 +24,9 @@ from share_state.sources.log_partition import STATE_TOPIC
 from share_state.spark.data_source import register
 from tests.present import present
 from tests.processes import die_with_parent
-from tests.profiles import EXECUTORS, nightly
+from tests.profiles import EXECUTORS, HERE, nightly
 from tests.report.test_stream_metrics import scraped
-from tests.sources.kafka_cluster.broker import free_ports, running, source_of
+from tests.sources.kafka_cluster.broker import free_ports, joined, running, source_of
 from tests.sources.kafka_cluster.workload import (
     A_PARTITION,
     ACCEPT,
@@ -160,6 +160,53 @@ def test_a_stream_follows_share_groups_through_pruning_restart_and_recreation(en
             assert metrics["group_in_flight_records"].keys() >= {"latest"}
             assert stream.poll() is None
         assert stream.wait(_PATIENCE) == -signal.SIGTERM or stream.returncode == 143
+
+
+def _leaders(admin: AdminClient) -> set[int]:
+    """The brokers that lead partitions of the state topic."""
+    topic = admin.list_topics(STATE_TOPIC, timeout=10).topics[STATE_TOPIC]
+    return {partition.leader for partition in topic.partitions.values()}
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+@nightly("two brokers")
+@pytest.mark.usefixtures("can_run_broker")
+def test_a_stream_follows_the_state_topic_to_another_leader(tmp_path: Path):
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    twice = ("offsets_topic_replication_factor", "share_coordinator_state_topic_replication_factor")
+    with running(folders[0], **dict.fromkeys(twice, 2)) as broker, ExitStack() as other:
+        other.enter_context(joined(folders[1], broker))
+        kafka = {"bootstrap.servers": broker.address, "log_level": 0}
+        admin = AdminClient(kafka)
+        _wait_until(lambda: len(admin.list_topics(timeout=10).brokers) == 2)
+        for future in admin.create_topics([NewTopic("orders", 4, 2)]).values():
+            future.result()
+        read_from_the_earliest(admin, "before", "after")
+        producer = Producer(kafka)
+        for number in range(4 * A_PARTITION):
+            producer.produce("orders", f"{number}", partition=number % 4)
+        assert producer.flush(_PATIENCE) == 0
+        with _streaming(HERE, broker.address, tmp_path) as stream:
+            with ExitStack() as more:
+                consume(kafka, more, "before", ["orders"], A_PARTITION, lambda _: ACCEPT)
+            _await_equal(broker.address, tmp_path, "two leaders")
+            assert _leaders(admin) == {1, 2}
+            other.close()
+            _wait_until(lambda: _leaders(admin) == {1})
+            with ExitStack() as more:
+                consume(kafka, more, "after", ["orders"], A_PARTITION, lambda _: ACCEPT)
+            _await_equal(broker.address, tmp_path, "one leader")
+            groups = CommittedTables(str(tmp_path / "lake")).read("share_partition_state")["group_id"].to_pylist()
+            assert {*groups} == {"before", "after"}
+            assert stream.poll() is None
 
 
 @nightly("two queries; the stream command reads the same source")
