@@ -1,7 +1,6 @@
 """Share groups while a stream runs: which have no members, and what limits they set.
 
-`FollowedGroups` reads what is new in a thread of its own: the first read may take long, and nothing waits for
-it.
+`FollowedGroups` reads what is new in a thread of its own, because the first read may take long.
 `AdjacentGroups` follows the logs beside growing segments, `live_groups.LiveGroups` a running cluster.
 """
 
@@ -29,7 +28,8 @@ from share_state.sources.segments import read_chunks
 from share_state.sources.segments_format import FORMAT
 from share_state.sources.topics import Topics, TopicSource
 
-_SECONDS = 20.0
+SECONDS = 20.0
+"""From one refresh to the next, once it is known whom to follow."""
 _FACTS_SECONDS = 60.0
 
 
@@ -51,6 +51,11 @@ class FollowedGroups:
         self.known = KnownGroups()
         self.limits = limits
 
+    @property
+    def pause(self) -> float:
+        """Seconds from one refresh to the next."""
+        return SECONDS
+
     def start(self, groups: Callable[[], frozenset[str]]) -> Callable[[], None]:
         """Follow the groups.
 
@@ -64,7 +69,7 @@ class FollowedGroups:
             while not self._stopped.is_set():
                 with suppress(ShareStateError):
                     self.refresh(groups())
-                self._stopped.wait(_SECONDS if self.known.members else 1.0)
+                self._stopped.wait(self.pause)
 
         Thread(target=run, name="share-state-groups", daemon=True).start()
         return self._stopped.set

@@ -9,7 +9,7 @@ from share_state.fold.limits import Limits
 from share_state.kafka.primitives import partition_for
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.facts import settle_live_limits
-from share_state.pipeline.followed_groups import FollowedGroups, known_groups
+from share_state.pipeline.followed_groups import SECONDS, FollowedGroups, known_groups
 from share_state.sources.as_of import Window
 from share_state.sources.group_configs import ClusterLimits
 from share_state.sources.kafka_client import ClientProperties
@@ -45,6 +45,11 @@ class LiveGroups(FollowedGroups):
         self._logs, self._topic_id = dict[int, _Followed](), ""
         self._is_denied = False
         self._take_limits(frozenset())
+
+    @property
+    def pause(self) -> float:
+        """Seconds from one refresh to the next: few until the stream has read state of groups."""
+        return SECONDS if self.known.members else 1.0
 
     def _refresh(self, groups: frozenset[str]) -> None:
         if not groups:

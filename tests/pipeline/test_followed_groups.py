@@ -9,9 +9,10 @@ from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.fold.groups.group_tables import fold_groups
 from share_state.fold.limits import Limits
-from share_state.pipeline.followed_groups import AdjacentGroups
+from share_state.pipeline.followed_groups import SECONDS, AdjacentGroups
 from share_state.sources.discovery import find_group_logs
 from share_state.sources.segments import read_chunks
+from share_state.sources.topics import Topics
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
@@ -47,6 +48,15 @@ def test_members_are_those_of_a_replay_after_each_part_of_a_growing_log(folder: 
         assert seen[-1] == members(folder)
     assert max(seen[0].values()) > max(seen[-1].values())
     assert groups.known.newest_time == fold_groups(find_group_logs([str(folder)])).newest_time
+
+
+def test_a_folder_without_groups_is_not_listed_more_often_than_others(tmp_path: Path):
+    shutil.copytree(CHAOS / "__share_group_state-0", tmp_path / "__share_group_state-0")
+    groups = followed(tmp_path)
+    groups.refresh(frozenset())
+    assert not groups.known.members
+    assert groups.pause == SECONDS
+    assert groups.topics == Topics()
 
 
 def test_a_log_that_the_cleaner_replaced_is_read_again(folder: Path):
