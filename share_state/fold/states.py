@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -235,15 +235,17 @@ def table_in_pieces(
     return Pieces(table, sizes_before(chains), build_piece)
 
 
-def in_large_pieces(pieces: Iterable[pa.Table], least: int) -> Iterator[pa.Table]:
-    """Join small pieces: each joined piece but the last has at least so many rows."""
-    waiting, count = list[pa.Table](), 0
+def in_large_pieces(
+    pieces: Iterable[pa.Table], least: int, measure: Literal["num_rows", "nbytes"] = "num_rows"
+) -> Iterator[pa.Table]:
+    """Join small pieces: each joined piece but the last has at least so many rows, or bytes."""
+    waiting, size = list[pa.Table](), 0
     for piece in pieces:
         waiting.append(piece)
-        count += piece.num_rows
-        if count >= least:
+        size += getattr(piece, measure)
+        if size >= least:
             yield pa.concat_tables(waiting)
-            waiting, count = [], 0
+            waiting, size = [], 0
     if waiting:
         yield pa.concat_tables(waiting)
 

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from share_state.fold.states import in_large_pieces
 from share_state.spark.connections import described
 
 PIECE_BYTES = 32 << 20
@@ -57,7 +58,7 @@ def shuffled(
     place: Callable[[pa.Table], Placed],
     schema: pa.Schema,
     work: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]],
-    piece_bytes: int = PIECE_BYTES,
+    piece_bytes: int,
 ) -> DataFrame:
     """Bring the records of each share-partition to one task.
 
@@ -74,7 +75,7 @@ def shuffled(
     labels = _labels(frame.sparkSession)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for piece in _in_pieces(batches, piece_bytes):
+        for piece in in_large_pieces(map(pa.table, batches), piece_bytes, "nbytes"):
             yield _packed_records(place(piece), labels)
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -154,18 +155,6 @@ def _packed_records(placed: Placed, labels: list[int]) -> pa.RecordBatch:
         pa.array([_bytes_of(rows.slice(begin, end - begin)) for begin, end in ends], pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_SHUFFLED)
-
-
-def _in_pieces(batches: Iterable[pa.RecordBatch], piece_bytes: int) -> Iterator[pa.Table]:
-    waiting, size = list[pa.RecordBatch](), 0
-    for batch in batches:
-        waiting.append(batch)
-        size += batch.nbytes
-        if size >= piece_bytes:
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def _in_offset_order(
