@@ -18,12 +18,18 @@ from bench.report import Item, Table
 from bench.runner import IN_SPARK, Settings, by_turns
 from share_state.spark.session import session
 
+_JAVA_AS_USUAL = {"spark.driver.extraJavaOptions": ""}
+"""Commands start a JVM whose compiler is quick; a session of a notebook or a job has Java's own."""
+_WARM_UP = 3
+"""Rounds until that JVM has compiled what it uses."""
+
 
 def spark_shapes(settings: Settings) -> Iterator[Item]:
     """Fold one export in each way, by turns; CPU seconds are of the driver, the JVM and the workers."""
     export = generate(settings.log)
     folder, records = str(export.folder), f"{parquet_of(export)}/*.parquet"
-    with session(IN_SPARK[1], {}, delta=True) as spark, TemporaryDirectory(dir=DATA) as scratch:
+    with session(IN_SPARK[1], _JAVA_AS_USUAL, delta=True) as spark, TemporaryDirectory(dir=DATA) as scratch:
+        spark.sparkContext.setLogLevel("OFF")
         share_state.register(spark)
         lake = Path(scratch, "lake")
         source = spark.read.format("share_group_state").option("table", "share_partition_state")
@@ -48,7 +54,8 @@ def spark_shapes(settings: Settings) -> Iterator[Item]:
             ),
         }
         calls = [partial(_seconds, spark, way) for way in ways.values()]
-        by_turns(calls, 1)
+        # One call per share-partition takes long enough to be warm.
+        by_turns(calls[:-1], _WARM_UP)
         sides = by_turns(calls, settings.runs)
     rows, sizes = list[tuple[str | float, ...]](), (export.shape.records, export.shape.keys)
     for way, side in zip(ways, sides, strict=True):

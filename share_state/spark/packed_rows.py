@@ -1,7 +1,7 @@
 """Rows that travel through Spark as Arrow record batches in bytes.
 
 Spark converts each column of each row between its own layout and Arrow's, and sorts rows one by one; bytes
-it copies. So records are packed before a shuffle, one batch for each task and block of offsets of a log, and
+it copies. So records are packed before a shuffle, in batches of one task and one block of offsets of a log, and
 rows before they are kept. Spark sorts the batches, on its disks where they are many.
 """
 
@@ -26,11 +26,20 @@ PIECE_BYTES = 32 << 20
 _BLOCK_OFFSETS = 65_536
 """Offsets of a log whose records share batches: a task holds those of few blocks at a time, in any order."""
 
+_PACKED_BYTES = 64 << 10
+"""Size of a batch before it is compressed. Without a limit of bytes, Spark gives a task thousands at once."""
+
+_GIVEN_ROWS = 10_000
+"""Rows that are unpacked at a time, as many as Spark gives by default."""
+
 _LABEL = "label"
 _LOG, _FIRST = "log", "first_offset"
-_KIND, _ROWS = "kind", "rows"
-_SHUFFLED = pa.schema([(_LABEL, pa.int64()), (_LOG, pa.string()), (_FIRST, pa.int64()), (_ROWS, pa.binary())])
-_KEPT = pa.schema([(_KIND, pa.string()), (_ROWS, pa.binary())])
+_KIND = "kind"
+_SIZE, _ROWS = "size", "rows"
+_BATCH = pa.schema([(_SIZE, pa.int64()), (_ROWS, pa.binary())])
+_SHUFFLED = pa.schema([(_LABEL, pa.int64()), (_LOG, pa.string()), (_FIRST, pa.int64()), *_BATCH])
+_KEPT = pa.schema([(_KIND, pa.string()), *_BATCH])
+_CODEC = "lz4_raw"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _PARTITIONS_BY_DEFAULT = 200
 _CANDIDATES_PER_TASK = 64
@@ -103,10 +112,11 @@ def joined_hashes(columns: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def packed(kind: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """One row that holds rows of a kind."""
-    return pa.RecordBatch.from_arrays(
-        [pa.array([kind]), pa.array([_bytes_of(rows)], pa.binary())], schema=_KEPT
-    )
+    """Rows that hold rows of a kind."""
+    step = _rows_of_a_batch(rows)
+    begins = range(0, len(rows), step)
+    given = _compressed(rows.slice(begin, step) for begin in begins)
+    return pa.RecordBatch.from_arrays([pa.repeat(kind, len(begins)), *given], schema=_KEPT)
 
 
 def unpacked(frame: DataFrame, kind: str, schema: pa.Schema) -> DataFrame:
@@ -119,9 +129,12 @@ def unpacked(frame: DataFrame, kind: str, schema: pa.Schema) -> DataFrame:
     """
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (_batch_of(rows, schema) for batch in batches for rows in batch[_ROWS])
+        given = (pa.table(rows) for batch in batches for rows in _batches_of(batch, schema))
+        for piece in in_large_pieces(given, _GIVEN_ROWS):
+            yield from piece.combine_chunks().to_batches()
 
-    return frame.where(sql.col(_KIND) == kind).select(_ROWS).mapInArrow(unpack, from_arrow_schema(schema))
+    of_kind = frame.where(sql.col(_KIND) == kind).select(*_BATCH.names)
+    return of_kind.mapInArrow(unpack, from_arrow_schema(schema))
 
 
 def _labels(spark: SparkSession) -> list[int]:
@@ -141,18 +154,20 @@ def _packed_records(placed: Placed, labels: list[int]) -> pa.RecordBatch:
     names = placed.logs.dictionary_encode()
     log, offset = names.indices.to_numpy(), placed.rows["offset"].to_numpy()
     order = np.lexsort((offset, log, task))
+    rows = placed.rows.take(pa.array(order)).combine_chunks().to_batches()[0]
     begins = np.zeros(len(order), bool)
     for place in (task, log, offset // _BLOCK_OFFSETS):
         begins |= np.diff(place[order], prepend=place[order[0]] - 1) != 0
-    begins = np.flatnonzero(begins)
+    positions = np.arange(len(order))
+    in_block = positions - np.maximum.accumulate(np.where(begins, positions, 0))
+    begins = np.flatnonzero(in_block % _rows_of_a_batch(rows) == 0)
     firsts = order[begins]
-    rows = placed.rows.take(pa.array(order)).combine_chunks().to_batches()[0]
     ends = pairwise([*begins.tolist(), len(order)])
     columns = [
         pa.array(np.array(labels)[task[firsts]]),
         names.dictionary.take(pa.array(log[firsts])),
         pa.array(offset[firsts]),
-        pa.array([_bytes_of(rows.slice(begin, end - begin)) for begin, end in ends], pa.binary()),
+        *_compressed(rows.slice(begin, end - begin) for begin, end in ends),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_SHUFFLED)
 
@@ -164,35 +179,50 @@ def _in_offset_order(
     blocks = (
         block
         for batch in batches
-        for block in zip(*(batch[name] for name in (_LOG, _FIRST, _ROWS)), strict=True)
+        for block in zip(
+            batch[_LOG].to_pylist(), batch[_FIRST].to_pylist(), _batches_of(batch, schema), strict=True
+        )
     )
-    for _, of_log in groupby(blocks, lambda block: block[0].as_py()):
+    for _, of_log in groupby(blocks, lambda block: block[0]):
         waiting, size = list[pa.RecordBatch](), 0
         limit = piece_bytes
         for _, first, rows in of_log:
             if size >= limit:
                 merged = _sorted(waiting)
-                end = int(np.searchsorted(merged["offset"].to_numpy(), first.as_py()))
+                end = int(np.searchsorted(merged["offset"].to_numpy(), first))
                 if end:
                     yield merged.slice(0, end)
                 waiting = merged.slice(end).to_batches()
                 size = sum(batch.nbytes for batch in waiting)
                 # What overlaps is sorted again only when as much has come.
                 limit = max(piece_bytes, 2 * size)
-            waiting.append(_batch_of(rows, schema))
-            size += waiting[-1].nbytes
+            waiting.append(rows)
+            size += rows.nbytes
         yield _sorted(waiting)
 
 
 def _sorted(batches: list[pa.RecordBatch]) -> pa.Table:
-    rows = pa.Table.from_batches(batches)
-    order = np.argsort(rows["offset"].to_numpy(), kind="stable")
-    return rows.take(pa.array(order)).combine_chunks()
+    rows = pa.Table.from_batches(batches).combine_chunks()
+    offsets = rows["offset"].to_numpy()
+    if (offsets[1:] >= offsets[:-1]).all():
+        return rows
+    return rows.take(pa.array(np.argsort(offsets, kind="stable"))).combine_chunks()
 
 
-def _bytes_of(rows: pa.RecordBatch) -> bytes:
-    return rows.serialize().to_pybytes()
+def _rows_of_a_batch(rows: pa.RecordBatch) -> int:
+    return max(1, _PACKED_BYTES * len(rows) // max(rows.nbytes, 1))
 
 
-def _batch_of(rows: pa.Scalar, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.ipc.read_record_batch(rows.as_buffer(), schema)
+def _compressed(batches: Iterable[pa.RecordBatch]) -> list[pa.Array]:
+    """Columns of `_BATCH`."""
+    serialized = [batch.serialize() for batch in batches]
+    sizes = [given.size for given in serialized]
+    compressed = [pa.compress(given, codec=_CODEC, asbytes=True) for given in serialized]
+    return [pa.array(sizes, pa.int64()), pa.array(compressed, pa.binary())]
+
+
+def _batches_of(given: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches in columns of `_BATCH`."""
+    for size, rows in zip(given[_SIZE].to_pylist(), given[_ROWS], strict=True):
+        serialized = pa.decompress(rows.as_buffer(), decompressed_size=size, codec=_CODEC)
+        yield pa.ipc.read_record_batch(serialized, schema)

@@ -185,6 +185,12 @@ _QUICK_START = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:NewRatio=1 -XX:-UsePerfData"
 )
 
+_ARROW_BATCHES = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4000",
+}
+"""Batches that tasks get: below the largest number of bytes, Spark 4.2 adds up the batch after each of its rows."""
+
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -430,7 +436,7 @@ def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
     log = f"-Dlog4j2.configurationFile={properties.as_uri()}" if isinstance(properties, Path) else ""
     level, tasks = ("info", "info") if verbose else ("error", "off")
     level = f"-Dshare_state.log.level={level} -Dshare_state.log.tasks={tasks}"
-    settings = {"spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true"}
+    settings = {"spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true"} | _ARROW_BATCHES
     if delta:
         settings |= _DELTA
     if is_under_spark_submit():

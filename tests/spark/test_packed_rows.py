@@ -55,6 +55,19 @@ def test_records_in_any_order_are_given_before_all_have_come(records_per_piece: 
     assert [offset for table in tables for offset in table["offset"].to_pylist()] == list(range(100))
 
 
+def test_a_task_can_be_given_thousands_of_batches_since_they_are_small():
+    rows = pa.table({"log": ["a"] * 100, "group": ["g" * 10_000] * 100, "offset": range(100)}).cast(SCHEMA)
+    placed = Placed(rows, hashes_of(rows["group"]), rows["log"].combine_chunks())
+    packed = packed_rows._packed_records(placed, TASKS)
+    kept = packed_rows.packed("kind", rows.combine_chunks().to_batches()[0])
+    for batches in (packed, kept):
+        assert max(batches["size"].to_pylist()) < 2 * packed_rows._PACKED_BYTES
+        assert pa.Table.from_batches(packed_rows._batches_of(batches, SCHEMA)) == rows
+    # A row that is larger than that is a batch of its own.
+    large = pa.record_batch([["a"] * 2, ["g" * 100_000] * 2, range(2)], schema=SCHEMA)
+    assert len(packed_rows.packed("kind", large)) == 2
+
+
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()], ids=str)
 def test_the_hash_of_a_key_depends_on_its_bytes_alone(kind: pa.DataType):
     one, other = (
