@@ -35,7 +35,6 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.record_tables import Columns
 from share_state.spark.packed_rows import (
-    PIECE_BYTES,
     Placed,
     hashes_of,
     joined_hashes,
@@ -43,22 +42,12 @@ from share_state.spark.packed_rows import (
     shuffled,
     unpacked,
 )
-from share_state.spark.sorted_tables import WRONG, FrameRows, normalized, refuse_without_record
+from share_state.spark.sorted_tables import WRONG, FrameRows, normalized, record_schema, refuse_without_record
 from share_state.spark.spark_executor import SparkExecutor, completed_findings
 from share_state.spark.spark_sink import SparkSink, missing_support
 
 _OTHERS = "others"
 """Rows that are kept but no table as they are."""
-_OF_TOPIC = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("partition", pa.int64()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.int64()),
-    ]
-)
-"""Columns of records of the topic."""
 _JOINS_KEPT = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 _TYPE_BYTES = 2
 """Bytes of a key before those of the share-partition: snapshots and updates have different types."""
@@ -80,7 +69,7 @@ def fold_decoded_frame(records: DataFrame, plan: FoldPlan | None = None) -> dict
     def fold(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
         return map(_packed, fold_tables(tables, plan))
 
-    return _tables(shuffled(records.select(*schema.names), _place_decoded, schema, fold, PIECE_BYTES))
+    return _tables(shuffled(records.select(*schema.names), _place_decoded, schema, fold))
 
 
 def fold_topic_frame(rows: DataFrame, columns: Columns) -> dict[str, DataFrame]:
@@ -99,10 +88,8 @@ def fold_topic_frame(rows: DataFrame, columns: Columns) -> dict[str, DataFrame]:
     refuse_without_record(ours, STATE_TOPIC, LABEL)
     if "topic" in ours.columns:
         ours = ours.filter(sql.col("topic") == STATE_TOPIC)
-    schema = pa.schema([field for field in _OF_TOPIC if field.name in ours.columns])
-    return _tables(
-        shuffled(ours.select(*schema.names, WRONG), _place_bytes, schema, _fold_topic, PIECE_BYTES)
-    )
+    schema = record_schema(ours.columns)
+    return _tables(shuffled(ours.select(*schema.names, WRONG), _place_bytes, schema, _fold_topic))
 
 
 def write_grouped(
@@ -188,7 +175,7 @@ def _place_decoded(records: pa.Table) -> Placed:
 def _place_bytes(records: pa.Table) -> Placed:
     if len(reasons := records[WRONG].drop_null()):
         raise InputError(f"{LABEL}: {reasons[0].as_py()}")
-    schema = pa.schema([field for field in _OF_TOPIC if field.name in records.column_names])
+    schema = record_schema(records.column_names)
     rows = records.select(schema.names).cast(schema)
     # Without an end, Arrow fails for keys that are shorter than the type.
     keys = pc.binary_slice(pc.fill_null(rows["key"], b""), _TYPE_BYTES, _LONGEST_KEY)

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.fold.states import in_large_pieces
 from share_state.spark.connections import described
 
-PIECE_BYTES = 32 << 20
+_PIECE_BYTES = 32 << 20
 """Rows that are sorted and folded at a time; below that, a call costs as much as its records."""
 
 _BLOCK_OFFSETS = 65_536
@@ -37,8 +37,9 @@ _LOG, _FIRST = "log", "first_offset"
 _KIND = "kind"
 _SIZE, _ROWS = "size", "rows"
 _BATCH = pa.schema([(_SIZE, pa.int64()), (_ROWS, pa.binary())])
-_SHUFFLED = pa.schema([(_LABEL, pa.int64()), (_LOG, pa.string()), (_FIRST, pa.int64()), *_BATCH])
-_KEPT = pa.schema([(_KIND, pa.string()), *_BATCH])
+_SHUFFLED = pa.schema([(_LABEL, pa.int32()), (_LOG, pa.string()), (_FIRST, pa.int64()), *_BATCH])
+KEPT = pa.schema([(_KIND, pa.string()), *_BATCH])
+"""Columns of `packed`."""
 _CODEC = "lz4_raw"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _PARTITIONS_BY_DEFAULT = 200
@@ -67,31 +68,35 @@ def shuffled(
     place: Callable[[pa.Table], Placed],
     schema: pa.Schema,
     work: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]],
-    piece_bytes: int,
+    result: pa.Schema = KEPT,
+    tasks: int | None = None,
 ) -> DataFrame:
-    """Bring the records of each share-partition to one task.
+    """Bring the records of each share-partition, or of each log, to one task.
 
     Args:
         frame: records.
         place: places rows of the frame.
         schema: of placed rows.
-        work: gets tables of one log each; those of a log follow each other, in offset order. Yields batches
-            of `_KEPT`, see `packed`.
-        piece_bytes: rows are placed and given in tables of about this size, or of a block if that is larger.
+        work: gets tables of one log each; those of a log follow each other, in offset order. Yields batches of
+            `result`.
+        result: the columns of the frame that is returned; by default those of `packed`, for `unpacked`.
+        tasks: how many there are; records with hash n go to task n modulo `tasks`. None: as many as the session
+            has for shuffles, of which Spark joins small ones.
     Returns:
-        What `work` yields, for `unpacked`.
+        What `work` yields.
     """
-    labels = _labels(frame.sparkSession)
+    labels = _labels(frame.sparkSession) if tasks is None else list(range(tasks))
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for piece in in_large_pieces(map(pa.table, batches), piece_bytes, "nbytes"):
-            yield _packed_records(place(piece), labels)
+        for piece in in_large_pieces(map(pa.table, batches), _PIECE_BYTES, "nbytes"):
+            yield from _packed_records(place(piece), labels)
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from work(_in_offset_order(batches, schema, piece_bytes))
+        yield from work(_in_offset_order(batches, schema, _PIECE_BYTES))
 
-    sent = frame.mapInArrow(pack, from_arrow_schema(_SHUFFLED)).repartition(_LABEL)
-    return sent.sortWithinPartitions(_LOG, _FIRST).mapInArrow(unpack, from_arrow_schema(_KEPT))
+    sent = frame.mapInArrow(pack, from_arrow_schema(_SHUFFLED))
+    sent = sent.repartition(_LABEL) if tasks is None else sent.repartitionById(tasks, _LABEL)
+    return sent.sortWithinPartitions(_LOG, _FIRST).mapInArrow(unpack, from_arrow_schema(result))
 
 
 def hashes_of(column: pa.ChunkedArray) -> np.ndarray:
@@ -116,7 +121,7 @@ def packed(kind: str, rows: pa.RecordBatch) -> pa.RecordBatch:
     step = _rows_of_a_batch(rows)
     begins = range(0, len(rows), step)
     given = _compressed(rows.slice(begin, step) for begin in begins)
-    return pa.RecordBatch.from_arrays([pa.repeat(kind, len(begins)), *given], schema=_KEPT)
+    return pa.RecordBatch.from_arrays([pa.repeat(kind, len(begins)), *given], schema=KEPT)
 
 
 def unpacked(frame: DataFrame, kind: str, schema: pa.Schema) -> DataFrame:
@@ -142,14 +147,17 @@ def _labels(spark: SparkSession) -> list[int]:
     configured = spark.conf.get(_PARTITIONS) or ""
     count = int(configured) if configured.isdigit() else _PARTITIONS_BY_DEFAULT
     if count not in _LABELS:
-        task = sql.pmod(sql.hash("id"), sql.lit(count)).alias("task")
+        # Spark hashes numbers of other types otherwise.
+        task = sql.pmod(sql.hash(sql.col("id").cast("int")), sql.lit(count)).alias("task")
         with described(spark, "share_state: number the tasks of a shuffle"):
             tasks = spark.range(_CANDIDATES_PER_TASK * count).select(task).toArrow()["task"].to_numpy()
         _LABELS[count] = np.unique(tasks, return_index=True)[1].tolist()
     return _LABELS[count]
 
 
-def _packed_records(placed: Placed, labels: list[int]) -> pa.RecordBatch:
+def _packed_records(placed: Placed, labels: list[int]) -> Iterator[pa.RecordBatch]:
+    if not len(placed.rows):
+        return
     task = (placed.hashes % np.uint64(len(labels))).astype(np.int64)
     names = placed.logs.dictionary_encode()
     log, offset = names.indices.to_numpy(), placed.rows["offset"].to_numpy()
@@ -164,12 +172,12 @@ def _packed_records(placed: Placed, labels: list[int]) -> pa.RecordBatch:
     firsts = order[begins]
     ends = pairwise([*begins.tolist(), len(order)])
     columns = [
-        pa.array(np.array(labels)[task[firsts]]),
+        pa.array(np.array(labels, np.int32)[task[firsts]]),
         names.dictionary.take(pa.array(log[firsts])),
         pa.array(offset[firsts]),
         *_compressed(rows.slice(begin, end - begin) for begin, end in ends),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=_SHUFFLED)
+    yield pa.RecordBatch.from_arrays(columns, schema=_SHUFFLED)
 
 
 def _in_offset_order(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial, reduce
 from io import BufferedReader, TextIOWrapper
-from itertools import chain, groupby, islice, pairwise
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -48,6 +48,7 @@ from share_state.sources.table_plan import (
     parquet_errors,
 )
 from share_state.spark.connections import described, local_address, missing_client
+from share_state.spark.packed_rows import Placed, shuffled
 from share_state.spark.session import reason
 from share_state.stores.object_stores import READ_SIZE, SCHEMES, StorePath, read_errors
 from share_state.stores.paths import parquet_source
@@ -65,10 +66,19 @@ _MOST_TOPICS = 3
 _FILE = "__file"
 WRONG = "__wrong"
 """The column of `normalized` that says what is wrong with a row; null if nothing is."""
-_TASK = "__task"
 _CORRUPT = "__corrupt"
 _KEEP_CORRUPT = {"columnNameOfCorruptRecord": _CORRUPT}
 _UNION = partial(DataFrame.unionByName, allowMissingColumns=True)
+_RECORD = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("partition", pa.int64()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+    ]
+)
+"""Columns of `normalized` that a record has, but the topic."""
 _LARGEST = {"partition": LARGEST_PARTITION, "offset": LARGEST_OFFSET - 1}
 
 
@@ -147,37 +157,37 @@ def map_frame(
         schema: the schema of the result.
     """
     tasks, own = balance_tasks(logs, cores), {log.partition: log for log in logs}
-    numbers = (
-        (sql.lit(log.partition).cast("bigint"), sql.lit(number))
-        for number, task in enumerate(tasks)
-        for log in task
-    )
+    by_number = {log.partition or 0: number for number, task in enumerate(tasks) for log in task}
+    numbers = np.array(sorted(by_number))
+    task_of = np.array([by_number[number] for number in numbers.tolist()], np.uint64)
+    records = record_schema(frame.columns)
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for partition, rows in groupby(by_partition(batches), lambda batch: batch["partition"][0].as_py()):
+    def place(rows: pa.Table) -> Placed:
+        rows = rows.select(records.names).cast(records)
+        is_asked_for = np.isin(rows["partition"].to_numpy(), numbers)
+        rows = rows if is_asked_for.all() else rows.filter(pa.array(is_asked_for))
+        hashes = task_of[np.searchsorted(numbers, rows["partition"].to_numpy())]
+        return Placed(rows, hashes, rows["partition"].cast(pa.string()).combine_chunks())
+
+    def run(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+        for partition, rows in groupby(tables, lambda table: table["partition"][0].as_py()):
             log = own[partition]
             # A fold may read its log twice; the file is where Spark spills what it sorts.
             folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
             with NamedTemporaryFile(dir=folder or None, suffix=".arrows") as spool:
-                first = next(rows)
-                with pa.ipc.new_stream(spool, first.schema) as stream:
-                    for batch in chain((first,), rows):
-                        stream.write_batch(batch)
+                with pa.ipc.new_stream(spool, records) as stream:
+                    for table in rows:
+                        stream.write_table(table)
                 spool.flush()
-                source = FrameRows(None, partial(_read_spool, spool.name), "timestamp" in first.schema.names)
+                source = FrameRows(None, partial(_read_spool, spool.name), "timestamp" in records.names)
                 yield from per_log(replace(log, source=source))
 
-    rows = frame.withColumn(_TASK, sql.create_map(*chain.from_iterable(numbers))[sql.col("partition")])
-    rows = rows.filter(f"{_TASK} IS NOT NULL").repartitionById(len(tasks), _TASK).drop(_TASK)
-    return rows.sortWithinPartitions("partition", "offset").mapInArrow(run, from_arrow_schema(schema))
+    return shuffled(frame, place, records, run, schema, len(tasks))
 
 
-def by_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches cut where the partition changes."""
-    for batch in batches:
-        partitions = batch["partition"].to_numpy()
-        bounds = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
-        yield from (batch.slice(begin, end - begin) for begin, end in pairwise(bounds) if end > begin)
+def record_schema(columns: Iterable[str]) -> pa.Schema:
+    """The types of the columns of records that `normalized` has made."""
+    return pa.schema([field for field in _RECORD if field.name in {*columns}])
 
 
 def _read_spool(path: str, log: LogPartition) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
 
 import share_state
 from share_state.cli.main import run
@@ -19,7 +20,7 @@ from share_state.pipeline.given_records import _OF_WHOLE_LOGS
 from share_state.schema.declarations import table_schema
 from share_state.simulator.simulation import simulate
 from share_state.sources.discovery import find_logs
-from share_state.spark import grouped_records
+from share_state.spark import packed_rows
 from tests.fold.test_decoded_fold import SHOWN, compare
 from tests.fold.test_fold_group import LOG_FACTS, rows
 from tests.profiles import by_profile, nightly
@@ -53,7 +54,7 @@ def check(states: DataFrame, expected: pa.Table, without: Collection[str] = ()) 
 def test_grouped_records_give_the_states_and_ranges_of_the_main_job(
     spark: SparkSession, scenario: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(grouped_records, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(packed_rows, "_PIECE_BYTES", 10_000)
     source = logs_alone(scenario)
     expected = share_state.reconstruct(source, groups=())
     records = share_state.read(source, spark).repartition(3, "offset")
@@ -108,6 +109,14 @@ def test_rows_in_memory_are_folded_in_few_tasks_of_a_session_that_is_given(spark
         spark.conf.set("spark.sql.shuffle.partitions", before["spark.sql.shuffle.partitions"])
     assert before.items() <= dict(spark.conf.getAll).items()
     check(states, share_state.fold_records(records).share_partition_state)
+
+
+def test_the_shuffle_uses_every_task(spark: SparkSession):
+    labels = packed_rows._labels(spark)
+    chosen = spark.range(len(labels)).select(sql.array(*map(sql.lit, labels))[sql.col("id").cast("int")].alias("label"))
+    assert chosen.schema["label"].dataType == from_arrow_schema(packed_rows._SHUFFLED)["label"].dataType
+    tasks = chosen.repartition(len(labels), "label").select(sql.spark_partition_id().alias("task"))
+    assert tasks.distinct().count() == len(labels)
 
 
 def test_what_is_no_table_of_records_is_refused(spark: SparkSession):

@@ -21,7 +21,7 @@ def sent(pieces: list[list[tuple[str, str, int]]]) -> pa.Table:
     for piece in pieces:
         rows = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in piece], schema=SCHEMA)
         placed = Placed(rows, hashes_of(rows["group"]), rows["log"].combine_chunks())
-        packed.append(packed_rows._packed_records(placed, TASKS))
+        packed += packed_rows._packed_records(placed, TASKS)
     return pa.Table.from_batches(packed).sort_by([("log", "ascending"), ("first_offset", "ascending")])
 
 
@@ -58,7 +58,7 @@ def test_records_in_any_order_are_given_before_all_have_come(records_per_piece: 
 def test_a_task_can_be_given_thousands_of_batches_since_they_are_small():
     rows = pa.table({"log": ["a"] * 100, "group": ["g" * 10_000] * 100, "offset": range(100)}).cast(SCHEMA)
     placed = Placed(rows, hashes_of(rows["group"]), rows["log"].combine_chunks())
-    packed = packed_rows._packed_records(placed, TASKS)
+    (packed,) = packed_rows._packed_records(placed, TASKS)
     kept = packed_rows.packed("kind", rows.combine_chunks().to_batches()[0])
     for batches in (packed, kept):
         assert max(batches["size"].to_pylist()) < 2 * packed_rows._PACKED_BYTES
