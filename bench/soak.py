@@ -22,7 +22,7 @@ from share_state.sources.segments import read_chunks
 
 _RECORDS_A_MICRO_BATCH = 200
 _PATIENCE = 120.0
-_SAMPLES = 10
+_SAMPLES, _MOST_SAMPLES = 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def soak(settings: Settings, memory: Bound) -> Iterator[Item]:
         rows.append(
             (
                 last.micro_batches,
-                took / len(part),
+                took / (last.micro_batches - samples[max(0, begin - 1)].micro_batches or 1),
                 median(one.memory for one in part),
                 last.descriptors,
                 max(one.files for one in part),
@@ -67,7 +67,8 @@ def soak(settings: Settings, memory: Bound) -> Iterator[Item]:
 
 
 def _follow(export: Export, count: int, folder: Path, minutes: float) -> list[_Sample]:
-    """A sample per micro-batch."""
+    """A sample for each thousandth of the micro-batches."""
+    every = max(1, count // _MOST_SAMPLES)
     parts = dict[Path, list[bytes]]()
     for log in find_logs([str(export.folder)]):
         (chunk,) = read_chunks(log, chunk=log.size + 1)
@@ -101,7 +102,8 @@ def _follow(export: Export, count: int, folder: Path, minutes: float) -> list[_S
                         segment.write(of_log[number])
                 _await(process, folder, before)
                 seconds = time.monotonic() - begun
-                samples.append(_sample(process.pid, folder, number + 1, seconds))
+                if (number + 1) % every == 0:
+                    samples.append(_sample(process.pid, folder, number + 1, seconds))
                 if seconds > 60 * minutes:
                     break
         finally:
@@ -115,8 +117,10 @@ def _version(folder: Path) -> int:
 
 
 def _await(process: subprocess.Popen[bytes], folder: Path, version: int) -> None:
+    """Wait for the next version of `runs`; to list thousands of entries each time would keep a core busy."""
+    entry = folder / f"lake/runs/_delta_log/{version + 1:020}.json"
     deadline = time.monotonic() + _PATIENCE
-    while _version(folder) <= version:
+    while not entry.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             raise BenchError(f"the stream stopped: {(folder / 'stderr').read_text()[-500:]}")
         time.sleep(0.02)

@@ -21,6 +21,7 @@ TEXTS = pa.dictionary(pa.int32(), pa.string())
 _PACKED = "DELTA_BINARY_PACKED"
 """Parquet's encoding of whole numbers, most of which are close to those before them."""
 _FILE_BYTES = 100 << 20
+_VALUES_AT_ONCE = 1 << 16
 _LONGEST_TEXT = 64
 """Characters of a text up to which a column's least and greatest are kept, in Delta's log too."""
 
@@ -46,7 +47,25 @@ def write_files(place: str, rows: Iterable[pa.Table], schema: pa.Schema) -> list
     return actions
 
 
-def _write_file(place: str, rows: Iterable[pa.Table], schema: pa.Schema) -> Any:
+def write_group(place: str, rows: pa.Table) -> Any:
+    """Write rows to a new file of one group, at less than half of the cost of `write_files`.
+
+    Its statistics are those of the file, and its columns without a null have no levels.
+
+    Args:
+        place: the folder of a table.
+        rows: at least one.
+    Returns:
+        The action that adds the file to the table.
+    """
+    fields = zip(rows.schema, rows.columns, strict=True)
+    schema = pa.schema([one.with_nullable(column.null_count > 0) for one, column in fields])
+    return _write_file(place, [pa.table(rows.columns, schema=schema)], schema, is_one_group=True)
+
+
+def _write_file(
+    place: str, rows: Iterable[pa.Table], schema: pa.Schema, *, is_one_group: bool = False
+) -> Any:
     """Write a file of the first pieces, and return the action that adds it."""
     from deltalake.transaction import AddAction  # noqa: PLC0415  slow to import
 
@@ -61,7 +80,8 @@ def _write_file(place: str, rows: Iterable[pa.Table], schema: pa.Schema) -> Any:
         "use_dictionary": others,
         "column_encoding": dict.fromkeys(numbers, _PACKED),
         # Numbers of a group of rows are seldom apart from those of the next; texts, such as a log, are.
-        "write_statistics": [one.name for one in schema if _is_text(one.type)],
+        "write_statistics": [] if is_one_group else [one.name for one in schema if _is_text(one.type)],
+        "write_batch_size": _VALUES_AT_ONCE,
         "store_schema": False,
     }
     kept = _Statistics()

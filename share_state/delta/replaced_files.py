@@ -41,9 +41,9 @@ class ReplacedFiles:
             place: the folder of their table.
             paths: their paths in it.
         """
-        for path in paths:
-            self._files.append((time.monotonic(), f"{place}/{path}"))
-            self._places.add(f"{place}/{path}")
+        now, places = time.monotonic(), [f"{place}/{path}" for path in paths]
+        self._files.extend((now, one) for one in places)
+        self._places.update(places)
 
     def delete_older(self, seconds: float) -> None:
         """Delete those that were replaced longer ago."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.merge import DELETED, key_runs
-from share_state.delta.parquet_files import TEXTS, write_files
+from share_state.delta.parquet_files import TEXTS, write_group
 from share_state.delta.reader import list_files, needs_scan, open_dataset
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ class TableFiles:
             *(_File(piece, *key_runs(piece, key)) if key else _File(piece) for piece in joined),
             *separate,
         ]
-        actions: list[Any] = [
-            action for file in written for action in write_files(self.place, [file.rows], file.rows.schema)
-        ]
+        actions: list[Any] = [write_group(self.place, file.rows) for file in written]
         paths = [action.path for action in actions]
         now = int(time.time() * 1000)
         actions += [RemoveAction(path, True, now, listed[path]["size_bytes"], {}) for path in gone]

@@ -13,7 +13,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.state_log import FoldedLog
-from share_state.fold.states import to_datetime
+from share_state.fold.states import in_large_pieces, to_datetime
 from share_state.pipeline.stream_changes import KeyColumns, RowsOf, present_numbers
 from share_state.pipeline.stream_findings import KnownGroups, judged_history, named_rows
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
@@ -22,6 +22,8 @@ from share_state.sources.topics import Topics
 
 _ROWS_A_PIECE = 2048
 """Share-partitions whose ranges are in memory at a time."""
+_LEAST_ROWS = 1 << 16
+"""Rows of a piece: each filter of a piece costs a millisecond, whatever its size."""
 _MOST_KEPT = 1_000_000
 """Rows of a table that are kept until the next report, of some 50 bytes each."""
 
@@ -116,8 +118,8 @@ class LiveTables(CommittedTables):
             yield from self._kept[table]
             return
         kept, rows = list[pa.Table](), 0
-        for piece in _MAKERS[table](self) if table in _MAKERS else ():
-            named = named_rows(piece, self._topics)
+        made = _MAKERS[table](self) if table in _MAKERS else ()
+        for named in in_large_pieces((named_rows(piece, self._topics) for piece in made), _LEAST_ROWS):
             rows += len(named)
             kept = [*kept, named] if rows <= _MOST_KEPT else []
             yield named

@@ -105,8 +105,8 @@ class LocalStream:
         self._carried = dict[int, CarriedState]()
         self._problems = list[str]()
         self._writer = ThreadPoolExecutor(1, "share-state-tables")
-        self._writing: Future[float] | None = None
-        self._write_at = 0.0
+        self._writing: Future[tuple[float, float]] | None = None
+        self._write_at, self._read_seconds = 0.0, 0.0
         self._judge_at = 0.0
         self._touch_at = 0.0
 
@@ -131,11 +131,13 @@ class LocalStream:
                 started = time.monotonic()
                 read = self._read()
                 self.progress = StreamProgress(time.monotonic() - started, read.behind)
+                if read.parts and not self._is_shown:
+                    self._read_seconds = self.progress.seconds
                 is_judged = not self._once and started >= self._judge_at
                 if is_judged:
                     self._judge_at = started + _JUDGED_EVERY
                     self._judge(int(time.time() * 1000))
-                self._write_if_due()
+                self._write_if_due(0.0 if self._once or read.has_more else self._read_seconds)
                 if self._once and not read.has_more:
                     if read.behind:
                         _LOG.warning("%s", _UNREAD.format(pluralize(read.behind, "record")))
@@ -169,7 +171,8 @@ class LocalStream:
                 wait((self._writing,), latest - time.monotonic())
                 if self._writing.done():
                     self._finish_write()
-            due = min(self._write_at, latest)
+            # What is written next is read while the tables must wait.
+            due = min(self._write_at - self._read_seconds, latest)
         time.sleep(max(_SHORTEST_PAUSE, due - time.monotonic()))
 
     def _read(self) -> Read:
@@ -265,20 +268,25 @@ class LocalStream:
         if self._is_shown:
             self._show(seen)
 
-    def _write_if_due(self) -> None:
-        """Begin to write the tables: not more often than the trigger, and at most half of the time."""
+    def _write_if_due(self, patience: float) -> None:
+        """Begin to write the tables: not more often than the trigger, and at most half of the time.
+
+        Args:
+            patience: seconds to wait until it is time.
+        """
         if self._writing is not None and self._writing.done():
             self._finish_write()
         now = time.monotonic()
-        if self._writing is None and now >= self._write_at:
-            self._write_at = now + self._trigger
+        if self._writing is None and now >= self._write_at - patience:
+            time.sleep(max(0, self._write_at - now))
+            self._write_at = max(now, self._write_at) + self._trigger
             self._write()
 
     def _finish_write(self) -> None:
         """Wait for the tables that are being written, and raise what failed."""
         if self._writing is not None:
-            took = self._writing.result()
-            self._write_at = max(self._write_at, time.monotonic() + took)
+            took, ended = self._writing.result()
+            self._write_at = max(self._write_at, ended + took)
             self._writing = None
 
     def _write(self) -> None:
@@ -304,11 +312,11 @@ class LocalStream:
                 log.unwritten = UnwrittenChanges(log.state)
         batch, outcomes = tables.run.batch + 1, self._outcomes
 
-        def write() -> float:
+        def write() -> tuple[float, float]:
             started = time.monotonic()
             of_logs = [self._changes(number, *one) for number, one in unwritten.items()]
             tables.write(batch, [*problems, *of_logs], outcomes)
-            return time.monotonic() - started
+            return _taken(started)
 
         self._writing = self._writer.submit(write)
 
@@ -345,9 +353,15 @@ class LocalStream:
         states = {number: log.state for number, log in self.logs.items() if log.state is not None}
         saved = SavedStream(run.inputs, run.records, states, self._findings, self._outcomes)
 
-        def write() -> float:
+        def write() -> tuple[float, float]:
             started = time.monotonic()
             file.write(saved)
-            return time.monotonic() - started
+            return _taken(started)
 
         self._writing = self._writer.submit(write)
+
+
+def _taken(started: float) -> tuple[float, float]:
+    """Seconds since a `time.monotonic`, and the time now."""
+    now = time.monotonic()
+    return now - started, now

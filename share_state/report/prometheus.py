@@ -11,7 +11,7 @@ from itertools import product
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -21,6 +21,7 @@ from share_state.fold.states import KEY
 from share_state.report.audit_data import AuditReport
 from share_state.report.audit_text import OUTCOMES
 from share_state.report.console import write_report
+from share_state.report.metric_families import ColumnFamily, Encode, Series, family_text
 from share_state.report.share_partitions import (
     DELIVERY_STATES,
     acknowledged_verdicts,
@@ -76,9 +77,7 @@ def write_metrics(path: str, report: AuditReport, most: int) -> None:
     Raises:
         ReportError: if the file cannot be written; an existing file stays.
     """
-    registry = CollectorRegistry()
-    registry.register(Metrics(report, most))
-    write_report(path, generate_latest(registry).decode())
+    write_report(path, b"".join(Metrics(report, most).texts(generate_latest)).decode())
 
 
 class Metrics(Collector):
@@ -94,13 +93,22 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of the report."""
+        for one in self._families():
+            yield one.metric() if isinstance(one, ColumnFamily) else one
+
+    def texts(self, encode: Encode) -> Iterator[bytes]:
+        """The lines of all metrics, family by family."""
+        for one in self._families():
+            yield one.lines(encode) if isinstance(one, ColumnFamily) else family_text(encode, one)
+
+    def _families(self) -> Iterator[Metric | ColumnFamily]:
         yield from self._groups()
         yield from self._share_partitions()
         yield from self._log_partitions()
         yield from self._run()
         yield from self._dead_letters()
 
-    def _groups(self) -> Iterator[Metric]:
+    def _groups(self) -> Iterator[Metric | ColumnFamily]:
         sums = {
             "share_partitions": "sum",
             "lag": "sum",
@@ -227,7 +235,7 @@ class Metrics(Collector):
         verdicts = pc.if_else(is_settled, OK, rows["verdict"].cast(pa.string()))
         return rows.set_column(rows.column_names.index("verdict"), "verdict", verdicts)
 
-    def _share_partitions(self) -> Iterator[GaugeMetricFamily]:
+    def _share_partitions(self) -> Iterator[GaugeMetricFamily | ColumnFamily]:
         live = self._report.live
         counts = (({"verdict": verdict}, count) for verdict, count in self._report.open_verdicts.items())
         text = "Live share-partitions by verdict of the audit; OK includes acknowledged verdicts."
@@ -303,28 +311,30 @@ class Metrics(Collector):
         ):
             yield self._family(name, help_text, _present([{}], [value]))
 
-    def _in_flight(self, rows: pa.Table) -> GaugeMetricFamily:
+    def _in_flight(self, rows: pa.Table) -> ColumnFamily:
         counts = {state: rows[state.lower()] for state in DELIVERY_STATES}
         counts = {state: count for state, count in counts.items() if pc.sum(count).as_py()}
         return self._by_label(
             "group_topic_partition_in_flight_records", _IN_FLIGHT_TEXT, rows, "state", counts
         )
 
-    def _column(self, name: str, help_text: str, rows: pa.Table, column: str) -> GaugeMetricFamily:
+    def _column(self, name: str, help_text: str, rows: pa.Table, column: str) -> ColumnFamily:
         # A start offset of -1 is not initialized, and 4.0 wrote no group sizes.
         known = pc.if_else(pc.less(rows[column], 0), None, rows[column])
-        return self._family(name, help_text, _present(_labels(rows), known.to_pylist()))
+        return self._columns(name, help_text, [Series(_labels(rows), _in_one_piece(known))])
 
     def _by_label(
         self, name: str, help_text: str, rows: pa.Table, label: str, columns: Mapping[str, pa.ChunkedArray]
-    ) -> GaugeMetricFamily:
+    ) -> ColumnFamily:
         labels = _labels(rows)
-        samples = (
-            ({**of, label: value}, count)
+        parts = [
+            Series({**labels, label: pa.repeat(value, rows.num_rows)}, _in_one_piece(column))
             for value, column in columns.items()
-            for of, count in _present(labels, column.to_pylist())
-        )
-        return self._family(name, help_text, samples)
+        ]
+        return self._columns(name, help_text, parts)
+
+    def _columns(self, name: str, help_text: str, parts: Sequence[Series]) -> ColumnFamily:
+        return ColumnFamily(f"share_state_{name}", help_text, parts, self._cluster)
 
     def _family(
         self, name: str, help_text: str, samples: Iterable[tuple[Labels, float]]
@@ -342,12 +352,14 @@ def _seconds_since(rows: pa.Table, column: str) -> pa.ChunkedArray:
     return pc.divide(pc.cast(pc.subtract(rows["time"], rows[column]), pa.int64()), 1e6)
 
 
-def _labels(rows: pa.Table) -> list[Labels]:
+def _labels(rows: pa.Table) -> dict[str, pa.Array]:
     """The labels of each row, from the columns of _LABELS that the rows have."""
     columns = [name for name in _LABELS if name in rows.column_names]
-    values = zip(*(rows[name].cast(pa.string()).to_pylist() for name in columns), strict=True)
-    names = [_LABELS[name] for name in columns]
-    return [dict(zip(names, of, strict=True)) for of in values]
+    return {_LABELS[name]: _in_one_piece(rows[name].cast(pa.string())) for name in columns}
+
+
+def _in_one_piece(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _present(labels: Sequence[Labels], values: Sequence[float | None]) -> Iterator[tuple[Labels, float]]:

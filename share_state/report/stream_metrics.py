@@ -19,6 +19,7 @@ from share_state.pipeline.live_tables import LiveTables, Shown
 from share_state.pipeline.stream_findings import KnownGroups
 from share_state.report.audit_data import AuditReport, read_report, report_of
 from share_state.report.console import ReportError
+from share_state.report.metric_families import Encode, family_text
 from share_state.report.prometheus import Metrics
 from share_state.sources.topics import Topics
 
@@ -243,15 +244,19 @@ class StreamMetrics(Collector):
             if (report := self.stream.report()) is not None:
                 self._report, self._texts = report, {}
             if kind not in self._texts:
-                self._texts[kind] = b"".join(_family_text(encode, one) for one in self._of_tables())
+                self._texts[kind] = b"".join(self._texts_of_tables(encode))
                 self._release()
             of_tables = self._texts[kind]
-        of_stream = [_family_text(encode, one) for one in self._of_stream()]
+        of_stream = [family_text(encode, one) for one in self._of_stream()]
         return b"".join([of_tables, *of_stream, encode(CollectorRegistry())]), kind
 
     def _of_tables(self) -> Iterator[Metric]:
         if self._report is not None:
             yield from Metrics(self._report, self._most).collect()
+
+    def _texts_of_tables(self, encode: Encode) -> Iterator[bytes]:
+        if self._report is not None:
+            yield from Metrics(self._report, self._most).texts(encode)
 
     def _of_stream(self) -> Iterator[Metric]:
         stream = self.stream
@@ -268,21 +273,6 @@ class StreamMetrics(Collector):
             yield _gauge("behind_records", "Records of the source that are not read yet.", latest.behind)
         newest = None if stream.log_time is None else time.time() - stream.log_time / 1000
         yield _gauge("newest_record_age_seconds", "Age of the newest record that was read.", newest)
-
-
-class _OneFamily(Collector):
-    """A registry of one metric."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._family
-
-
-def _family_text(encode: Callable[[Collector], bytes], family: Metric) -> bytes:
-    """The lines of a metric; the line that ends a text of OpenMetrics is left out."""
-    return encode(_OneFamily(family)).removesuffix(encode(CollectorRegistry()))
 
 
 class _Handler(WSGIRequestHandler):

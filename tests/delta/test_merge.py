@@ -9,6 +9,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
@@ -112,6 +113,25 @@ def test_files_without_a_changed_key_stay(tmp_path: Path, monkeypatch: pytest.Mo
         "g000",
         "g399",
     )
+
+
+def test_only_columns_with_nulls_have_levels_and_others_compact_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(table_files, "_LEAST_BYTES", 1)
+    place, key = f"{tmp_path}/in_flight", KEYS["in_flight"]
+    with Warehouse(str(tmp_path)) as lake:
+        lake.replace("in_flight", [])
+        rows = without_deleted(_in_flight([(("g", None, 0), 1), (("h", "t", 1), 2)]))
+        lake.merge("in_flight", rows, key, "a-stream", 0)
+    files = [pq.read_table(file) for file in DeltaTable(place).file_uris()]
+    assert len(files) == 2
+    for file in files:
+        assert [one.nullable for one in file.schema] == [column.null_count > 0 for column in file.columns]
+    before = DeltaTable(place).to_pyarrow_table().sort_by("group_id")
+    DeltaTable(place).optimize.compact()
+    assert len(DeltaTable(place).file_uris()) == 1
+    assert DeltaTable(place).to_pyarrow_table().sort_by("group_id") == before
 
 
 @nightly("Spark reads what the test above reads with others")

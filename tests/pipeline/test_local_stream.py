@@ -3,13 +3,14 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
@@ -23,13 +24,13 @@ from share_state.pipeline.live_log import LiveLog
 from share_state.pipeline.local_stream import LocalStream
 from share_state.pipeline.resume import VACUUMED
 from share_state.pipeline.state_file import SavedStream
-from share_state.pipeline.stream_changes import UnwrittenChanges
+from share_state.pipeline.stream_changes import LogChanges, UnwrittenChanges
 from share_state.pipeline.stream_files import GrowingFolder
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import StreamRun
 from share_state.pipeline.stream_state import CarriedState
 from share_state.pipeline.stream_tables import StreamTables
-from share_state.sources.new_records import LogFacts, Read
+from share_state.sources.new_records import LogFacts, NewRecords, Read
 from share_state.sources.resume_point import ResumePoint
 from tests.pipeline.test_stream_tables import SCENARIOS, _given, pieces, reconstructed, tables_in
 from tests.present import present
@@ -227,6 +228,40 @@ def test_without_metrics_records_are_read_when_they_are_written(tmp_path: Path):
             stream.run()
     # At 0 s, 0.9 s, and once more: the trigger is the pace of both.
     assert len(reads) <= 3
+
+
+def test_what_is_written_next_is_read_while_the_tables_must_wait(tmp_path: Path):
+    reads, writes = list[float](), list[tuple[float, float]]()
+    records = table_of(found(DATA / "4.4.0/chaos"))
+    number = records["partition"][0].as_py()
+    parts = iter(pieces(records.filter(pc.field("partition") == number), 40))
+
+    class Slow(GrowingFolder):
+        def read(self, marks: Mapping[int, ResumePoint]) -> Read:
+            if len(reads) == 4:
+                raise InputError("enough")
+            reads.append(time.monotonic())
+            time.sleep(0.2)
+            return Read([NewRecords(number, _given(next(parts)))])
+
+    class SlowTables(StreamTables):
+        def write(self, batch: int, changes: Sequence[LogChanges], outcomes: pa.Table | None = None) -> None:
+            began = time.monotonic()
+            time.sleep(0.3)
+            super().write(batch, changes, outcomes)
+            writes.append((began, time.monotonic()))
+
+    source, begun = Slow(str(tmp_path), 1000), SavedStream((str(tmp_path),))
+    with SlowTables(str(tmp_path / "lake"), StreamRun("a-stream"), keeps_state=True) as tables:
+        stream = LocalStream(source, StreamFold(), begun, tables.run, tables, trigger=0.0)
+        with pytest.raises(InputError, match="enough"):
+            stream.run()
+    assert len(writes) == len(reads) == 4
+    for read, (began, ended), (next_began, _) in zip(reads[1:], writes, writes[1:], strict=False):
+        # Writing takes at most half of the time, and reading none of it.
+        allowed = ended + (ended - began)
+        assert next_began >= allowed
+        assert ended < read < allowed
 
 
 def test_a_stream_that_ends_before_the_end_of_its_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
