@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -32,7 +32,11 @@ _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 _ROWS_PER_FILE = 1 << 18
 """A task writes a file, at about 100,000 rows a second."""
 
-_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+_VACUUM = {
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # By default VACUUM lists the files of a table in 10,000 tasks, which take a minute and a half.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+}
 _IS_ROW = "share_state_is_row"
 """Column of what is merged: a row of the table; otherwise a key whose rows are deleted."""
 
@@ -153,15 +157,14 @@ class DeltaWriter:
 
     def vacuum(self, table: str, hours: float | None) -> None:
         """Delete files that no version of the last hours names; None for as many as the table says."""
-        before = self.spark.conf.get(_CHECK, "true")
-        self.spark.conf.set(_CHECK, "false")
         retained = "" if hours is None else f" RETAIN {hours} HOURS"
-        self.spark.sql(f"VACUUM {self.name(table)}{retained}")
-        self.spark.conf.set(_CHECK, str(before))
+        with _set(self.spark, _VACUUM), described(self.spark, f"share_state: vacuum {table}"):
+            self.spark.sql(f"VACUUM {self.name(table)}{retained}")
 
     def optimize(self, table: str) -> None:
         """Make large files of the small ones of a table, and leave out rows that deletion vectors mark."""
-        self.spark.sql(f"OPTIMIZE {self.name(table)}")
+        with described(self.spark, f"share_state: optimize {table}"):
+            self.spark.sql(f"OPTIMIZE {self.name(table)}")
 
     def register(self, table: str) -> None:
         """Register a table that exists in the catalog, unless it is there."""
@@ -186,6 +189,19 @@ class DeltaWriter:
         if change is not None:
             self.spark.sql(change)
         return change is not None
+
+
+@contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session meanwhile."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 def arrow_frame(spark: SparkSession, table: str, rows: pa.Table) -> DataFrame:
