@@ -110,7 +110,7 @@ def check_writable(session: "SparkSession | None", warehouse: str) -> tuple[str,
         check_warehouse_path(warehouse)
         return warehouse, None
     from share_state.spark.choice import ExecutorChoice, open_place  # noqa: PLC0415  imports Spark
-    from share_state.spark.spark_sink import missing_support  # noqa: PLC0415
+    from share_state.spark.delta_writer import missing_support  # noqa: PLC0415
 
     if "://" not in warehouse and (missing := missing_support(session, warehouse)) is not None:
         raise SetupError(f"{missing}; open it with share_state.session()")

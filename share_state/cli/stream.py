@@ -20,6 +20,7 @@ from share_state.cli.reconstruct import print_size
 from share_state.cli.stream_inputs import Live, has_segments, letters_of, open_source, topics_and_limits
 from share_state.config.input_spec import InputSpec
 from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, ShareStateError, WarehouseError, require
 from share_state.pipeline.local_stream import LocalStream
@@ -30,7 +31,7 @@ from share_state.pipeline.stream_findings import KnownGroups
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_resume import INITIAL, discard_unused, open_local_stream, open_stream
 from share_state.pipeline.stream_run import StreamProgress, StreamRun
-from share_state.pipeline.stream_tables import StreamTables
+from share_state.pipeline.stream_tables import OpenWarehouse, StreamTables
 from share_state.report import console
 from share_state.report.console import print_findings, print_line
 from share_state.report.stream_metrics import (
@@ -43,7 +44,7 @@ from share_state.report.stream_metrics import (
 from share_state.sources.input_detection import find_cluster_address
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import StreamSource
-from share_state.spark.choice import is_on_spark, names_schema
+from share_state.spark.choice import is_on_spark, names_schema, open_place
 from share_state.spark.masters import LOCAL_MASTER
 from share_state.stores.paths import absolute_address, to_path
 
@@ -55,7 +56,10 @@ _INPUT = "kafka://HOST:PORT, a growing folder of Parquet with Spark's Kafka colu
 Input = Annotated[str, typer.Argument(metavar="INPUT", help=_INPUT)]
 Out = Annotated[
     str | None,
-    typer.Option(metavar="WAREHOUSE", help="Where the Delta tables go: a folder or an address (s3://...)."),
+    typer.Option(
+        metavar="WAREHOUSE",
+        help="Where the Delta tables go: a folder, an address (s3://...) or, on Spark, catalog.schema.",
+    ),
 ]
 Checkpoint = Annotated[
     str | None,
@@ -116,12 +120,19 @@ class _Call:
         return KnownGroups() if self.live.groups is None else self.live.groups.known
 
     def open_tables(
-        self, run: StreamRun, fold: StreamFold, *, keeps_state: bool, **texts: str
+        self,
+        place: str,
+        run: StreamRun,
+        fold: StreamFold,
+        *,
+        keeps_state: bool,
+        open_warehouse: OpenWarehouse = Warehouse,
+        **texts: str,
     ) -> StreamTables:
         """The tables; arguments as for StreamTables, `texts` for the row of `runs`."""
         letters = letters_of(self.spec, self.kafka_properties, once=self.once)
         return StreamTables(
-            str(self.out),
+            place,
             run,
             fold,
             options={**self.texts, **texts},
@@ -129,6 +140,7 @@ class _Call:
             letters=letters,
             keeps_state=keeps_state,
             groups=self.groups,
+            open_warehouse=open_warehouse,
         )
 
 
@@ -140,19 +152,26 @@ def _milliseconds(trigger: str) -> int:
     return int(milliseconds)
 
 
+def _check_out(out: str, *, on_spark: bool) -> None:
+    """Refuse a place to which no stream can write.
+
+    Raises:
+        WarehouseError: naming it.
+    """
+    check_warehouse_path(out)
+    if names_schema(out) and not on_spark:
+        raise WarehouseError(
+            f"{out}: a stream without Spark writes to a folder or an address, not to a schema; "
+            f"give ./{out} or a path"
+        )
+
+
 def _check_places(source: str, out: str | None, checkpoint: str | None) -> None:
     """Refuse places within each other: the stream would take its own files for input, or for those of others.
 
     Raises:
         InputError: if one of them is within another.
-        WarehouseError: if no stream can write to `out`.
     """
-    if out is not None:
-        check_warehouse_path(out)
-        if names_schema(out):
-            raise WarehouseError(
-                f"{out}: a stream writes to a folder or an address, not to a schema; give ./{out} or a path"
-            )
     places = {"--checkpoint": checkpoint, "--out": out, "INPUT": source}
     given = {name: place for name, place in places.items() if place is not None}
     folders = {name: place for name, place in given.items() if not find_cluster_address([place])}
@@ -228,6 +247,8 @@ def stream(
     milliseconds = _milliseconds(trigger)
     on_spark = is_on_spark(running.choice)
     _check_combination(out, checkpoint, prometheus_port, on_spark=on_spark, no_tables=no_tables)
+    if out is not None:
+        _check_out(out, on_spark=on_spark)
     _check_places(source, out, checkpoint)
     if on_spark and has_segments(source):
         raise InputError(
@@ -258,7 +279,7 @@ def stream(
     tables = (_run_on_spark if on_spark else _run_here)(call, out)
     result = tables.result()
     if tables.run.batch >= 0:
-        result = replace(result, cutoff=CommittedTables(out).read("cutoff"))
+        result = replace(result, cutoff=CommittedTables(tables.root).read("cutoff"))
     micro_batch = tables.run.batch if tables.run.batch >= 0 else None
     found = result.plain() | {"warehouse": out, "micro_batch": micro_batch}
     console.print_json(found) if as_json else _print_result(found, source)
@@ -296,7 +317,7 @@ def _run_here(call: _Call, out: str) -> StreamTables:
     with warehouse_lock(out, "stream"), ExitStack() as opened:
         run, states = open_local_stream(out, inputs, has_positions=has_segments(call.source))
         source = _source_of(call, is_begun=run.batch >= 0)
-        tables = opened.enter_context(call.open_tables(run, fold, keeps_state=True))
+        tables = opened.enter_context(call.open_tables(out, run, fold, keeps_state=True))
         begun = SavedStream(inputs, states=states)
         _follow(call, opened, LocalStream(source, fold, begun, tables.run, tables, **_pace(call)), tables)
         tables.match_letters()
@@ -364,43 +385,48 @@ def _run_on_spark(call: _Call, out: str) -> StreamTables:
     """Run a stream on Spark; returns the tables, which are closed."""
     require("pyspark", "pandas", "google.protobuf")
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
+    from share_state.spark.stream_warehouse import stream_warehouse  # noqa: PLC0415
     from share_state.spark.streaming import StreamSpec, run_stream  # noqa: PLC0415
 
     progress, inputs = Progress(quiet=call.running.quiet), (absolute_address(call.source),)
-    checkpoint, choice = str(call.checkpoint), call.running.choice
+    checkpoint = str(call.checkpoint)
     announce_compiling()
-    with warehouse_lock(out, "stream"):
-        run, folder = open_stream(out, checkpoint, inputs)
+    with (
+        open_place(call.running.choice, out, progress) as (choice, place),
+        warehouse_lock(place, "stream"),
+        ExitStack() as opened,
+    ):
+        _check_places(call.source, place, checkpoint)
+        run, folder = open_stream(place, checkpoint, inputs)
+        opened.enter_context(discard_unused(place, folder, run))
+        if run.batch < 0 and not find_cluster_address([call.source]) and "://" not in call.source:
+            check_readable(call.source, inputs[0])
+        on_spark = {"verbose": choice.verbose, "progress": progress, "delta": True}
+        spark = opened.enter_context(session(choice.master or LOCAL_MASTER, choice.conf, **on_spark))
         fold = call.fold(f"{folder}/{INITIAL}")
-        with (
-            discard_unused(out, folder, run),
-            call.open_tables(run, fold, keeps_state=False, checkpoint=checkpoint) as tables,
-        ):
-            spec = StreamSpec(
-                inputs[0],
-                folder,
-                fold,
-                call.once,
-                f"{call.milliseconds} milliseconds",
-                kafka_properties=call.kafka_properties,
-                starting=_starting(run),
-                most_records=call.most_records,
-                files_per_trigger=call.most_files,
-                verbose=choice.verbose,
+        open_warehouse = stream_warehouse(spark, place, choice.schema)
+        tables = opened.enter_context(
+            call.open_tables(
+                place, run, fold, keeps_state=False, open_warehouse=open_warehouse, checkpoint=checkpoint
             )
-            if run.batch < 0 and not find_cluster_address([call.source]) and "://" not in call.source:
-                check_readable(call.source, inputs[0])
-            latest = deque[StreamProgress](maxlen=1)
-            with ExitStack() as opened:
-                _serve(
-                    call,
-                    opened,
-                    CommittedStream(tables, lambda: latest[-1] if latest else None, call.live.limits, out),
-                )
-                on_spark = {"verbose": choice.verbose, "progress": progress}
-                spark = opened.enter_context(session(choice.master or LOCAL_MASTER, choice.conf, **on_spark))
-                run_stream(spark, spec, tables, latest.append)
-                tables.match_letters()
+        )
+        latest = deque[StreamProgress](maxlen=1)
+        shown = CommittedStream(tables, lambda: latest[-1] if latest else None, call.live.limits, place)
+        _serve(call, opened, shown)
+        spec = StreamSpec(
+            inputs[0],
+            folder,
+            fold,
+            call.once,
+            f"{call.milliseconds} milliseconds",
+            kafka_properties=call.kafka_properties,
+            starting=_starting(run),
+            most_records=call.most_records,
+            files_per_trigger=call.most_files,
+            verbose=choice.verbose,
+        )
+        run_stream(spark, spec, tables, latest.append)
+        tables.match_letters()
     progress.close()
     return tables
 

@@ -22,6 +22,7 @@ from share_state.delta.merge import (
     merge_errors,
     merged_rows,
     overtaken_stream,
+    restore_version,
     transaction,
 )
 from share_state.delta.parquet_files import write_files
@@ -179,7 +180,7 @@ class Warehouse:
             if key and not len(rows):
                 return
             properties = transaction(application, batch)
-            if is_plain(existing):
+            if self._takes_files(existing):
                 files = self._files.setdefault(table, TableFiles(table, place))
                 with self.commit(table, None) as commit:
                     assert commit.existing is not None
@@ -187,8 +188,28 @@ class Warehouse:
                     if self.replaced is not None:
                         self.replaced.add(place, replaced)
                 return
+        self._merge_otherwise(table, existing, rows, key, properties)
+
+    def _takes_files(self, existing: "DeltaTable") -> bool:
+        """Whether a merge may add files to a table as they are."""
+        return is_plain(existing)
+
+    def _merge_otherwise(
+        self,
+        table: str,
+        existing: "DeltaTable",
+        rows: pa.Table,
+        key: Sequence[str],
+        properties: "CommitProperties",
+    ) -> None:
+        """Merge changed rows into a table that is not plain; arguments as for `merge`."""
+        with merge_errors(self.folder(table)):
             merged = merged_rows(existing, table, rows, key)
         self._write(table, merged, None, properties)
+
+    def restore(self, table: str, version: int) -> None:
+        """Restore the rows that a version of a table had, and go on from there; as `restore_version`."""
+        self.versions[table] = restore_version(self.folder(table), version)
 
     def append(self, table: str, rows: Iterable[pa.Table], replaced_runs: Collection[str]) -> None:
         """Add rows to a table, and remove those of some runs.
@@ -331,14 +352,19 @@ class Warehouse:
         if table == "runs" and self._version(table) != self._runs_version:
             raise self._overtaken()
         with merge_errors(place):
-            keep_short_log(place)
-            if (existing := self._table(table)) is None:
-                raise lost_table(place)
-            assert self.replaced is not None
-            self.replaced.delete_left(place, existing)
-            shorten_log(place, existing, kept)
+            self._tidy(table, kept)
         if table == "runs":
-            self._runs_version = existing.version()
+            self._runs_version = self._version(table)
+
+    def _tidy(self, table: str, kept: Collection[int]) -> None:
+        """Delete files and entries of the log of a table; arguments as for `clean`."""
+        place = self.folder(table)
+        keep_short_log(place)
+        if (existing := self._table(table)) is None:
+            raise lost_table(place)
+        assert self.replaced is not None
+        self.replaced.delete_left(place, existing)
+        shorten_log(place, existing, kept)
 
     @contextmanager
     def commit(self, table: str, replaced_runs: Collection[str] | None) -> "Iterator[Commit]":

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.commits import held_signals, standing
-from share_state.delta.merge import DELETED, restore_version, without_deleted
+from share_state.delta.merge import DELETED, without_deleted
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
@@ -64,12 +64,21 @@ _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
 
 
+class OpenWarehouse(Protocol):
+    """Opens the warehouse of a stream."""
+
+    def __call__(self, root: str, *, deletes_replaced: bool) -> Warehouse:
+        """Arguments as for `Warehouse`."""
+        ...
+
+
 class StreamTables:
     """Merges micro-batches into the tables of a warehouse; a context manager.
 
     Size: one method per step of a micro-batch; all share the commit that is under way.
 
     Attributes:
+        root: folder or address of the warehouse.
         run: what is committed.
         findings: the rows of that table.
         outcomes: the rows of `group_outcomes`, which only a stream in this process keeps.
@@ -87,6 +96,7 @@ class StreamTables:
         letters: StreamLetters | None = None,
         keeps_state: bool = False,
         groups: Callable[[], KnownGroups] = KnownGroups,
+        open_warehouse: OpenWarehouse = Warehouse,
     ) -> None:
         """Begin or resume a stream.
 
@@ -99,6 +109,7 @@ class StreamTables:
             letters: the dead letters; None for none.
             keeps_state: whether the changes hold the state, which no checkpoint of Spark has.
             groups: the share groups that are known now.
+            open_warehouse: makes what writes the tables.
         """
         self._groups = groups
         self.run = run
@@ -106,8 +117,8 @@ class StreamTables:
         self._fold = fold
         self._options = dict(options or {})
         self._topics = topics
-        self._started, self._root = datetime.now(UTC), warehouse
-        self._warehouse, self._letters = Warehouse(warehouse, deletes_replaced=True), letters
+        self._started, self.root = datetime.now(UTC), warehouse
+        self._warehouse, self._letters = open_warehouse(warehouse, deletes_replaced=True), letters
         self.committed: float | None = None
         self._known: Topics | None = None
         self._committed_at, self._cleaned_at = deque[tuple[float, dict[str, int]]](), time.monotonic()
@@ -126,10 +137,10 @@ class StreamTables:
             self._begin_letters(None)
             self._begin_outcomes(None)
             return self
-        committed = CommittedTables(self._root)
+        committed = CommittedTables(self.root)
         for table in (*self._tables, HISTORY_TABLE) if self.run.batch >= 0 else self._tables:
             # A killed run may have written them: this stream, whose micro-batch is repeated, or another.
-            self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
+            self._warehouse.restore(table, committed.versions[table])
         self.findings = found = committed.read(FINDINGS)
         if self.run.batch < 0:
             self._begin_history()
@@ -152,8 +163,7 @@ class StreamTables:
             self._begin_table(GROUP_OUTCOMES)
             return
         self.outcomes = committed.read(GROUP_OUTCOMES)
-        version = committed.versions[GROUP_OUTCOMES]
-        self._warehouse.versions[GROUP_OUTCOMES] = restore_version(self._place(GROUP_OUTCOMES), version)
+        self._warehouse.restore(GROUP_OUTCOMES, committed.versions[GROUP_OUTCOMES])
 
     def _begin_letters(self, committed: CommittedTables | None) -> None:
         """Continue with the committed tables of dead letters, or create them."""
@@ -167,7 +177,7 @@ class StreamTables:
                 continue
             self._letters.tables[table] = committed.read(table)
             # A micro-batch that was killed may have written it.
-            self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
+            self._warehouse.restore(table, committed.versions[table])
         if (
             committed is not None
             and not committed.holds(RANGES)
@@ -195,7 +205,7 @@ class StreamTables:
         with self._writing:
             if self._is_closed:
                 raise WarehouseError(
-                    f"{self._root}: the stream has ended; its next run repeats micro-batch {batch}"
+                    f"{self.root}: the stream has ended; its next run repeats micro-batch {batch}"
                 )
             if batch > self.run.batch:
                 self._write(batch, changes, outcomes)
@@ -336,7 +346,7 @@ class StreamTables:
         self._known = topics
         if before is None or (topics.ends.equals(before.ends) and topics.names.equals(before.names)):
             return none
-        rows = CommittedTables(self._root).read(STATE) if self.run.batch >= 0 else none.drop_columns(DELETED)
+        rows = CommittedTables(self.root).read(STATE) if self.run.batch >= 0 else none.drop_columns(DELETED)
         now, old = named_rows(rows.combine_chunks(), topics), rows
         columns = ("topic", "topic_end_offset")
         is_same = [pc.equal(pc.fill_null(now[one].cast(pa.string()), ""), pc.fill_null(old[one].cast(pa.string()), ""))
@@ -359,14 +369,11 @@ class StreamTables:
             kept = {versions[table] for _, versions in self._committed_at if table in versions}
             self._warehouse.clean(table, kept)
 
-    def _place(self, table: str) -> str:
-        return self._warehouse.folder(table)
-
     def _begin_history(self) -> None:
         """Create `share_partition_history`, or remove the rows of earlier streams; those of audits stay."""
         try:
             kept = (
-                CommittedTables(self._root).runs.filter(pc.field("command") != COMMAND)["run_id"].to_pylist()
+                CommittedTables(self.root).runs.filter(pc.field("command") != COMMAND)["run_id"].to_pylist()
             )
         except NothingCommittedError:
             kept = []
@@ -404,7 +411,7 @@ class StreamTables:
             own.append(judged.append_column(DELETED, rows[DELETED]))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
-            rows = CommittedTables(self._root).read(HISTORY_TABLE, pc.field("run_id") == self.run.query)
+            rows = CommittedTables(self.root).read(HISTORY_TABLE, pc.field("run_id") == self.run.query)
             rows = _not_in(own, without_deleted(rows))
             keys = key_texts(stale, "state_partition").combine_chunks()
             rows = rows.filter(pc.is_in(key_texts(rows, "state_partition"), keys))
@@ -440,7 +447,7 @@ class StreamTables:
             self._note_standing()
 
     def _note_standing(self) -> None:
-        standing[self._warehouse.root] = f"{self._root} holds the stream up to micro-batch {self.run.batch}"
+        standing[self._warehouse.root] = f"{self.root} holds the stream up to micro-batch {self.run.batch}"
 
 
 def _complete_times(

@@ -89,12 +89,15 @@ def open_executor(
 
 
 @contextmanager
-def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[ExecutorChoice, str]]:
+def open_place(
+    choice: ExecutorChoice, warehouse: str, progress: Progress | None = None
+) -> Iterator[tuple[ExecutorChoice, str]]:
     """Find the folder or address of a warehouse that may be named as a schema of Spark's catalogs.
 
     Args:
         choice: the request; without Spark every name is that of a folder.
         warehouse: a folder, an address, or `catalog.schema`, unless there is a folder of this name.
+        progress: shows the start of a session.
     Yields:
         The request with the schema, if any, whose session stays active meanwhile; where its tables are.
     Raises:
@@ -104,10 +107,11 @@ def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[Executo
         check_warehouse_path(warehouse)
         yield choice, warehouse
         return
+    from share_state.spark.delta_writer import schema_location  # noqa: PLC0415
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
-    from share_state.spark.spark_sink import schema_location  # noqa: PLC0415
 
-    with session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, delta=True) as spark:
+    master, how = choice.master or LOCAL_MASTER, {"verbose": choice.verbose, "progress": progress}
+    with session(master, choice.conf, **how, delta=True) as spark:
         yield replace(choice, schema=warehouse), schema_location(spark, warehouse)
 
 

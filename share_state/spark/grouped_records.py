@@ -34,6 +34,7 @@ from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, SUMMAR
 from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.record_tables import Columns
+from share_state.spark.delta_writer import missing_support
 from share_state.spark.packed_rows import (
     Placed,
     hashes_of,
@@ -44,7 +45,7 @@ from share_state.spark.packed_rows import (
 )
 from share_state.spark.sorted_tables import WRONG, FrameRows, normalized, record_schema, refuse_without_record
 from share_state.spark.spark_executor import SparkExecutor, completed_findings
-from share_state.spark.spark_sink import SparkSink, missing_support
+from share_state.spark.spark_sink import SparkSink
 
 _OTHERS = "others"
 """Rows that are kept but no table as they are."""

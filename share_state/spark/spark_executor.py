@@ -46,8 +46,9 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.spark.connections import cores_of_executor, described, local_address, parallelism
+from share_state.spark.delta_writer import missing_support
 from share_state.spark.sorted_tables import FrameRows, map_frame, run_tasks
-from share_state.spark.spark_sink import SparkSink, missing_support
+from share_state.spark.spark_sink import SparkSink
 from share_state.stores.paths import absolute_address
 
 _LOG = logging.getLogger("share_state")

@@ -4,85 +4,33 @@ The fold returns the rows of all tables as one cached DataFrame, so that the inp
 a filter of it. Several tables are committed at a time, and `runs` last.
 """
 
-import math
-import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from share_state.delta.reader import delete_folder
-from share_state.delta.warehouse import PROPERTIES, Commit, Warehouse
+from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import ALL_TABLES
-from share_state.errors import DiskFullError, WarehouseError, disk_error
+from share_state.errors import WarehouseError
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.sink import LogRows
 from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec
-from share_state.schema import declarations
 from share_state.schema.declarations import table_schema
-from share_state.spark.connections import described, local_address, missing_client
-from share_state.spark.session import reason
-
-APP_ID = "share_state"
-"""The `txnAppId` of writes to existing tables; `txnVersion` counts them."""
-
-_DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
-"""Set in every Python process of a Databricks cluster."""
+from share_state.spark.connections import described
+from share_state.spark.delta_writer import DeltaWriter, arrow_frame, in_files, spark_errors
 
 _WRITERS = 4
 """Tables that are written at a time: most are small, and the driver plans and commits them."""
-
-_ROWS_PER_FILE = 1 << 18
-"""A task writes a file, at about 100,000 rows a second."""
-
-
-def missing_support(spark: SparkSession, root: str) -> str | None:
-    """Why a session cannot write Delta tables to a folder or address; None if it can."""
-    # Databricks has Delta without an extension.
-    if (
-        "delta" not in (spark.conf.get("spark.sql.extensions", "") or "").lower()
-        and _DATABRICKS not in os.environ
-    ):
-        return "this Spark session has no Delta"
-    return missing_client(spark, root)
-
-
-def schema_location(spark: SparkSession, schema: str) -> str:
-    """The folder or address where the tables of `catalog.schema` are.
-
-    Raises:
-        WarehouseError: if Spark does not know the schema.
-    """
-    try:
-        rows = spark.sql(f"DESCRIBE SCHEMA {_quoted(schema)}").collect()
-    except PySparkException as error:
-        why, catalog = reason(error), schema.partition(".")[0]
-        if why.startswith("Nested databases") and catalog != "spark_catalog":
-            why = f"spark.sql.catalog.{catalog} is not set"
-        raise WarehouseError(
-            f"{schema}: no such folder, and no such schema in Spark's catalogs ({why}); "
-            "create the schema, or give a path"
-        ) from None
-    location = next((row[1] for row in rows if row[0] == "Location"), None)
-    if location is None:
-        raise WarehouseError(f"{schema}: the catalog does not show where its tables are; give a path")
-    return re.sub("^file:/+", "/", re.sub("^s3[an]:", "s3:", location)).rstrip("/")
-
-
-def _quoted(name: str) -> str:
-    return ".".join(f"`{part}`" for part in name.split("."))
 
 
 class SparkSink:
@@ -98,7 +46,7 @@ class SparkSink:
         self.tables = tables
         self._executor = executor
         self._spark = spark
-        self._schema = schema
+        self._writer = DeltaWriter(tables, spark, schema)
         self._output = OutputSpec(())
         self._rows = None
         self._counts = Counter[str]()
@@ -134,7 +82,7 @@ class SparkSink:
         self._changed[table] = rows
         self._commit(table, None)
         with described(self._spark, f"share_state: count {table}"):
-            return self._spark.table(self._name(table)).count()
+            return self._spark.table(self._writer.name(table)).count()
 
     def count(self, table: str) -> int:
         """The number of rows that the fold made for a table."""
@@ -191,18 +139,8 @@ class SparkSink:
             try:
                 self.tables.maintain(days, [table])
             except WarehouseError:
-                check = "spark.databricks.delta.retentionDurationCheck.enabled"
-                with _spark_errors(self.tables.folder(table)):
-                    before = self._spark.conf.get(check, "true")
-                    self._spark.conf.set(check, "false")
-                    self._spark.sql(f"VACUUM {self._name(table)} RETAIN {24 * days} HOURS")
-                    self._spark.conf.set(check, str(before))
-
-    def _name(self, table: str) -> str:
-        """A table as SQL names it."""
-        if self._schema is not None:
-            return f"{_quoted(self._schema)}.{table}"
-        return f"delta.`{local_address(self.tables.folder(table)).replace('`', '``')}`"
+                with spark_errors(self.tables.folder(table)):
+                    self._writer.vacuum(table, 24 * days)
 
     def _made(self, table: str, *more: str) -> DataFrame:
         """The rows of a table that the fold made."""
@@ -219,76 +157,17 @@ class SparkSink:
         if count:
             frames.append(self._changed.get(table, self._made(table)).select(*schema.names))
         if (added := self._added[table]) or not count:
-            rows = pa.concat_tables([schema.empty_table(), *added]).combine_chunks()
+            rows = pa.concat_tables([schema.empty_table(), *added])
             count += len(rows)
-            frames.append(self._spark.createDataFrame(rows, from_arrow_schema(schema)))
-        return reduce(DataFrame.unionByName, frames).coalesce(max(1, math.ceil(count / _ROWS_PER_FILE)))
+            frames.append(arrow_frame(self._spark, table, rows))
+        return in_files(reduce(DataFrame.unionByName, frames), count)
 
     def _commit(self, table: str, replaced_runs: Collection[str] | None) -> None:
-        with self.tables.commit(table, replaced_runs) as commit, _spark_errors(commit.path):
-            name, number = self._name(table), commit.existing and commit.existing.transaction_version(APP_ID)
-            with described(self._spark, f"share_state: write {table}"):
-                if self._schema and commit.existing and not self._spark.catalog.tableExists(name):
-                    self._spark.sql(
-                        f"CREATE TABLE {name} USING delta LOCATION '{local_address(commit.path)}'"
-                    )
-                if commit.existing is None:
-                    # Spark creates no table where files are, such as those of a run that was killed.
-                    delete_folder(commit.path)
-                change = _definition(name, table, commit)
-                if change is not None:
-                    self._spark.sql(change)
-                may_have_rows = self._rows is None or self._counts[table] or self._added[table]
-                if commit.existing is None and not may_have_rows:
-                    return
-                commit.version += change is not None
-                writer = self._frame(table).writeTo(name)
-                # An append of no rows commits nothing, and rows that are changed may be left out.
-                if commit.existing is None and table not in self._changed:
-                    # Delta would run three jobs to look for a number in a table that this run has just
-                    # created.
-                    writer.append()
-                    return
-                # A write of another run with the same number would leave the version as it is, which `commit`
-                # checks.
-                writer.options(txnAppId=APP_ID, txnVersion=str(0 if number is None else number + 1))
-                if commit.replaces_all:
-                    writer.overwrite(_every_row(table, commit))
-                elif commit.replaced_runs:
-                    writer.overwrite(sql.col("run_id").isin(commit.replaced_runs))
-                else:
-                    writer.append()
-
-
-@contextmanager
-def _spark_errors(path: str) -> Iterator[None]:
-    """Raise errors of Spark's writer as WarehouseError.
-
-    Those of the fold, which may run again, stay as they are.
-    """
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        if "share_state.errors." in str(error):
-            raise
-        if isinstance(full := disk_error(path, error), DiskFullError):
-            raise full from None
-        raise WarehouseError(
-            f"{path}: cannot be written as a Delta table by Spark ({reason(error)})"
-        ) from error
-
-
-def _every_row(table: str, one: Commit) -> Column:
-    """A condition that all rows of a table meet.
-
-    Delta drops the clustering of a table that is overwritten without.
-    """
-    features = None if one.existing is None else one.existing.protocol().writer_features
-    if not any("cluster" in str(feature).lower() for feature in features or ()):
-        return sql.lit(True)
-    # For a column that is never null, Spark would see that the condition is always true.
-    column = sql.col(next(column.name for column in declarations.table(table)[1] if column.nullable))
-    return column.isNull() | column.isNotNull()
+        with self.tables.commit(table, replaced_runs) as commit, spark_errors(commit.path):
+            may_have_rows = self._rows is None or self._counts[table] or self._added[table]
+            frame = self._frame(table) if commit.existing is not None or may_have_rows else None
+            # Rows that are changed may be left out.
+            self._writer.write(table, commit, frame, may_be_empty=table in self._changed)
 
 
 def _mapped(frame: DataFrame, given: pa.Schema, change: FinishRows, made: pa.Schema) -> DataFrame:
@@ -301,25 +180,3 @@ def _mapped(frame: DataFrame, given: pa.Schema, change: FinishRows, made: pa.Sch
             )
 
     return frame.mapInArrow(run, from_arrow_schema(made))
-
-
-def _definition(name: str, table: str, one: Commit) -> str | None:
-    """The statement that creates a table or adds the columns that it lacks; None if it is as declared."""
-    doc, columns = declarations.table(table)
-    if one.existing is None:
-        described_columns = ", ".join(f"{_column(column)}" for column in columns)
-        properties = ", ".join(f"'{key}' = '{value}'" for key, value in PROPERTIES.items())
-        options = f"USING delta COMMENT {_literal(doc)} TBLPROPERTIES ({properties})"
-        return f"CREATE TABLE {name} ({described_columns}) {options}"
-    missing = [_column(column, nullable=True) for column in columns if column.name in one.missing]
-    return f"ALTER TABLE {name} ADD COLUMNS ({', '.join(missing)})" if missing else None
-
-
-def _column(column: declarations.Column, *, nullable: bool = False) -> str:
-    null = "" if nullable or column.nullable else " NOT NULL"
-    return f"`{column.name}` {column.type}{null} COMMENT {_literal(column.doc)}"
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

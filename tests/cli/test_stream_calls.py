@@ -34,7 +34,7 @@ ON_SPARK = ["--master", "local[1]"]
         (["in"], "lake: a stream on Spark keeps its tables here, and its state in its checkpoint; go on with --master"),
         (
             ["in", "--out", "catalog.schema"],
-            "catalog.schema: a stream writes to a folder or an address, not to a schema",
+            "catalog.schema: a stream without Spark writes to a folder or an address, not to a schema",
         ),
         (["kafka://127.0.0.1:1"], "no broker answers"),
     ],

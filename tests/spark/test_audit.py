@@ -29,8 +29,8 @@ from share_state.pipeline.resume import LastRun
 from share_state.rules.findings import count_findings
 from share_state.sources.discovery import find_logs
 from share_state.sources.partition_count import PartitionCount
+from share_state.spark.delta_writer import APP_ID
 from share_state.spark.spark_executor import SparkExecutor
-from share_state.spark.spark_sink import APP_ID
 from tests.profiles import by_profile, driver_alone, nightly
 from tests.truth import DATA
 
