@@ -73,6 +73,8 @@ class ColumnFamily:
         for name, given in sorted(named.items()):
             pieces += [f'{"," if pieces else ""}{name}="', _escaped(given), '"']
         values = part.values.cast(pa.float64()).cast(pa.string())
+        # Other families have whole numbers as 1.0.
+        values = pc.replace_substring_regex(values, r"^(-?[0-9]+)$", r"\1.0")
         whole = pc.call_function(
             "binary_join_element_wise", [pa.scalar(f"{self.name}{{"), *map(_datum, pieces), pa.scalar("} "), values,
                                          pa.scalar("\n"), pa.scalar("")]
