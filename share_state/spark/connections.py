@@ -77,6 +77,26 @@ def missing_client(session: SparkSession, root: str) -> str | None:
     return None
 
 
+_LOUD = (
+    "org.apache.spark.sql.hive.HiveExternalCatalog",
+    "org.apache.hadoop.hive.conf.HiveConf",
+    "org.apache.hadoop.hive.ql.session.SessionState",
+)
+"""Loggers of Hive that warn of every Delta table in its metastore, and of settings that Spark makes."""
+
+
+def quiet_hive(session: SparkSession) -> None:
+    """Let Hive log errors only, except where the operator's configuration of log4j names its loggers."""
+    if is_remote(session):
+        return
+    jvm: Any = session.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    configuration = log4j.LogManager.getContext(False).getConfiguration()
+    for name in _LOUD:
+        if configuration.getLoggerConfig(name).getName() != name:
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
+
+
 @contextmanager
 def described(session: SparkSession, description: str) -> Iterator[None]:
     """Describe the jobs of this thread in Spark's UI, unless the caller does; those of a remote session have none."""

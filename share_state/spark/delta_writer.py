@@ -20,7 +20,7 @@ from share_state.delta.warehouse import PROPERTIES, Commit, Warehouse
 from share_state.errors import DiskFullError, WarehouseError, disk_error
 from share_state.schema import declarations
 from share_state.schema.declarations import table_schema
-from share_state.spark.connections import described, local_address, missing_client
+from share_state.spark.connections import described, local_address, missing_client, quiet_hive
 from share_state.spark.session import reason
 
 APP_ID = "share_state"
@@ -58,6 +58,7 @@ def schema_location(spark: SparkSession, schema: str) -> str:
     Raises:
         WarehouseError: if Spark does not know the schema.
     """
+    quiet_hive(spark)
     try:
         rows = spark.sql(f"DESCRIBE SCHEMA {_quoted(schema)}").collect()
     except PySparkException as error:

@@ -348,6 +348,9 @@ def start(
     }
     if not is_local(master):
         settings |= package_settings(operator_settings)
+    elif is_under_spark_submit() and _CPU_NAME not in operator_settings and portable_kernels() is not None:
+        # Workers have the environment of its JVM, not that of this process, and would compile for their own CPU.
+        settings[_CPU_NAME] = PORTABLE_CPU
     # By default, workers run the driver's interpreter, which has the dependencies.
     if "spark.pyspark.python" in operator_settings and not is_under_spark_submit():
         os.environ["PYSPARK_PYTHON"] = operator_settings["spark.pyspark.python"]

@@ -1,6 +1,6 @@
 """The warehouse of a stream on Spark: Spark's Delta writer writes the tables that the driver's writer cannot.
 
-The driver writes a table without further features in less than a tenth of the time that Spark takes.
+The driver writes a table without further features in a fraction of the time, as Spark runs several jobs for each.
 """
 
 import logging
