@@ -42,6 +42,8 @@ _LONGEST_PAUSE, _SHORTEST_PAUSE = 2.5, 0.1
 _READS_A_TRIGGER = 4
 _LONGEST_UNSHOWN_PAUSE = 10.0
 """Seconds between two reads without metrics: what is read earlier than it is written costs a fold more."""
+_RESTS_WHILE_BEHIND = 4
+"""Times as long as the tables took, for which they wait while there is more to read: fewer rows are written twice."""
 
 
 class LocalStream:
@@ -106,7 +108,8 @@ class LocalStream:
         self._problems = list[str]()
         self._writer = ThreadPoolExecutor(1, "share-state-tables")
         self._writing: Future[tuple[float, float]] | None = None
-        self._write_at, self._read_seconds = 0.0, 0.0
+        self._write_at, self._write_seconds = 0.0, 0.0
+        self._read_seconds = 0.0
         self._judge_at = 0.0
         self._touch_at = 0.0
 
@@ -137,7 +140,7 @@ class LocalStream:
                 if is_judged:
                     self._judge_at = started + _JUDGED_EVERY
                     self._judge(int(time.time() * 1000))
-                self._write_if_due(0.0 if self._once or read.has_more else self._read_seconds)
+                self._write_if_due(read.has_more)
                 if self._once and not read.has_more:
                     if read.behind:
                         _LOG.warning("%s", _UNREAD.format(pluralize(read.behind, "record")))
@@ -268,15 +271,19 @@ class LocalStream:
         if self._is_shown:
             self._show(seen)
 
-    def _write_if_due(self, patience: float) -> None:
+    def _write_if_due(self, is_behind: bool) -> None:
         """Begin to write the tables: not more often than the trigger, and at most half of the time.
 
         Args:
-            patience: seconds to wait until it is time.
+            is_behind: whether there is more to read now; then at most a fifth of the time.
         """
         if self._writing is not None and self._writing.done():
             self._finish_write()
         now = time.monotonic()
+        if is_behind:
+            patience = (1 - _RESTS_WHILE_BEHIND) * self._write_seconds
+        else:
+            patience = 0.0 if self._once else self._read_seconds
         if self._writing is None and now >= self._write_at - patience:
             time.sleep(max(0, self._write_at - now))
             self._write_at = max(now, self._write_at) + self._trigger
@@ -285,8 +292,8 @@ class LocalStream:
     def _finish_write(self) -> None:
         """Wait for the tables that are being written, and raise what failed."""
         if self._writing is not None:
-            took, ended = self._writing.result()
-            self._write_at = max(self._write_at, ended + took)
+            self._write_seconds, ended = self._writing.result()
+            self._write_at = max(self._write_at, ended + self._write_seconds)
             self._writing = None
 
     def _write(self) -> None:
