@@ -3,7 +3,7 @@
 Everything else of this package goes by DataFrames and SQL, which both have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -95,6 +95,19 @@ def quiet_hive(session: SparkSession) -> None:
     for name in _LOUD:
         if configuration.getLoggerConfig(name).getName() != name:
             log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
+
+
+@contextmanager
+def changed_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session meanwhile."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            session.conf.unset(name) if value is None else session.conf.set(name, value)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -20,7 +20,13 @@ from share_state.delta.warehouse import PROPERTIES, Commit, Warehouse
 from share_state.errors import DiskFullError, WarehouseError, disk_error
 from share_state.schema import declarations
 from share_state.schema.declarations import table_schema
-from share_state.spark.connections import described, local_address, missing_client, quiet_hive
+from share_state.spark.connections import (
+    changed_settings,
+    described,
+    local_address,
+    missing_client,
+    quiet_hive,
+)
 from share_state.spark.session import reason
 
 APP_ID = "share_state"
@@ -159,7 +165,7 @@ class DeltaWriter:
     def vacuum(self, table: str, hours: float | None) -> None:
         """Delete files that no version of the last hours names; None for as many as the table says."""
         retained = "" if hours is None else f" RETAIN {hours} HOURS"
-        with _set(self.spark, _VACUUM), described(self.spark, f"share_state: vacuum {table}"):
+        with changed_settings(self.spark, _VACUUM), described(self.spark, f"share_state: vacuum {table}"):
             self.spark.sql(f"VACUUM {self.name(table)}{retained}")
 
     def optimize(self, table: str) -> None:
@@ -190,19 +196,6 @@ class DeltaWriter:
         if change is not None:
             self.spark.sql(change)
         return change is not None
-
-
-@contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session meanwhile."""
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 def arrow_frame(spark: SparkSession, table: str, rows: pa.Table) -> DataFrame:

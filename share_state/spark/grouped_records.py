@@ -34,6 +34,7 @@ from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, SUMMAR
 from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.record_tables import Columns
+from share_state.spark.connections import changed_settings
 from share_state.spark.delta_writer import missing_support
 from share_state.spark.packed_rows import (
     Placed,
@@ -137,13 +138,8 @@ def _tables(folded: DataFrame) -> dict[str, DataFrame]:
 
 def _kept(rows: DataFrame) -> DataFrame:
     """Keep rows on Spark's disks; small tasks of their shuffle are joined, unlike by default."""
-    settings = rows.sparkSession.conf
-    before = settings.get(_JOINS_KEPT)
-    settings.set(_JOINS_KEPT, "true")
-    try:
+    with changed_settings(rows.sparkSession, {_JOINS_KEPT: "true"}):
         return rows.persist(StorageLevel.DISK_ONLY)
-    finally:
-        settings.set(_JOINS_KEPT, str(before))
 
 
 def _joined_cutoffs(rows: DataFrame) -> DataFrame:
