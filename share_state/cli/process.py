@@ -1,6 +1,7 @@
 """The process of a command: its memory, its imports, and the signals that stop it."""
 
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -77,6 +78,16 @@ def release_memory() -> None:
     """Return freed memory to the system, wherever it is in glibc's heap. Source: malloc_trim(3)."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def collect_garbage() -> None:
+    """Free objects that refer to each other, then release memory.
+
+    deltalake leaves some with each commit (closures of `_convert_arro3_schema_to_delta`), and Python looks
+    for them only after 100,000 new objects: in a stream, after hours.
+    """
+    gc.collect()
+    release_memory()
 
 
 class _NoPandas:

@@ -15,7 +15,7 @@ import typer
 from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions
 from share_state.cli.options import FailOn, Json, Running, announce_compiling, fails
-from share_state.cli.process import release_memory
+from share_state.cli.process import collect_garbage, release_memory
 from share_state.cli.reconstruct import print_size
 from share_state.cli.stream_inputs import Live, has_segments, letters_of, open_source, topics_and_limits
 from share_state.config.input_spec import InputSpec
@@ -356,7 +356,7 @@ def _pace(call: _Call) -> dict[str, Any]:
         "trigger": call.milliseconds / 1000,
         "once": call.once,
         "is_shown": call.port is not None,
-        "release": release_memory,
+        "release": collect_garbage,
     }
 
 

@@ -16,6 +16,7 @@ from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.kafka.delivery_states import AVAILABLE, TERMINAL, state_name
 from share_state.kafka.primitives import partition_for
 from share_state.kafka.share_partition_keys import KeyTable
+from share_state.kafka.state_records import STATE_BATCH
 from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import LogPartition
 from share_state.sources.topics import Topics
@@ -281,6 +282,22 @@ def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.nd
         "gap": pa.array(rows["gap"].copy()),
     }
     return declared_table("in_flight", columns)
+
+
+_OFFSETS_OF_STATE = np.dtype([("start_offset", "i8"), ("end_offset", "i8")])
+
+
+def in_flight_of(states: pa.Table) -> pa.Table:
+    """The rows of `in_flight` for rows of `share_partition_state`."""
+    lists = states["state_batches"].combine_chunks()
+    chains = np.zeros(len(states), _OFFSETS_OF_STATE)
+    for name in chains.dtype.names or ():
+        chains[name] = pc.fill_null(states[name], -1).to_numpy()
+    ends = lists.offsets.to_numpy().astype(np.int64)
+    batches = np.zeros(int(ends[-1] - ends[0]), STATE_BATCH)
+    read_batch_lists(lists, batches)
+    key = {name: states[name].combine_chunks() for name in KEY}
+    return in_flight_table(key, *window_tiles(Chains(chains, ends - ends[0], batches)))
 
 
 RANGE_COLUMNS = {

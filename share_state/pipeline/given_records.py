@@ -38,7 +38,7 @@ RECORDS_ONLY = (
 )
 """Why no cutoff of such records is safe."""
 
-OUTPUT = OutputSpec(RESULTS, incomplete=(FINDINGS,))
+_OUTPUT = OutputSpec(RESULTS, incomplete=(FINDINGS,))
 """What a task makes of such records."""
 
 LAST_SNAPSHOT = "last_snapshot_record"
@@ -73,24 +73,27 @@ def records_plan(requested: FoldPlan = _JUDGED, logs: Iterable[LogPartition] = (
     return FoldPlan(partial, options=options, severities=severities, judging=requested.judging)
 
 
-def fold_tables(tables: Iterable[pa.Table], plan: FoldPlan | None = None) -> Iterator[pa.RecordBatch]:
+def fold_tables(
+    tables: Iterable[pa.Table], plan: FoldPlan | None = None, output: OutputSpec = _OUTPUT
+) -> Iterator[pa.RecordBatch]:
     """Fold and judge decoded records.
 
     Args:
         tables: as for `by_log`.
         plan: from `records_plan`.
+        output: which tables to make.
     Yields:
-        Batches of OUTPUT.schema.
+        Batches of `output.schema`.
     """
     plan = plan or records_plan()
     for log, records in by_log(tables):
         folded, topics = fold_decoded(log, records, plan.fold_options(log))
-        yield from output_rows(plan.with_options(topics=topics), OUTPUT, folded)
+        yield from output_rows(plan.with_options(topics=topics), output, folded)
 
 
 def fold_decoded_table(records: pa.Table) -> dict[str, pa.Table]:
     """The tables of decoded records in any order, by name."""
-    rows = pa.Table.from_batches(fold_tables([sorted_by_log(records)]), schema=OUTPUT.schema)
+    rows = pa.Table.from_batches(fold_tables([sorted_by_log(records)]), schema=_OUTPUT.schema)
     return _finished_tables(rows)
 
 
@@ -104,12 +107,12 @@ def fold_topic_table(rows: pa.Table, columns: Columns) -> dict[str, pa.Table]:
         InputError: as `find_memory_logs`.
     """
     plan = records_plan(logs=find_memory_logs(rows, columns, [STATE_TOPIC])[0])
-    return _finished_tables(LocalExecutor().fold(plan, OUTPUT))
+    return _finished_tables(LocalExecutor().fold(plan, _OUTPUT))
 
 
 def _finished_tables(rows: pa.Table) -> dict[str, pa.Table]:
-    """The tables of rows of OUTPUT.schema, by name."""
-    tables = {name: returned_table(rows, name, OUTPUT) for name in (*RESULTS, CUTOFF)}
+    """The tables of rows of _OUTPUT.schema, by name."""
+    tables = {name: returned_table(rows, name, _OUTPUT) for name in (*RESULTS, CUTOFF)}
     if not len(rows):
         return {name: table_schema(name).empty_table() for name in tables}
     result = summarize(rows, (), {})

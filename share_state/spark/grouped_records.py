@@ -21,16 +21,24 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import InputError, NothingCommittedError, SetupError, WarehouseError
 from share_state.fold.decoded_fold import LABEL, declared_records
-from share_state.fold.states import CONTROL_RECORDS
+from share_state.fold.states import CONTROL_RECORDS, in_flight_of
 from share_state.pipeline.given_records import (
     LAST_SNAPSHOT,
-    OUTPUT,
     fold_tables,
     join_cutoffs,
     records_plan,
 )
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, SUMMARY, decoded_batches, run_task
+from share_state.pipeline.task import (
+    CUTOFF,
+    FINDINGS,
+    IN_FLIGHT,
+    STATE,
+    SUMMARY,
+    OutputSpec,
+    decoded_batches,
+    run_task,
+)
 from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.record_tables import Columns
@@ -51,6 +59,8 @@ from share_state.spark.spark_sink import SparkSink
 _OTHERS = "others"
 """Rows that are kept but no table as they are."""
 _JOINS_KEPT = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+_FOLDED = OutputSpec((STATE, FINDINGS), incomplete=(FINDINGS,))
+"""What a task makes; Spark makes `in_flight` of the states where it is read, as most of the rows are its."""
 _TYPE_BYTES = 2
 """Bytes of a key before those of the share-partition: snapshots and updates have different types."""
 _LONGEST_KEY = 2**31 - 1
@@ -69,7 +79,7 @@ def fold_decoded_frame(records: DataFrame, plan: FoldPlan | None = None) -> dict
     schema = table_schema("decoded_records")
 
     def fold(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
-        return map(_packed, fold_tables(tables, plan))
+        return map(_packed, fold_tables(tables, plan, _FOLDED))
 
     return _tables(shuffled(records.select(*schema.names), _place_decoded, schema, fold))
 
@@ -131,8 +141,12 @@ def write_grouped(
 
 def _tables(folded: DataFrame) -> dict[str, DataFrame]:
     folded = _kept(folded)
-    tables = {name: unpacked(folded, name, OUTPUT.schema_of(name)) for name in (STATE, IN_FLIGHT)}
-    rows = unpacked(folded, _OTHERS, OUTPUT.schema)
+    schema = table_schema(STATE)
+    tables = {
+        STATE: unpacked(folded, STATE, schema),
+        IN_FLIGHT: unpacked(folded, STATE, schema, in_flight_of, table_schema(IN_FLIGHT)),
+    }
+    rows = unpacked(folded, _OTHERS, _FOLDED.schema)
     return tables | {FINDINGS: completed_findings(rows, None), CUTOFF: _joined_cutoffs(rows)}
 
 
@@ -181,19 +195,16 @@ def _place_bytes(records: pa.Table) -> Placed:
 
 def _packed(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of a task, of which each batch has those of one table."""
-    table = next((name for name in (STATE, IN_FLIGHT) if not batch[name].null_count), None)
-    return (
-        packed(_OTHERS, batch)
-        if table is None
-        else packed(table, pa.RecordBatch.from_struct_array(batch[table]))
-    )
+    if batch[STATE].null_count:
+        return packed(_OTHERS, batch)
+    return packed(STATE, pa.RecordBatch.from_struct_array(batch[STATE]))
 
 
 def _fold_topic(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
     pieces = (batch for table in tables for batch in table.to_batches())
     for number, rows in groupby(pieces, lambda rows: rows["partition"][0].as_py()):
         plan = records_plan(logs=[_log_of(number, rows)])
-        yield from map(_packed, run_task(plan, OUTPUT, plan.logs[0]))
+        yield from map(_packed, run_task(plan, _FOLDED, plan.logs[0]))
 
 
 def _log_of(number: int, rows: Iterator[pa.RecordBatch]) -> LogPartition:

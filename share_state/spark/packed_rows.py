@@ -124,22 +124,32 @@ def packed(kind: str, rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.repeat(kind, len(begins)), *given], schema=KEPT)
 
 
-def unpacked(frame: DataFrame, kind: str, schema: pa.Schema) -> DataFrame:
-    """The rows of a kind.
+def unpacked(
+    frame: DataFrame,
+    kind: str,
+    schema: pa.Schema,
+    made: Callable[[pa.Table], pa.Table] | None = None,
+    result: pa.Schema | None = None,
+) -> DataFrame:
+    """The rows of a kind, or what is made of them.
 
     Args:
         frame: rows of `packed`.
         kind: which of them.
         schema: theirs.
+        made: makes the rows of a table from those of some packed batches; None to return them.
+        result: the columns that it makes.
     """
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = (pa.table(rows) for batch in batches for rows in _batches_of(batch, schema))
+        if made is not None:
+            given = (made(rows).cast(result) for rows in given)
         for piece in in_large_pieces(given, _GIVEN_ROWS):
             yield from piece.combine_chunks().to_batches()
 
     of_kind = frame.where(sql.col(_KIND) == kind).select(*_BATCH.names)
-    return of_kind.mapInArrow(unpack, from_arrow_schema(schema))
+    return of_kind.mapInArrow(unpack, from_arrow_schema(result or schema))
 
 
 def _labels(spark: SparkSession) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.state_log import FoldedLog, fold_log
+from share_state.fold.states import in_flight_of
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
@@ -198,7 +199,9 @@ def test_the_cutoff_is_where_kafka_prunes(case: Case):
 def test_the_in_flight_rows_tile_the_window(case: Case):
     found: dict[Key, list[dict]] = defaultdict(list)
     for log in folded(case).values():
-        for row in log.in_flight.to_pylist():
+        in_flight = log.in_flight
+        assert in_flight_of(log.states).cast(in_flight.schema).equals(in_flight)
+        for row in in_flight.to_pylist():
             assert (row.pop("dialect"), row.pop("topic")) == ("share_group_state", None)
             found[tuple(row.pop(name) for name in KEY)].append(row)
     expected = {key: expected_in_flight(row) for key, row in case.rows.items()}

@@ -11,6 +11,7 @@ from share_state.fold.dialect import verify_cutoff
 from share_state.fold.draft.control_chains import fold_control, is_superseded
 from share_state.fold.draft.control_log import FoldedControlLog, decode_control_log, fold_control_log
 from share_state.fold.fold_options import FoldOptions
+from share_state.fold.states import in_flight_of
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from tests.fold.control_records.logs import checkpoint, control, control_options, delta, log_of, marker, user_data
@@ -102,6 +103,7 @@ def same(folded: FoldedControlLog, expected: dict[str, Modelled]) -> None:
             for offset in range(tile["first_offset"], tile["last_offset"] + 1):
                 value = (tile["delivery_state"], tile["delivery_count"])
                 assert (value, tile["gap"]) == (model.value.get(offset, (0, 0)), offset not in model.value)
+    assert in_flight_of(folded.states).cast(folded.in_flight.schema).equals(folded.in_flight)
     notes, groups = folded.all_chains.notes, folded.records.rows["group"]
     for number, group in enumerate(folded.groups.to_pylist()):
         if group in expected:
