@@ -125,7 +125,7 @@ class LocalStream:
         Raises:
             ShareStateError: if the stream must stop.
         """
-        self._judge_at = self._touch_at = time.monotonic() + _JUDGED_EVERY
+        self._judge_at = time.monotonic() + _JUDGED_EVERY
         try:
             if self._is_shown:
                 self._judge(None if self._once else int(time.time() * 1000), keep=False)
@@ -303,7 +303,8 @@ class LocalStream:
             self._write_state()
             return
         has_changed = bool(self._problems) or any(not log.unwritten.is_empty for log in self.logs.values())
-        if not has_changed and (self._once or now < self._touch_at):
+        # At the start, too: topics may have grown since the last process wrote their ends.
+        if not has_changed and (tables.run.batch < 0 or now < self._touch_at):
             return
         self._touch_at = now + _JUDGED_EVERY
         if tables.run.batch < 0:

@@ -120,7 +120,8 @@ class StreamTables:
         self._started, self.root = datetime.now(UTC), warehouse
         self._warehouse, self._letters = open_warehouse(warehouse, deletes_replaced=True), letters
         self.committed: float | None = None
-        self._known: Topics | None = None
+        # The rows of an earlier process may have other ends.
+        self._known = Topics()
         self._committed_at, self._cleaned_at = deque[tuple[float, dict[str, int]]](), time.monotonic()
         self.findings = table_schema(FINDINGS).empty_table()
         self.outcomes, self._keeps_state = table_schema(GROUP_OUTCOMES).empty_table(), keeps_state
@@ -344,9 +345,10 @@ class StreamTables:
         """Rows of `share_partition_state` that did not change, but whose topic has another end or name now."""
         none, before = without_deleted(table_schema(STATE).empty_table()), self._known
         self._known = topics
-        if before is None or (topics.ends.equals(before.ends) and topics.names.equals(before.names)):
+        if topics.ends.equals(before.ends) and topics.names.equals(before.names):
             return none
-        rows = CommittedTables(self.root).read(STATE) if self.run.batch >= 0 else none.drop_columns(DELETED)
+        is_begun = self.run.batch >= 0 or self.run.begun_from is not None
+        rows = CommittedTables(self.root).read(STATE) if is_begun else none.drop_columns(DELETED)
         now, old = named_rows(rows.combine_chunks(), topics), rows
         columns = ("topic", "topic_end_offset")
         is_same = [pc.equal(pc.fill_null(now[one].cast(pa.string()), ""), pc.fill_null(old[one].cast(pa.string()), ""))

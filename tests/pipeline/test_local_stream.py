@@ -1,5 +1,6 @@
 """The stream in the command's own process: its tables are those of a reconstruct, and its metrics need no tables."""
 
+import json
 import os
 import shutil
 import time
@@ -66,6 +67,18 @@ def test_a_stream_that_is_begun_again_goes_on_from_its_tables(scenario: str, tmp
     counted = tables.read("group_outcomes")
     assert counted.equals(CommittedTables(str(tmp_path / "audit")).read("group_outcomes"))
     assert sum(counted["acknowledged_records"].to_pylist())
+
+
+def test_ends_of_topics_that_grew_while_no_stream_ran_are_in_the_tables(tmp_path: Path):
+    records, topics = table_of(found(DATA / "4.4.0/happy")), tmp_path / "topics.json"
+    _write([records], tmp_path)
+    given = json.loads((DATA / "4.4.0/happy/topics.json").read_text("utf-8"))
+    for growth in (0, 1000):
+        for partition in (partition for topic in given for partition in topic["partitions"]):
+            partition["highWatermark"] += growth
+        topics.write_text(json.dumps(given), "utf-8")
+        assert _stream(tmp_path, "--topics", str(topics)) in (0, 1)
+    assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path, topics=str(topics))
 
 
 def test_a_stream_goes_on_from_an_audit(tmp_path: Path):
