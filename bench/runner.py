@@ -43,7 +43,9 @@ class Settings:
         (1_000, 20_000, 200_000), "--stream: share-partitions, one log for each"
     )
     stream_engines: tuple[str, ...] = option(("own process", "Spark"), "--stream: which engines, by turns")
-    stream_seconds: int = option(60, "--stream: how long 1,000 records/s are written, 2 of 3 measured")
+    stream_seconds: int = option(
+        60, "--stream: how long 1,000 records/s are written, once for the tables and once for metrics"
+    )
     soak_micro_batches: int = option(10_000, "--soak: for how many the logs grow")
     soak_minutes: float = option(60.0, "--soak: it ends then, with fewer micro-batches")
     soak_keys: int = option(2_000, "--soak: share-partitions")

@@ -1,18 +1,24 @@
-"""Measures `share-state stream`: records/s, the delay from append to table, the size of its state."""
+"""Measures `share-state stream`: records/s, the delays from append to table and to metrics, the size of its state."""
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from statistics import quantiles
 from tempfile import TemporaryDirectory
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import psutil
 import pyarrow as pa
@@ -27,12 +33,32 @@ from share_state.pipeline.stream_run import last_stream_run
 from share_state.sources.discovery import find_logs
 
 _FILES, _A_SECOND, _FILES_A_SECOND = 5, 1000, 4
+_LONGEST_SCRAPE_PAUSE = 4.0
+"""Seconds: a scrape each 2 s on average; one that never rests would take a core from the stream that it measures."""
 _KINDS = {"worker": "read and fold", "jvm": "Spark", "command": "tables"}
 _PATIENCE = 900.0
 HERE, SPARK = "own process", "Spark"
 
 
-def stream(settings: Settings, speed: Bound, delay: Bound) -> Iterator[Item]:
+@dataclass(frozen=True, slots=True)
+class StreamGoals:
+    """What is claimed of a stream on an engine.
+
+    Attributes:
+        engine: the engine.
+        most_keys: share-partitions up to which it is claimed.
+        speed: records/s.
+        tables, metrics: delays; None for no claim.
+    """
+
+    engine: str
+    most_keys: float
+    speed: Bound
+    tables: Bound
+    metrics: Bound | None = None
+
+
+def stream(settings: Settings, *goals: StreamGoals) -> Iterator[Item]:
     """Stream logs of few and of many share-partitions."""
     rows, batches = list[tuple[float | str, ...]](), list[tuple[float | str, ...]]()
     for keys in settings.stream_keys:
@@ -42,12 +68,17 @@ def stream(settings: Settings, speed: Bound, delay: Bound) -> Iterator[Item]:
                 row, batch = _measure(export, settings.stream_seconds, _Place(Path(scratch), engine))
             rows.append((f"{keys:,}", engine, *row))
             batches.append((f"{keys:,}", engine, *batch))
-            yield speed.check(row[0], f"{row[0]:,.0f}", keys=keys, engine=engine)
-            yield delay.check(row[3], f"{row[3]:.1f} s", keys=keys, engine=engine)
-    columns = ["share-partitions", "engine", "records/s|,.0f", "records/CPU s|,.0f", "delay p50, s|.2f"]
-    columns += ["delay p95, s|.2f", "state, MB|.1f", "tables, MB|.1f", "peak memory, MB|,.0f", "load|.1f"]
+            goal = next(one for one in goals if one.engine == engine and keys <= one.most_keys)
+            yield goal.speed.check(row[0], f"{row[0]:,.0f}", keys=keys, engine=engine)
+            yield goal.tables.check(row[3], f"{row[3]:.1f} s", keys=keys, engine=engine)
+            if goal.metrics is not None:
+                yield goal.metrics.check(row[5], f"{row[5]:.1f} s", keys=keys, engine=engine)
+    columns = ["share-partitions", "engine", "records/s|,.0f", "records/CPU s|,.0f", "tables' p50, s|.2f"]
+    columns += ["p95, s|.2f", "metrics' p50, s|.2f", "p95, s|.2f", "state, MB|.1f", "tables, MB|.1f"]
+    columns += ["peak memory, MB|,.0f", "load|.1f"]
     title = (
-        f"A stream: catching up in {_FILES} micro-batches, then {_A_SECOND:,} records/s with a trigger of 1 s"
+        f"A stream: catching up in {_FILES} micro-batches, then {_A_SECOND:,} records/s with a trigger of 1 s, "
+        "then with metrics"
     )
     yield Table(title, columns, rows, rows)
     columns = [
@@ -87,7 +118,8 @@ def _measure(export: Export, seconds: int, place: _Place) -> tuple[tuple[float, 
     folder, peaks = place.folder, Counter[int]()
     logs, load = find_logs([str(export.folder)]), os.getloadavg()[0]
     tables = [pa.concat_tables(key_value_tables(log)).combine_chunks() for log in logs]
-    kept = [len(table) - seconds * _A_SECOND // len(tables) for table in tables]
+    live = seconds * _A_SECOND // len(tables)
+    kept = [len(table) - 2 * live for table in tables]
     for number in range(_FILES):
         parts = [t.slice(k * number // _FILES, k * (number + 1) // _FILES - k * number // _FILES)
                  for t, k in zip(tables, kept, strict=True)]  # fmt: skip
@@ -104,11 +136,18 @@ def _measure(export: Export, seconds: int, place: _Place) -> tuple[tuple[float, 
         [cpu[-1][kind] - cpu[skipped][kind] for kind in _KINDS],
     )
     with _stream(place, peaks, "--trigger", "1s"):
-        delays = _follow(folder, [t.slice(k) for t, k in zip(tables, kept, strict=True)], sum(kept))
-    cuts, batches = quantiles(delays, n=20), records * _FILES / sum(kept)
+        feed = _Feed(folder, "live", [t.slice(k, live) for t, k in zip(tables, kept, strict=True)], sum(kept))
+        of_tables = quantiles(_follow_tables(feed), n=20)
+    # Apart, as a stream reads more often where metrics are served.
+    port = _free_port()
+    with _stream(place, peaks, "--trigger", "1s", "--prometheus-port", str(port)):
+        rest = [t.slice(k + live) for t, k in zip(tables, kept, strict=True)]
+        of_metrics = quantiles(_follow_metrics(_Feed(folder, "more", rest, feed.total), port), n=20)
+    batches = records * _FILES / sum(kept)
+    delays = [cuts[at] for cuts in (of_tables, of_metrics) for at in (9, 18)]
     sizes = [place.files(what) / 1e6 for what in ("state", "tables")]
     memory = max(peaks.values(), default=0) / 1e6
-    stream_numbers = (records / took, records / sum(used), cuts[9], cuts[18], *sizes, memory, load)
+    stream_numbers = (records / took, records / sum(used), *delays, *sizes, memory, load)
     return stream_numbers, tuple(number / batches for number in (records, took, *used))
 
 
@@ -169,23 +208,95 @@ def _commits(
     return seen
 
 
-def _follow(folder: Path, tables: list[pa.Table], before: int) -> list[float]:
+class _Feed:
+    """Appends records to a folder, 1,000 a second.
+
+    Attributes:
+        folder: the folder of the stream.
+        total, end: records in what it reads, now and once all are appended.
+        appended: `total` after each file, and when it was appended.
+    """
+
+    def __init__(self, folder: Path, name: str, tables: list[pa.Table], before: int) -> None:
+        """Begin.
+
+        Args:
+            folder: the folder of the stream.
+            name: how its files are named.
+            tables: the records of each log partition.
+            before: how many records are in the folder.
+        """
+        self.folder = folder
+        self.total, self.end = before, before + sum(map(len, tables))
+        self.appended = list[tuple[int, float]]()
+        self._name = name
+        self._tables = tables
+        self._step = max(1, _A_SECOND // _FILES_A_SECOND // len(tables))
+        self._at, self._due = 0, 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all records are appended."""
+        return self._at >= max(map(len, self._tables))
+
+    def append(self) -> None:
+        """Append the next file, if it is time for it."""
+        now = time.monotonic()
+        if self.is_done or now < self._due:
+            return
+        parts = [table.slice(self._at, self._step) for table in self._tables]
+        self.total += _append(self.folder, f"{self._name}-{self._at:06}", parts)
+        self._at += self._step
+        self.appended.append((self.total, time.monotonic()))
+        self._due = max(self._due, now - 1) + 1 / _FILES_A_SECOND
+
+
+def _follow_tables(feed: _Feed) -> list[float]:
     """Seconds from the append of each file to the commit that holds its records, once Spark has started."""
-    most, step = max(map(len, tables)), max(1, _A_SECOND // _FILES_A_SECOND // len(tables))
+    feed.append()
+    _commits(feed.folder, feed.total, lambda: None)
+    commits = _commits(feed.folder, feed.end, feed.append)
+    return [next(at for seen, at in commits if seen >= total) - when for total, when in feed.appended[1:]]
 
-    def append(at: int) -> int:
-        return _append(folder, f"live-{at:06}", [table.slice(at, step) for table in tables])
 
-    appended, due = list[tuple[int, float]](), [0.0]
-    started = before + append(0)
-    _commits(folder, started, lambda: None)
+def _follow_metrics(feed: _Feed, port: int) -> list[float]:
+    """Seconds since the append of the oldest record that an answer of /metrics does not count yet, at random times.
 
-    def feed() -> None:
-        at = (len(appended) + 1) * step
-        if at < most and time.monotonic() >= due[0]:
-            total = (appended[-1][0] if appended else started) + append(at)
-            appended.append((total, time.monotonic()))
-            due[0] = max(due[0], time.monotonic() - 1) + 1 / _FILES_A_SECOND
+    Of records that come evenly, these are the delays from append to the first answer; how often it is asked
+    does not matter.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while _counted(port) < feed.total:
+        if time.monotonic() > deadline:
+            raise BenchError(f"no metrics: {(feed.folder / 'stderr').read_text()[-500:]}")
+        time.sleep(1)
+    ages, drawn = list[float](), Random(port)
 
-    commits = _commits(folder, before + sum(map(len, tables)), feed)
-    return [next(at for seen, at in commits if seen >= total) - when for total, when in appended]
+    def ask() -> None:
+        while not feed.is_done:
+            time.sleep(drawn.uniform(0, _LONGEST_SCRAPE_PAUSE))
+            counted, now = _counted(port), time.monotonic()
+            ages.append(now - next((when for total, when in feed.appended if total > counted), now))
+
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(ask)
+        while not feed.is_done:
+            feed.append()
+            time.sleep(0.01)
+        asked.result()
+    return ages
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def _counted(port: int) -> int:
+    """The records that /metrics counts; -1 while there is no answer."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            found = re.search(rb"^share_state_stream_records_total (\S+)", answer.read(), re.MULTILINE)
+    except URLError:
+        return -1
+    return -1 if found is None else int(float(found[1]))

@@ -23,6 +23,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, ShareStateError, WarehouseError, require
+from share_state.fold.limits import Limits
 from share_state.pipeline.local_stream import LocalStream
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.state_file import SavedStream, StateFile
@@ -118,6 +119,10 @@ class _Call:
     def groups(self) -> KnownGroups:
         """The share groups that are known now."""
         return KnownGroups() if self.live.groups is None else self.live.groups.known
+
+    def limits(self) -> Limits:
+        """The limits of the cluster and of its groups that are known now."""
+        return self.live.limits if self.live.groups is None else self.live.groups.limits
 
     def open_tables(
         self,
@@ -356,6 +361,7 @@ def _pace(call: _Call) -> dict[str, Any]:
         "trigger": call.milliseconds / 1000,
         "once": call.once,
         "is_shown": call.port is not None,
+        "limits": call.limits,
         "release": collect_garbage,
     }
 
@@ -374,7 +380,7 @@ def _follow(call: _Call, opened: ExitStack, stream: LocalStream, tables: StreamT
             stream,
             tables,
             call.live.topics,
-            lambda: call.live.limits if groups is None else groups.limits,
+            call.limits,
             call.groups,
         ),
     )

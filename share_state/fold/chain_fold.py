@@ -14,7 +14,7 @@ from share_state.fold.limits import Limits
 from share_state.fold.losses import Losses
 from share_state.fold.outcomes import blank_outcomes
 from share_state.fold.state_chains import Chains
-from share_state.kafka.buffers import BackgroundWorker, RecordBuffer, concat_rows, take_rows
+from share_state.kafka.buffers import BackgroundWorker, RecordBuffer, concat_rows
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import RECORD_BUFFERS, StateRecords
 
@@ -156,15 +156,15 @@ class ChainFold:
         if self._spare_buffer is not self.buffer:
             RECORD_BUFFERS.release(self._spare_buffer)
 
-    def outcomes(self, numbers: np.ndarray) -> np.ndarray | None:
-        """OUTCOMES rows of some share-partitions; None without rules over records."""
+    def outcomes(self) -> np.ndarray | None:
+        """OUTCOMES rows of the share-partitions; None without rules over records."""
         if self._context_fold is None:
             return None
         rows = self._context_fold.outcomes
         if len(rows) < len(self.keys):
             # The share-partitions of a log without new records are not in the fold.
             rows = concat_rows([rows, blank_outcomes(len(self.keys) - len(rows))])
-        return take_rows(rows, numbers)
+        return rows
 
     def observed_limits(self, deliveries: dict[str, int]) -> Limits:
         """The limits with at least as many deliveries as the log shows for each group.

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.log_stats import LogCounts, LogExtent, piece_bounds
+from share_state.fold.outcomes import blank_outcomes
 from share_state.fold.state_chains import CHAIN, NO_OFFSET, Chains
 from share_state.fold.states import RANGE_COLUMNS, batch_lists, read_batch_lists, sizes_before, slice_chains
 from share_state.jit.compile import kernel
@@ -25,10 +26,13 @@ _VERSION = 2
 
 CHECKPOINT_TABLE = "carried_share_partitions"
 """A table of audits, and of a stream in the command's own process."""
+_NAMES = table_schema(CHECKPOINT_TABLE).names
 _NOT_CARRIED = ("break_offset", "begins_here")
 _COLUMNS = dict(zip([name for name in CHAIN.names or () if name not in _NOT_CARRIED],
-                    table_schema(CHECKPOINT_TABLE).names[2:-1], strict=True))  # fmt: skip
+                    _NAMES[2 : _NAMES.index("batches")], strict=True))  # fmt: skip
 """Field of CHAIN -> column; the columns keep the names of the first release."""
+_COUNTED = _NAMES[_NAMES.index("batches") + 1 :]
+"""Fields of OUTCOMES, and columns."""
 
 _ROWS, _SEAL = "share_partitions", "digest"
 """Keys of `carried`: the digest of the log's share-partitions, and that of everything else in it."""
@@ -48,6 +52,7 @@ class FoldCheckpoint:
         last_break: as in Chains, -1 for none.
         archiving_since, archiving_time: offset and timestamp (ms) of the first record with a batch in state
             ARCHIVING, -1 for none.
+        outcomes: OUTCOMES rows of a stream since it began, one per share-partition; None in that of an audit.
     """
 
     mark: ResumePoint
@@ -59,6 +64,7 @@ class FoldCheckpoint:
     last_break: int
     archiving_since: int
     archiving_time: int
+    outcomes: np.ndarray | None = None
 
 
 def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
@@ -154,7 +160,8 @@ class RowDigest:
         """Add rows."""
         for batch in rows.to_batches():
             ranges = batch["batches"].flatten()
-            columns = [*batch.columns, ranges, *(ranges.field(name) for name in RANGE_COLUMNS.values())]
+            columns = [batch[name] for name in _NAMES if name not in _COUNTED]
+            columns += [ranges, *(ranges.field(name) for name in RANGE_COLUMNS.values())]
             self._has_nulls |= any(column.null_count for column in columns)
             if batch.num_rows and not self._has_nulls:
                 self.take_hashes(_row_hashes(batch))
@@ -167,7 +174,7 @@ class RowDigest:
 
 
 def row_hashes(rows: pa.Table) -> np.ndarray:
-    """uint64, a hash of each row of `carried_share_partitions`, which has no nulls."""
+    """uint64, a hash of each row of `carried_share_partitions`, without its counters, so it has no nulls."""
     return np.concatenate(
         [np.zeros(0, np.uint64), *(_row_hashes(batch) for batch in rows.to_batches() if len(batch))]
     )
@@ -298,8 +305,28 @@ def checkpoint_share_partitions(name: str, checkpoint: FoldCheckpoint) -> Iterat
             keys[begin:end].take(pa.array(numbers)),
             *(pa.array(piece.chains[field][numbers]) for field in _COLUMNS),
             batch_lists(ends, piece.batches),
+            *_counted_columns(checkpoint.outcomes, begin + numbers),
         ]
         yield pa.table(columns, schema=table_schema(CHECKPOINT_TABLE))
+
+
+def _counted_columns(outcomes: np.ndarray | None, numbers: np.ndarray) -> list[pa.Array]:
+    """The columns of some share-partitions that a stream alone has."""
+    if outcomes is None:
+        return [pa.nulls(len(numbers), pa.int64()) for _ in _COUNTED]
+    return [pa.array(outcomes[name][numbers]) for name in _COUNTED]
+
+
+def _restored_outcomes(share_partitions: pa.Table) -> np.ndarray | None:
+    """OUTCOMES rows, None if no row has any; an audit or an earlier release leaves them out."""
+    known = [name for name in _COUNTED if name in share_partitions.column_names]
+    if all(share_partitions[name].null_count == len(share_partitions) for name in known):
+        return None
+    outcomes = blank_outcomes(len(share_partitions))
+    for name in known:
+        blank = int(blank_outcomes(1)[name][0])
+        outcomes[name] = share_partitions[name].fill_null(blank).to_numpy()
+    return outcomes
 
 
 def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoint:
@@ -336,6 +363,7 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
         last_break=log.last_break,
         archiving_since=log.archiving_since,
         archiving_time=log.archiving_time,
+        outcomes=_restored_outcomes(share_partitions),
     )
 
 

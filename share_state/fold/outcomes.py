@@ -43,12 +43,33 @@ OUTCOMES = np.dtype(
     ]
 )
 """One row per share-partition: what the records since the last audit show."""
+_COUNTS = ("acknowledged", "given_up", "rejected", "released", "dead_lettered")
 
 
 def blank_outcomes(count: int) -> np.ndarray:
     """OUTCOMES rows without an outcome."""
     rows = np.zeros(count, OUTCOMES)
     rows["failing_since"] = rows["failing_until"] = NO_TIME
+    return rows
+
+
+def added_outcomes(before: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """OUTCOMES rows of two spans of time, one after the other."""
+    rows = new.copy()
+    for name in _COUNTS:
+        rows[name] += before[name]
+    # An acknowledgement ends the time in which records were only given up.
+    goes_on = (new["acknowledged"] == 0) & (before["failing_since"] != NO_TIME)
+    rows["failing_since"] = np.where(goes_on, before["failing_since"], new["failing_since"])
+    rows["failing_until"] = np.where(
+        goes_on, np.maximum(before["failing_until"], new["failing_until"]), rows["failing_until"]
+    )
+    # Without a reset or a deletion the earlier one stands; after another reset, the farther offset counts.
+    is_reset, was_deleted = new["rewound_from"] > 0, new["rewound_from"] < 0
+    farther = np.maximum(before["rewound_from"], new["rewound_from"])
+    stands = np.where(was_deleted, new["rewound_from"], before["rewound_from"])
+    rows["rewound_from"] = np.where(is_reset, farther, stands)
+    rows["rewound_to"] = np.where(is_reset, new["rewound_to"], before["rewound_to"])
     return rows
 
 

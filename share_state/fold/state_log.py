@@ -37,7 +37,7 @@ from share_state.fold.states import (
     state_table,
     table_in_pieces,
 )
-from share_state.kafka.buffers import RecordBuffer
+from share_state.kafka.buffers import RecordBuffer, take_rows
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.kafka.state_records import (
@@ -76,6 +76,7 @@ class FoldedLog(Folded):
         archiving_ranges: the table `archiving_ranges`; None unless requested.
         complete_since: ms, every record since then is folded; 0 if the whole log is, None if records are
             missing or unreadable, or if the ranges were not requested.
+        all_outcomes: `outcomes` of every share-partition of `keys`.
     """
 
     dialect: ClassVar[str] = SHARE_GROUP_STATE
@@ -88,6 +89,7 @@ class FoldedLog(Folded):
     first_lost_offset: int
     archiving_ranges: pa.Table | None
     complete_since: int | None
+    all_outcomes: np.ndarray | None = None
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of share-partitions by number."""
@@ -399,7 +401,7 @@ class LogFold:
         own = chains if self.log.holds_all else replace(chains, last_snapshot_record=NO_OFFSET)
         row, redundant = cutoff_row(own, key, evidence, self.extent, (first, end), has_sizes=has_sizes)
         ranges = folded.archiving_ranges
-        is_since_last = self.previous is None or self.log.has_offsets
+        outcomes = folded.outcomes() if self.previous is None or self.log.has_offsets else None
         encoded = dictionary_encoded(key)
         return FoldedLog(
             log=self.log,
@@ -430,7 +432,8 @@ class LogFold:
             first_lost_offset=tracker.losses.first,
             archiving_ranges=ranges and ranges.table(folded.keys, topics, self.log.partition or 0),
             complete_since=complete_since,
-            outcomes=folded.outcomes(numbers) if is_since_last else None,
+            outcomes=None if outcomes is None else take_rows(outcomes, numbers),
+            all_outcomes=outcomes,
             record_breaches=folded.record_breaches,
         )
 

@@ -35,12 +35,10 @@ class ShownLog:
     Attributes:
         folded: its latest fold.
         starts: from `earlier_starts`, of some minutes ago at most.
-        outcomes: OUTCOMES rows, one per share-partition of the log, since the stream began.
     """
 
     folded: FoldedLog
     starts: np.ndarray
-    outcomes: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,7 @@ class LiveTables(CommittedTables):
 
     def _judged_log(self, one: ShownLog, now: int) -> pa.Table:
         numbers = present_numbers(one.folded)
-        rows = RowsOf(one.folded, numbers).history(one.starts[numbers], one.outcomes[numbers])
+        rows = RowsOf(one.folded, numbers).history(one.starts[numbers])
         until = max(min(now, self._newest), one.folded.judged_at)
         return judged_history(
             named_rows(rows, self._topics),

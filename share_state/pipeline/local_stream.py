@@ -11,12 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import numpy as np
 import pyarrow as pa
 
 from share_state.errors import InputError, pluralize
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import add_group_outcomes
+from share_state.fold.limits import Limits
 from share_state.pipeline.live_log import LiveLog
 from share_state.pipeline.live_tables import Shown
 from share_state.pipeline.result import run_row
@@ -70,6 +70,7 @@ class LocalStream:
         trigger: float,
         once: bool = False,
         is_shown: bool = False,
+        limits: Callable[[], Limits] | None = None,
         release: Callable[[], object] = int,
     ) -> None:
         """Begin, with what an earlier process has left.
@@ -83,6 +84,7 @@ class LocalStream:
             trigger: seconds between the starts of two writes, at least.
             once: end when what is there now is read.
             is_shown: whether metrics are served.
+            limits: the limits that are known now; by default those of `fold`.
             release: called when what was there at first is read, and once a minute: to give back what it took.
         """
         tables = target if isinstance(target, StreamTables) else None
@@ -93,6 +95,7 @@ class LocalStream:
         self._trigger = trigger
         self._once = once
         self._is_shown = is_shown
+        self._limits = limits
         self._release, self._release_at = release, 0.0
         self.logs = {
             number: LiveLog(state, UnwrittenChanges(state)) for number, state in sorted(begun.states.items())
@@ -125,7 +128,7 @@ class LocalStream:
         Raises:
             ShareStateError: if the stream must stop.
         """
-        self._judge_at = self._touch_at = time.monotonic() + _JUDGED_EVERY
+        self._judge_at = time.monotonic() + _JUDGED_EVERY
         try:
             if self._is_shown:
                 self._judge(None if self._once else int(time.time() * 1000), keep=False)
@@ -139,6 +142,7 @@ class LocalStream:
                 is_judged = not self._once and started >= self._judge_at
                 if is_judged:
                     self._judge_at = started + _JUDGED_EVERY
+                    self._take_limits()
                     self._judge(int(time.time() * 1000))
                 self._write_if_due(read.has_more)
                 if self._once and not read.has_more:
@@ -193,7 +197,7 @@ class LocalStream:
                 continue
             log.take(folded)
             seen.append(folded.shown_changes())
-            new += log.new_outcomes()
+            new += folded.outcomes_by_key()
         if new:
             self._outcomes = add_group_outcomes(self._outcomes, pa.concat_tables(new))
         if seen:
@@ -247,6 +251,13 @@ class LocalStream:
             # Such as a segment that the broker has deleted since it was listed: the next read lists again.
             _LOG.warning("%s; the log is read again", error)
             return None
+
+    def _take_limits(self) -> None:
+        """Judge by the limits that hold now."""
+        if self._limits is not None:
+            self._fold = replace(self._fold, limits=self._limits())
+            if self._tables is not None:
+                self._tables.limits = self._fold.limits
 
     def _judge(self, now: int | None, *, keep: bool = True) -> None:
         """Judge every share-partition up to a time (ms), so that long waits are found without a new record.
@@ -303,7 +314,8 @@ class LocalStream:
             self._write_state()
             return
         has_changed = bool(self._problems) or any(not log.unwritten.is_empty for log in self.logs.values())
-        if not has_changed and (self._once or now < self._touch_at):
+        # At the start, too: topics may have grown since the last process wrote their ends.
+        if not has_changed and (tables.run.batch < 0 or now < self._touch_at):
             return
         self._touch_at = now + _JUDGED_EVERY
         if tables.run.batch < 0:
@@ -312,10 +324,10 @@ class LocalStream:
             self._judge_unread(unread)
         problems = [LogChanges("", problems=[problem]) for problem in self._problems]
         self._problems = []
-        unwritten = dict[int, tuple[UnwrittenChanges, FoldCheckpoint | None, np.ndarray | None]]()
+        unwritten = dict[int, tuple[UnwrittenChanges, FoldCheckpoint | None]]()
         for number, log in self.logs.items():
             if not log.unwritten.is_empty:
-                unwritten[number] = log.unwritten, log.state, log.unwritten_outcomes()
+                unwritten[number] = log.unwritten, log.state
                 log.unwritten = UnwrittenChanges(log.state)
         batch, outcomes = tables.run.batch + 1, self._outcomes
 
@@ -332,10 +344,9 @@ class LocalStream:
         number: int,
         unwritten: UnwrittenChanges,
         state: FoldCheckpoint | None,
-        outcomes: np.ndarray | None,
     ) -> LogChanges:
         """The changed rows of a log partition, those of its state included."""
-        rows = unwritten.rows(outcomes)
+        rows = unwritten.rows()
         if unwritten.latest is not None:
             if number not in self._carried:
                 self._carried[number] = CarriedState(f"{STATE_TOPIC}-{number}", unwritten.before)

@@ -1,6 +1,7 @@
 """What folds of a stream change: `UnwrittenChanges` collects it for one log partition, `LogChanges` are the rows."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,11 +13,12 @@ import pyarrow.compute as pc
 from share_state.delta.merge import DELETED, without_deleted
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint
 from share_state.fold.dead_letters.archiving import RANGES
-from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, history_pieces
+from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, OUTCOME_COLUMNS, history_pieces
 from share_state.fold.log_stats import NO_PREVIOUS_START, Pieces, dictionary_encoded
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import in_flight_table, key_columns, sizes_before, state_table, window_tiles
+from share_state.kafka.buffers import take_rows
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.stream_state import CARRIED_LOGS, changed_since, from_ipc, numbers_in, taken, to_ipc
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
@@ -87,16 +89,28 @@ class FoldedRecords:
         log: the folded log.
         status: how the log had changed; None if there was no state of it.
         findings: the findings of these records, and those of the state after them.
+        counted: OUTCOMES rows of these records alone, one per share-partition of the log; None if unknown.
     """
 
     log: FoldedLog
     status: ResumeStatus | None
     findings: pa.Table
+    counted: np.ndarray | None = None
 
     @property
     def is_read_anew(self) -> bool:
         """Whether the log was read from its start."""
         return self.status != ResumeStatus.GROWN
+
+    def outcomes_by_key(self) -> Iterator[pa.Table]:
+        """What these records show of deliveries: group_id and OUTCOME_COLUMNS, one row per share-partition."""
+        if self.counted is not None:
+            numbers = self.log.numbers
+            group_ids = self.log.key_columns(numbers, Topics())["group_id"]
+            counts = {
+                column: pa.array(self.counted[name][numbers]) for column, name in OUTCOME_COLUMNS.items()
+            }
+            yield pa.table({"group_id": group_ids} | counts)
 
     def shown_changes(self) -> LogChanges:
         """The findings alone, and what `merge_findings` needs of the summary."""
@@ -161,18 +175,12 @@ class UnwrittenChanges:
         if folded.archiving_ranges is not None and len(folded.archiving_ranges):
             self._ranges.append(folded.archiving_ranges)
 
-    def rows(self, outcomes: np.ndarray | None = None) -> LogChanges:
-        """The changed rows of the tables; there was a fold.
-
-        Args:
-            outcomes: OUTCOMES rows, one per share-partition of `judged` or `latest`; None if they are unknown.
-        """
+    def rows(self) -> LogChanges:
+        """The changed rows of the tables; there was a fold."""
         shown = self.judged or self.latest
         assert shown is not None
         is_by_clock = self._is_by_clock or self.judged is not None
-        changed = _changed_rows(
-            shown.log, self.before, outcomes, is_all=self._is_read_anew, is_by_clock=is_by_clock
-        )
+        changed = _changed_rows(shown.log, self.before, is_all=self._is_read_anew, is_by_clock=is_by_clock)
         changes, folded = LogChanges(shown.log.log.name, changed), shown.log
         if self.latest is None:
             changes.tables = {HISTORY_TABLE: changed[HISTORY_TABLE], FINDINGS: shown.findings}
@@ -202,7 +210,6 @@ class UnwrittenChanges:
 def _changed_rows(
     folded: FoldedLog,
     before: FoldCheckpoint | None,
-    outcomes: np.ndarray | None,
     *,
     is_all: bool,
     is_by_clock: bool,
@@ -232,11 +239,10 @@ def _changed_rows(
     starts = earlier_starts(folded, before)
     rows = RowsOf(folded, live, names)
     judged = RowsOf(folded, np.flatnonzero(exists), names) if is_by_clock else rows
-    of_judged = None if outcomes is None else outcomes[judged.numbers]
     return {
         STATE: _with_gone(rows.states, gone_keys),
         IN_FLIGHT: _with_gone(rows.in_flight(), names_before.take(replaced)),
-        HISTORY_TABLE: _with_gone(judged.history(starts[judged.numbers], of_judged), gone_keys),
+        HISTORY_TABLE: _with_gone(judged.history(starts[judged.numbers]), gone_keys),
     }
 
 
@@ -308,14 +314,14 @@ class RowsOf:
         """Rows of `in_flight`."""
         return in_flight_table(dictionary_encoded(self._key), *window_tiles(self._chains))
 
-    def history(self, previous_starts: np.ndarray, outcomes: np.ndarray | None = None) -> pa.Table:
+    def history(self, previous_starts: np.ndarray) -> pa.Table:
         """Rows of `history_pieces`, with COMPLETE.
 
         Args:
             previous_starts: as in Folded, of these.
-            outcomes: OUTCOMES rows of these; None if it is not known when their reader looked last.
         """
         chains, states = self._chains, self.states
+        outcomes = self._folded.all_outcomes
         part = replace(
             self._folded,
             chains=chains,
@@ -324,7 +330,7 @@ class RowsOf:
             state_pieces=Pieces(
                 STATE, sizes_before(chains), lambda begin, end: states.slice(begin, end - begin)
             ),
-            outcomes=outcomes,
+            outcomes=None if outcomes is None else take_rows(outcomes, self.numbers),
         )
         rows = pa.concat_tables(history_pieces(part))
         declared = table_schema(HISTORY_TABLE)

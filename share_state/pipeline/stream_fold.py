@@ -6,7 +6,7 @@ Imports no Spark.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -17,12 +17,16 @@ from share_state.fold.checkpoint import FoldCheckpoint, copy_of
 from share_state.fold.continuity import fold_after
 from share_state.fold.dead_letters.archiving import EVERY_GROUP
 from share_state.fold.fold_options import FoldOptions
+from share_state.fold.history import GROUP_OUTCOMES, add_group_outcomes
 from share_state.fold.limits import Limits
+from share_state.fold.outcomes import added_outcomes, blank_outcomes
 from share_state.fold.state_log import FoldedLog, fold_log
+from share_state.kafka.buffers import take_rows
 from share_state.kafka.record_batches import Chunk
 from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
-from share_state.pipeline.stream_state import checkpoint_of, state_bytes, to_ipc
+from share_state.pipeline.stream_state import checkpoint_of, numbers_in, state_bytes, to_ipc
 from share_state.rules.findings import RecordRules, judge
+from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.new_records import EMPTY_ROWS, LogFacts
 from share_state.sources.partition_count import PartitionCount
@@ -138,8 +142,13 @@ class StreamFold:
             changes.judged = folded
         else:
             changes.add(folded)
-        after = folded.log.checkpoint
-        return None if after is None else state_bytes(folded.log.log.name, after), changes.rows()
+        after, rows = folded.log.checkpoint, changes.rows()
+        if not is_by_clock:
+            outcomes = table_schema(GROUP_OUTCOMES).empty_table()
+            for counted in folded.outcomes_by_key():
+                outcomes = add_group_outcomes(outcomes, counted)
+            rows.tables[GROUP_OUTCOMES] = outcomes
+        return None if after is None else state_bytes(folded.log.log.name, after), rows
 
     def fold(
         self,
@@ -217,6 +226,8 @@ class StreamFold:
             only_stable=True,
         )
         folded = _fold(log, options)
+        counted = folded.all_outcomes
+        folded = _with_earlier_outcomes(folded, before)
         findings = judge(
             folded,
             self.severities,
@@ -226,13 +237,35 @@ class StreamFold:
             # Without a clock, durations end at the newest record of all logs, which StreamTables knows.
             clock=now,
         )
-        return FoldedRecords(folded, status, findings)
+        return FoldedRecords(folded, status, findings, counted)
 
     def judge_at(self, state: bytes, partition: int, now: int | None = None) -> LogChanges:
         """The findings and verdicts of a state at a time (`step`): long waits are found without a new record."""
         _, changes = self.step(state, partition, EMPTY_ROWS, LogFacts(), now=now, is_by_clock=True)
         assert changes is not None
         return changes
+
+
+def _with_earlier_outcomes(folded: FoldedLog, before: FoldCheckpoint | None) -> FoldedLog:
+    """A folded log, and its checkpoint, with what became of deliveries since the stream began."""
+    totals = folded.all_outcomes
+    if totals is None:
+        return folded
+    is_recreated = folded.observations.resume_status == ResumeStatus.RECREATED
+    if before is not None and before.outcomes is not None and not is_recreated:
+        place = numbers_in(before.keys, folded.keys)
+        totals = totals.copy()
+        totals[place[place >= 0]] = added_outcomes(before.outcomes[place >= 0], totals[place[place >= 0]])
+    checkpoint = folded.checkpoint
+    if checkpoint is not None:
+        of_state = totals
+        if checkpoint.keys is not folded.keys:
+            # It may be before an open transaction.
+            of_state, place = blank_outcomes(len(checkpoint.keys)), numbers_in(checkpoint.keys, folded.keys)
+            of_state[place >= 0] = totals[place[place >= 0]]
+        checkpoint = replace(checkpoint, outcomes=of_state)
+    own = take_rows(totals, folded.numbers)
+    return replace(folded, outcomes=own, all_outcomes=totals, checkpoint=checkpoint)
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

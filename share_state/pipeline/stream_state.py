@@ -179,7 +179,8 @@ def taken(chains: Chains, numbers: np.ndarray) -> Chains:
 def _part_of(checkpoint: FoldCheckpoint, numbers: np.ndarray) -> FoldCheckpoint:
     """The state of some share-partitions, by their numbers."""
     keys = KeyTable.of(pa.chunked_array([checkpoint.keys.binary().take(pa.array(numbers))]))
-    return replace(checkpoint, keys=keys, chains=taken(checkpoint.chains, numbers))
+    outcomes = None if checkpoint.outcomes is None else take_rows(checkpoint.outcomes, numbers)
+    return replace(checkpoint, keys=keys, chains=taken(checkpoint.chains, numbers), outcomes=outcomes)
 
 
 def _deleted_rows(table: str, key: Mapping[str, pa.Array]) -> pa.Table:

@@ -26,7 +26,13 @@ from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
 from share_state.fold.dead_letters.archiving import RANGES
-from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, LOG_TIME, OUTCOME_COLUMNS
+from share_state.fold.history import (
+    GROUP_OUTCOMES,
+    HISTORY_TABLE,
+    LOG_TIME,
+    OUTCOME_COLUMNS,
+    add_group_outcomes,
+)
 from share_state.fold.states import compute_lags, key_texts
 from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, run_row
@@ -81,7 +87,8 @@ class StreamTables:
         root: folder or address of the warehouse.
         run: what is committed.
         findings: the rows of that table.
-        outcomes: the rows of `group_outcomes`, which only a stream in this process keeps.
+        outcomes: the rows of `group_outcomes`.
+        limits: by which verdicts are judged.
         committed: seconds since 1970, when this process last committed; None before.
     """
 
@@ -114,16 +121,17 @@ class StreamTables:
         self._groups = groups
         self.run = run
         self._tables = (*_TABLES, *_STATE_TABLES) if keeps_state else _TABLES
-        self._fold = fold
+        self._fold, self.limits = fold, fold.limits
         self._options = dict(options or {})
         self._topics = topics
         self._started, self.root = datetime.now(UTC), warehouse
         self._warehouse, self._letters = open_warehouse(warehouse, deletes_replaced=True), letters
         self.committed: float | None = None
-        self._known: Topics | None = None
+        # The rows of an earlier process may have other ends.
+        self._known = Topics()
         self._committed_at, self._cleaned_at = deque[tuple[float, dict[str, int]]](), time.monotonic()
         self.findings = table_schema(FINDINGS).empty_table()
-        self.outcomes, self._keeps_state = table_schema(GROUP_OUTCOMES).empty_table(), keeps_state
+        self.outcomes = table_schema(GROUP_OUTCOMES).empty_table()
         self._writing, self._is_closed = Lock(), False
 
     def __enter__(self) -> "StreamTables":
@@ -157,8 +165,6 @@ class StreamTables:
 
     def _begin_outcomes(self, committed: CommittedTables | None) -> None:
         """Continue with the committed table of what became of deliveries, or create it."""
-        if not self._keeps_state:
-            return
         if committed is None or not committed.holds(GROUP_OUTCOMES):
             self._begin_table(GROUP_OUTCOMES)
             return
@@ -198,7 +204,7 @@ class StreamTables:
         Args:
             batch: its number.
             changes: what it changed.
-            outcomes: `group_outcomes` after it; None if it is not known.
+            outcomes: `group_outcomes` after it; by default that before it, and what the changes show.
         Raises:
             WarehouseError: if a table is gone or another run has written it, or the stream has ended.
         """
@@ -242,7 +248,10 @@ class StreamTables:
             named_rows(rows, topics) for rows in self._initial_history(merged[HISTORY_TABLE])
         ]
         merged[HISTORY_TABLE] = self._judged(merged[HISTORY_TABLE], stale)
-        if outcomes is not None and not outcomes.equals(self.outcomes):
+        if outcomes is None:
+            new = [change.tables[GROUP_OUTCOMES] for change in changes if GROUP_OUTCOMES in change.tables]
+            outcomes = add_group_outcomes(self.outcomes, pa.concat_tables(new)) if new else self.outcomes
+        if not outcomes.equals(self.outcomes):
             merged[GROUP_OUTCOMES] = [outcomes]
             self.outcomes = outcomes
         with ThreadPoolExecutor(len(merged)) as threads:
@@ -344,9 +353,10 @@ class StreamTables:
         """Rows of `share_partition_state` that did not change, but whose topic has another end or name now."""
         none, before = without_deleted(table_schema(STATE).empty_table()), self._known
         self._known = topics
-        if before is None or (topics.ends.equals(before.ends) and topics.names.equals(before.names)):
+        if topics.ends.equals(before.ends) and topics.names.equals(before.names):
             return none
-        rows = CommittedTables(self.root).read(STATE) if self.run.batch >= 0 else none.drop_columns(DELETED)
+        is_begun = self.run.batch >= 0 or self.run.begun_from is not None
+        rows = CommittedTables(self.root).read(STATE) if is_begun else none.drop_columns(DELETED)
         now, old = named_rows(rows.combine_chunks(), topics), rows
         columns = ("topic", "topic_end_offset")
         is_same = [pc.equal(pc.fill_null(now[one].cast(pa.string()), ""), pc.fill_null(old[one].cast(pa.string()), ""))
@@ -398,7 +408,7 @@ class StreamTables:
                 rows.drop_columns(DELETED),
                 time_ms=min(clock, newest),
                 run_id=self.run.query,
-                limits=self._fold.limits,
+                limits=self.limits,
                 groups=groups,
             )
             for name in OUTCOME_COLUMNS:

@@ -1,10 +1,12 @@
 """The stream in the command's own process: its tables are those of a reconstruct, and its metrics need no tables."""
 
+import json
 import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, checkpoint_share_partitions
 from share_state.fold.history import OUTCOME_COLUMNS
+from share_state.fold.limits import Limits
+from share_state.pipeline import local_stream
 from share_state.pipeline.audit import OF_STREAM
 from share_state.pipeline.live_log import LiveLog
 from share_state.pipeline.local_stream import LocalStream
@@ -28,8 +32,9 @@ from share_state.pipeline.stream_changes import LogChanges, UnwrittenChanges
 from share_state.pipeline.stream_files import GrowingFolder
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import StreamRun
-from share_state.pipeline.stream_state import CarriedState
+from share_state.pipeline.stream_state import CarriedState, checkpoint_of, state_bytes
 from share_state.pipeline.stream_tables import StreamTables
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import LogFacts, NewRecords, Read
 from share_state.sources.resume_point import ResumePoint
 from tests.pipeline.test_stream_tables import SCENARIOS, _given, pieces, reconstructed, tables_in
@@ -66,6 +71,18 @@ def test_a_stream_that_is_begun_again_goes_on_from_its_tables(scenario: str, tmp
     counted = tables.read("group_outcomes")
     assert counted.equals(CommittedTables(str(tmp_path / "audit")).read("group_outcomes"))
     assert sum(counted["acknowledged_records"].to_pylist())
+
+
+def test_ends_of_topics_that_grew_while_no_stream_ran_are_in_the_tables(tmp_path: Path):
+    records, topics = table_of(found(DATA / "4.4.0/happy")), tmp_path / "topics.json"
+    _write([records], tmp_path)
+    given = json.loads((DATA / "4.4.0/happy/topics.json").read_text("utf-8"))
+    for growth in (0, 1000):
+        for partition in (partition for topic in given for partition in topic["partitions"]):
+            partition["highWatermark"] += growth
+        topics.write_text(json.dumps(given), "utf-8")
+        assert _stream(tmp_path, "--topics", str(topics)) in (0, 1)
+    assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path, topics=str(topics))
 
 
 def test_a_stream_goes_on_from_an_audit(tmp_path: Path):
@@ -175,15 +192,18 @@ def test_what_became_of_deliveries_is_the_same_in_any_parts():
     log = LiveLog(None, UnwrittenChanges(None))
     for begin in range(0, len(own), 37):
         log.take(present(fold.fold(log.state, number, _given(own.slice(begin, 37)), LogFacts(0))))
+        # As after a restart.
+        log.state = checkpoint_of(state_bytes(f"{STATE_TOPIC}-{number}", present(log.state)))
     latest = present(log.latest).log
+    counted = present(latest.all_outcomes)
     for name in (*OUTCOME_COLUMNS.values(), "failing_since", "failing_until"):
-        seen = dict(zip(latest.keys.binary().to_pylist(), log.outcomes[name].tolist(), strict=True))
+        seen = dict(zip(latest.keys.binary().to_pylist(), counted[name].tolist(), strict=True))
         keys = whole.keys.binary().take(pa.array(whole.numbers)).to_pylist()
         assert [seen[key] for key in keys] == present(whole.outcomes)[name].tolist(), name
     assert np.array(present(whole.outcomes)["acknowledged"]).any()
     # Neither 0 nor -1 is an offset from which SPSO went back.
     for name in ("rewound_from", "rewound_to"):
-        seen = dict(zip(latest.keys.binary().to_pylist(), np.maximum(log.outcomes[name], 0).tolist(), strict=True))
+        seen = dict(zip(latest.keys.binary().to_pylist(), np.maximum(counted[name], 0).tolist(), strict=True))
         assert [seen[key] for key in keys] == np.maximum(present(whole.outcomes)[name], 0).tolist(), name
     assert np.array(present(whole.outcomes)["rewound_from"] > 0).any()
 
@@ -262,6 +282,33 @@ def test_what_is_written_next_is_read_while_the_tables_must_wait(tmp_path: Path)
         allowed = ended + (ended - began)
         assert next_began >= allowed
         assert ended < read < allowed
+
+
+def test_tables_follow_limits_that_change_while_a_stream_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(local_stream, "_JUDGED_EVERY", 0.05)
+    records, deadline = table_of(found(DATA / "4.4.0/dlq")), time.monotonic() + 60.0
+    _write([records], tmp_path)
+
+    class Ended(GrowingFolder):
+        def read(self, marks: Mapping[int, ResumePoint]) -> Read:
+            if tables.run.batch > 0 or time.monotonic() > deadline:
+                raise InputError("enough")
+            return super().read(marks)
+
+    begun = SavedStream((str(tmp_path / "in"),))
+    with StreamTables(str(tmp_path / "lake"), StreamRun("a-stream"), keeps_state=True) as tables:
+        source, fold = Ended(str(tmp_path / "in"), 1000), StreamFold(Limits(delivery_count=2))
+        stream = LocalStream(
+            source, fold, begun, tables.run, tables, trigger=0.0, limits=partial(Limits, delivery_count=4)
+        )
+        with pytest.raises(InputError, match="enough"):
+            stream.run()
+    reconstructed(records, tmp_path, limits={"delivery_count": 4})
+    (of_stream, expected) = (
+        CommittedTables(str(tmp_path / name)).read("findings", pc.field("rule") == "POISON_RECORDS")["message"]
+        for name in ("lake", "whole")
+    )
+    assert sorted(of_stream.to_pylist()) == sorted(expected.to_pylist()) != []
 
 
 def test_a_stream_that_ends_before_the_end_of_its_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -299,6 +299,25 @@ def test_a_stream_begins_anew_after_a_reconstruct(tmp_path: Path):
     assert run == StreamRun(run.query)
 
 
+def test_deliveries_that_failed_in_earlier_micro_batches_count(tmp_path: Path):
+    history = [
+        snapshot([(3, 4, AVAILABLE, 1)]),
+        update([(3, 3, ARCHIVED, 5)], count=1),
+        update([(4, 4, AVAILABLE, 4)], count=1),
+        snapshot(partition=1),
+    ]
+    log_of(tmp_path / "logs", in_bytes(consecutive([Batch([one]) for one in history])))
+    records, stream = table_of(found(tmp_path / "logs")), Stream(tmp_path / "lake")
+    for number in range(len(records)):
+        stream.write([stream.fold_rows(records.slice(number, 1), LogFacts(0))], first=number)
+    assert tables_in(stream.lake) == reconstructed(records, tmp_path)
+    (poison,) = CommittedTables(stream.lake).read("findings", pc.field("rule") == "POISON_RECORDS").to_pylist()
+    assert poison["severity"] == "warning"
+    assert command(["audit", str(tmp_path / "whole.parquet"), "--out", str(tmp_path / "audit"), "--quiet"]) in (0, 1)
+    counted = (CommittedTables(str(lake)).read("group_outcomes") for lake in (stream.lake, tmp_path / "audit"))
+    assert next(counted).equals(next(counted))
+
+
 @nightly("two runs; test_split_keys has audits")
 def test_a_key_in_two_state_partitions_has_the_state_that_the_coordinator_loads(tmp_path: Path):
     """That a key is split needs the states of all logs, which no micro-batch has; one of them is WRONG_PARTITION."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 from confluent_kafka import Producer
@@ -24,7 +25,7 @@ from share_state.sources.log_partition import STATE_TOPIC
 from share_state.spark.data_source import register
 from tests.present import present
 from tests.processes import die_with_parent
-from tests.profiles import EXECUTORS, HERE, nightly
+from tests.profiles import EXECUTORS, HERE, IN_SPARK, nightly
 from tests.report.test_stream_metrics import scraped
 from tests.sources.kafka_cluster.broker import free_ports, joined, running, source_of
 from tests.sources.kafka_cluster.workload import (
@@ -34,8 +35,10 @@ from tests.sources.kafka_cluster.workload import (
     consume,
     read_from_the_earliest,
     share_consumers_at_work,
+    working_on,
 )
-from tests.streams import on_each_engine, own_process, places
+from tests.streams import is_torn, on_each_engine, own_process, places, wait_within_a_commit
+from tests.warm_commands import running_command
 
 pytestmark = pytest.mark.broker
 _PATIENCE = 120.0
@@ -117,6 +120,31 @@ def test_a_stream_of_a_cluster_leaves_the_tables_of_a_reconstruct(engine: str, w
         if found == truth:
             break
     assert found == truth != {}
+
+
+@nightly("a broker, and a stream for each kill")
+@pytest.mark.usefixtures("can_run_broker")
+@on_each_engine
+def test_a_killed_stream_of_a_cluster_leaves_the_tables_of_a_reconstruct(engine: str, tmp_path: Path):
+    (place := tmp_path / "broker").mkdir()
+    kills, drawn, lake = 3 if engine == IN_SPARK else 50, Random(engine), tmp_path / "lake"
+    with (
+        # Of a pruned log a reconstruct does not know how many deliveries failed before.
+        running(place, share_coordinator_state_topic_prune_interval_ms=3_600_000) as broker,
+        share_consumers_at_work(broker),
+    ):
+        command = ["stream", f"kafka://{broker.address}", *places(engine, tmp_path), *own_process(engine), "--quiet"]
+        torn = 0
+        for begin in range(0, kills, 10):
+            with working_on(broker):
+                for _ in range(begin, min(begin + 10, kills)):
+                    with running_command([*command, "--trigger", "0ms"]) as stream:
+                        wait_within_a_commit(lake, stream, drawn, _PATIENCE)
+                        time.sleep(drawn.choice([0.0, drawn.random()]))
+                    torn += is_torn(lake)
+            with running_command([*command, "--trigger", "1s"]):
+                _await_equal(broker.address, tmp_path, f"{begin + 10} kills")
+    assert torn
 
 
 @nightly("a broker and a stream of its own, and minutes of waiting")

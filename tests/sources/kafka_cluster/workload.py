@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import pytest
@@ -58,6 +59,27 @@ def share_consumers_at_work(broker: Broker) -> Iterator[Workload]:
         # Half of what this one acknowledges is released, and it holds what it was given again.
         consume(kafka, stack, "holders", ["orders"], A_PARTITION, _half_released)
         yield Workload(broker, groups, str(before.value))
+
+
+@contextmanager
+def working_on(broker: Broker) -> Iterator[None]:
+    """Let share groups of `share_consumers_at_work` go on until the end, with new records."""
+    kafka, ended = {"bootstrap.servers": broker.address, **_QUIET}, Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            _fill(kafka)
+            for group, verdict in (("acceptors", lambda _: ACCEPT), ("pickërs", _picked)):
+                with ExitStack() as stack:
+                    consume(kafka, stack, group, ["orders"], A_PARTITION, verdict)
+
+    with ThreadPoolExecutor(1) as threads:
+        worked = threads.submit(work)
+        try:
+            yield
+        finally:
+            ended.set()
+            worked.result()
 
 
 def _picked(one: Message) -> AcknowledgeType:
