@@ -336,23 +336,43 @@ def _opened_foreign(place: str) -> "Iterator[DeltaTable]":
         yield DeltaTable(place, storage_options=delta_storage_options(place))
 
 
-def open_dataset(table: str, paths: Sequence[str], *, encoded: bool = False) -> "ds.Dataset":
+def open_dataset(
+    table: str, paths: Sequence[str], *, encoded: bool = False, filtered: bool = False
+) -> "ds.Dataset":
     """Files of one table as a dataset.
 
     Args:
         table: its name.
         paths: paths or addresses of Parquet files, at least one, all in one file system.
         encoded: whether columns of text are read as dictionaries.
+        filtered: whether rows are chosen by columns of text; the footers of all files are then read first.
     """
     import pyarrow.dataset as ds  # noqa: PLC0415  imports pandas, which takes longer than many commands
 
     filesystem = open_filesystem(paths[0])[0]
-    schema, texts = table_schema(table), list[str]()
+    files = [open_filesystem(path)[1] for path in paths]
+    schema = table_schema(table)
+    texts = [one.name for one in schema if pa.types.is_string(one.type)]
     if encoded:
-        texts = [one.name for one in schema if pa.types.is_string(one.type)]
         schema = pa.schema([one.with_type(_TEXTS) if one.name in texts else one for one in schema])
-    form = ds.ParquetFileFormat(dictionary_columns=texts)
-    return ds.dataset([open_filesystem(path)[1] for path in paths], schema, form, filesystem)
+    form = ds.ParquetFileFormat(dictionary_columns=texts if encoded else ())
+    dataset: ds.Dataset = ds.dataset(files, schema, form, filesystem)
+    if filtered and not encoded and _has_views(dataset):
+        form = ds.ParquetFileFormat(dictionary_columns=texts)
+        return ds.dataset(files, schema, form, filesystem)
+    return dataset
+
+
+def _has_views(dataset: "ds.Dataset") -> bool:
+    """Whether files hold views of texts, as delta-rs leaves them after DELETE, UPDATE and MERGE.
+
+    Arrow does not compare these with the statistics of a file, but does so with dictionaries.
+    """
+    return any(
+        pa.types.is_string_view(field.type)
+        for fragment in dataset.get_fragments()
+        for field in fragment.physical_schema
+    )
 
 
 def read_rows(
@@ -379,7 +399,8 @@ def read_rows(
     if needs_scan(opened):
         pieces = scan(opened, table, columns, where)
     elif paths := [f"{place}/{file['path']}" for file in (list_files(opened) if files is None else files)]:
-        batches = open_dataset(table, paths).to_batches(columns=list(columns), filter=where, **_SCAN)
+        dataset = open_dataset(table, paths, filtered=where is not None)
+        batches = dataset.to_batches(columns=list(columns), filter=where, **_SCAN)
         pieces = (pa.Table.from_batches([batch]) for batch in batches)
     yield from (rows for rows in pieces if rows.num_rows)
 

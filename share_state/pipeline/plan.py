@@ -122,7 +122,7 @@ class ResumedLog:
         where = (pc.field("dialect") == CONTROL_RECORDS) & (pc.field("topic") == log.topic)
         where &= pc.field("partition") == pa.scalar(log.partition, pa.int32())
         with warehouse_errors(self.files[0]):
-            rows = open_dataset("share_partition_state", self.files)
+            rows = open_dataset("share_partition_state", self.files, filtered=True)
             columns = ["group_id", "start_offset", "end_offset", "snapshot_offset"]
             return rows.to_table(columns, filter=where).combine_chunks()
 
@@ -131,7 +131,7 @@ class ResumedLog:
         where = (pc.field("dialect") == CONTROL_RECORDS) & (pc.field("topic") == log.topic)
         where &= pc.field("partition") == pa.scalar(log.partition, pa.int32())
         with warehouse_errors(self.history[0]):
-            rows = open_dataset("share_partition_history", self.history).to_table(
+            rows = open_dataset("share_partition_history", self.history, filtered=True).to_table(
                 ["group_id", "moved_time", "active_time"], filter=where & (pc.field("run_id") == self.run_id)
             )
         return starts.join(rows, "group_id").combine_chunks()
@@ -155,9 +155,8 @@ def read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
     if not files:
         return restore_checkpoint(row, table_schema(CHECKPOINT_TABLE).empty_table())
     with warehouse_errors(files[0]):
-        return restore_checkpoint(
-            row, open_dataset(CHECKPOINT_TABLE, files).to_table(filter=pc.field("log") == log)
-        )
+        rows = open_dataset(CHECKPOINT_TABLE, files, filtered=True).to_table(filter=pc.field("log") == log)
+        return restore_checkpoint(row, rows)
 
 
 @dataclass(frozen=True, slots=True)

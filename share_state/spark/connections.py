@@ -97,6 +97,18 @@ def quiet_hive(session: SparkSession) -> None:
             log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
 
 
+def quiet_java(session: SparkSession) -> None:
+    """Drop what Java code of the driver prints to stderr; Spark's log keeps the stderr that it opened."""
+    jvm: Any = session.sparkContext._jvm
+    jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+
+
+def s3_client(session: SparkSession) -> str:
+    """The Maven coordinates of the client for S3 that fits Spark's Hadoop."""
+    jvm: Any = session.sparkContext._jvm
+    return f"org.apache.hadoop:hadoop-aws:{jvm.org.apache.hadoop.util.VersionInfo.getVersion()}"
+
+
 @contextmanager
 def changed_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Change settings of a session meanwhile."""

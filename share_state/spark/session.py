@@ -32,7 +32,7 @@ from share_state.jit.compile import SHIPPED, portable_kernels
 from share_state.jit.portable import CPU_VARIABLE, PORTABLE_CPU
 from share_state.schema import declarations
 from share_state.sources import jars
-from share_state.spark.masters import LOCAL_MASTER, is_local, is_master, is_under_spark_submit
+from share_state.spark.masters import LOCAL_MASTER, is_local, is_master, is_under_spark_submit, refuse_remote
 
 if TYPE_CHECKING:
     from share_state.pipeline.progress import Progress
@@ -323,7 +323,7 @@ def start(
         delta: let Spark read and write Delta tables; under spark-submit only if its jars are given.
     Raises:
         SetupError: if Java or pandas is missing, or the jars are and cannot be fetched.
-        ShareStateError: if Spark does not start with these settings.
+        ShareStateError: if Spark does not start with these settings, or they ask for Spark Connect.
         SparkEndedError: if its JVM is killed meanwhile.
     """
     while _STOPPING:
@@ -332,6 +332,7 @@ def start(
     require("pandas")
     jars.java()
     operator_settings = _operator_settings() | dict(conf or {})
+    refuse_remote(operator_settings)
     if is_under_spark_submit():
         master = operator_settings.get("spark.master", master)
     defaults = {"spark.master": master, "spark.app.name": app} | _settings(

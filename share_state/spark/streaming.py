@@ -34,7 +34,7 @@ from share_state.pipeline.stream_state import from_ipc
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.kafka_client import SCHEME
 from share_state.sources.new_records import EMPTY_ROWS, LogFacts
-from share_state.spark.connections import described, local_address
+from share_state.spark.connections import described, local_address, quiet_java, s3_client
 from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
 from share_state.spark.session import reason
 
@@ -179,10 +179,8 @@ def run_stream(
     # It logs tracebacks of what `write` raises, which is raised again here.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
     if not spec.verbose:
-        # The worker that declares the state prints ten lines of notes. Spark's own log keeps the stderr that
-        # it opened.
-        jvm: Any = spark.sparkContext._jvm
-        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+        # The worker that declares the state prints ten lines of notes.
+        quiet_java(spark)
     try:
         query = _start(spark, spec, tables, failures)
         try:
@@ -219,11 +217,9 @@ def _stopped(spark: SparkSession, spec: StreamSpec, error: PySparkException | Py
         r"No FileSystem for scheme|Class org\.apache\.hadoop\.fs.* not found|CANNOT_LOAD_CHECKPOINT_FILE_MANAGER",
         why,
     ):
-        jvm: Any = spark.sparkContext._jvm
-        client = f"org.apache.hadoop:hadoop-aws:{jvm.org.apache.hadoop.util.VersionInfo.getVersion()}"
         return SetupError(
             f"{spec.source}: Spark lacks Hadoop's client for the address of INPUT or --checkpoint ({why}); "
-            f"for S3, write s3a:// and give --spark-conf spark.jars.packages={client}"
+            f"for S3, write s3a:// and give --spark-conf spark.jars.packages={s3_client(spark)}"
         )
     return ShareStateError(f"{spec.source}: the stream stopped ({why}); the checkpoint is {spec.checkpoint}")
 

@@ -182,3 +182,17 @@ def test_rows_of_a_table_with_deletion_vectors_go_into_another_version(tmp_path:
     with Warehouse(str(tmp_path)) as tables:
         tables.replace("findings", chain([new], before))
     assert runs_of(tmp_path) == ["b", "c"]
+
+
+@pytest.mark.parametrize("change", ["DELETE", "UPDATE"])
+def test_texts_are_found_in_files_that_delta_rs_has_rewritten(tmp_path: Path, change: str):
+    """Its statements leave views of texts, which Arrow does not compare with the statistics of a file."""
+    write(tmp_path, "a", "b", "c")
+    if change == "DELETE":
+        opened(tmp_path).delete("run_id = 'a'")
+    else:
+        opened(tmp_path).update({"message": "'theirs'"}, predicate="run_id = 'b'")
+    names = table_schema("findings").names
+    (rows,) = read_rows(str(tmp_path / "findings"), opened(tmp_path), "findings", names, pc.field("run_id") == "b")
+    assert rows["run_id"].to_pylist() == ["b"]
+    assert rows.schema == table_schema("findings")

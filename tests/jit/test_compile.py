@@ -14,7 +14,7 @@ import pytest
 from numba import njit
 from numba.core import config as numba_config
 
-from share_state.jit import compile, intrinsics
+from share_state.jit import compile, intrinsics, portable
 from share_state.kafka.primitives import uvarint
 from share_state.spark import session
 from tests.profiles import nightly
@@ -138,6 +138,21 @@ def test_kernels_that_another_process_has_copied_meanwhile_stay(tmp_path: Path, 
     assert [one.name for one in folder.parent.iterdir()] == ["digest"]
 
 
+@pytest.mark.parametrize(
+    ("own", "is_loaded", "expected"), [(None, False, "generic"), ("znver5", False, "znver5"), (None, True, None)]
+)
+def test_commands_compile_for_every_cpu_unless_one_is_named_or_numba_is_in_use(
+    own: str | None, is_loaded: bool, expected: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv(portable.CPU_VARIABLE, raising=False)
+    if own is not None:
+        monkeypatch.setenv(portable.CPU_VARIABLE, own)
+    if not is_loaded:
+        monkeypatch.delitem(sys.modules, "numba")
+    portable.compile_for_every_cpu()
+    assert os.environ.get(portable.CPU_VARIABLE) == expected
+
+
 _ON_ANOTHER_CPU = """
 import sys
 import llvmlite.binding as llvm
@@ -183,6 +198,30 @@ def test_the_archive_of_a_driver_spares_its_workers_compiling(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [str(tmp_path / "unpacked/share_state/__init__.py")]
+
+
+@nightly("builds a wheel")
+def test_a_wheel_with_kernels_compiles_none_on_another_cpu_and_is_of_its_platform(tmp_path: Path):
+    if not compile.portable_kernels():
+        pytest.skip("this process compiles for one CPU only")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    environment = os.environ | {"SHARE_STATE_KERNELS": "1"}
+    subprocess.run([*command, "--wheel-dir", tmp_path, HOME], check=True, env=environment)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert not wheel.name.endswith("-none-any.whl")
+    with ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_ANOTHER_CPU, DATA / "4.3.1/happy", tmp_path / "w"],
+        env=os.environ
+        | {"PYTHONPATH": str(tmp_path / "installed"), "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_CPU_NAME": "generic"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [str(tmp_path / "installed/share_state/__init__.py")]
 
 
 @nightly("compiles")

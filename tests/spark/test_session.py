@@ -8,8 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from pyspark.sql import SparkSession
 
 import share_state
+from share_state.cli.main import run
 from share_state.spark.session import class_archive, java_options, package_settings, scratch_folder
 from tests.profiles import nightly
 from tests.truth import DATA
@@ -70,3 +72,15 @@ def test_the_scratch_folder_of_a_killed_process_is_deleted_by_the_next(tmp_path:
     assert scratch_folder("copy") != mine
     assert (left.exists(), mine.exists(), link.is_symlink()) == (False, True, True)
     assert all((tmp_path / name).exists() for name in ("theirs", *others))
+
+
+@pytest.mark.parametrize(("variable", "value"), [("SPARK_REMOTE", "sc://host"), ("SPARK_API_MODE", "connect")])
+def test_a_command_opens_no_session_of_spark_connect(
+    variable: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    call = ["reconstruct", str(DATA / "4.3.1/happy"), "--out", str(tmp_path / "w"), "--master", "local[1]", "--quiet"]
+    assert run(call) == 2
+    assert capsys.readouterr().err.startswith(f"share-state: {variable} is set, so Spark would open a session of")
+    assert not (tmp_path / "w").exists()

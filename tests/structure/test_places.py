@@ -50,6 +50,18 @@ def _imported(tree: ast.AST) -> Iterator[str]:
             yield node.module
 
 
+def test_two_modules_use_what_sessions_of_spark_connect_lack():
+    """`session` opens classic sessions; `connections` asks what a session is."""
+    lacking = {"sparkContext", "_jvm", "_jsc", "_gateway"}
+    users = {
+        name
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in lacking
+    }
+    assert users == {"spark.session", "spark.connections"}
+
+
 def test_only_jit_uses_the_private_parts_of_numba_and_llvm():
     private = ("numba.core", "numba.extending", "llvmlite")
     users = {
