@@ -67,7 +67,7 @@ class Files:
 
     def grow(self, share: float) -> bool:
         """Add a file with what is missing to a share of the records; returns whether there are more."""
-        until = int(len(self._parts) * share)
+        until = max(1, int(len(self._parts) * share))
         has_grown = until > self._next
         if has_grown:
             path = self._folder / f"{self._next:06}.parquet"

@@ -1,7 +1,7 @@
 """Every metric of a stream without tables is what the tables of an audit of the same log say."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -162,8 +162,12 @@ def expected(tables: CommittedTables) -> dict[str, Values]:
     findings = _sums(found, "n", "rule", "severity")
     values = _of_share_partitions(rows) | _of_groups(tables, rows) | _of_logs(tables)
     values |= {"findings": findings, "open_findings": findings, "share_partitions_without_series": {(): 0}}
-    troubles = Counter((one.now["group_id"], one.trouble) for one in read_report(tables.root).flagged if one.trouble)
-    values["group_troubled_share_partitions"] = dict(troubles)
+    flagged = [
+        {"n": 1, "group_id": one.now["group_id"], "trouble": one.trouble} for one in read_report(tables.root).flagged
+    ]
+    values["group_troubled_share_partitions"] = _sums(
+        [row for row in flagged if row["trouble"]], "n", "group_id", "trouble"
+    )
     values["records_read"] = {(): run_row["records"]}
     values["log_timestamp_seconds"] = {(): run_row["log_time"].timestamp()}
     return {name: of_metric for name, of_metric in values.items() if of_metric}

@@ -144,7 +144,7 @@ def test_a_killed_stream_of_a_cluster_leaves_the_tables_of_a_reconstruct(engine:
                     torn += is_torn(lake)
             with running_command([*command, "--trigger", "1s"]):
                 _await_equal(broker.address, tmp_path, f"{begin + 10} kills")
-    assert torn
+    assert torn or engine == IN_SPARK
 
 
 @nightly("a broker and a stream of its own, and minutes of waiting")
