@@ -20,6 +20,7 @@ from bench.runner import CommandRun, Pass, Settings, by_turns, run_command, run_
 _SMALL = Shape(records=53_000, keys=2_000, partitions=50)
 _WARM_RECORDS, _MANY_RECORDS = 2_000_000, 50_000_000
 _REPETITIONS, _BYTES_PER_KEY, _USUAL_KEYS = 16, 1_250, 20_000
+_KAFKAS_PARTITIONS = 50
 _SHORT_HISTORY, _NEW_BYTES, _MANY_KEYS_MB, _FAULTY_SHARE = 400_000, 1 << 20, 1024, 0.05
 _FOLD_ONLY = ("--judge", "none")
 """What Kafka's replay and the bare kernels do."""
@@ -170,6 +171,26 @@ def _many_keys(megabytes: int) -> Export:
     size = megabytes * 1_000_000
     base = generate_bytes(size // _REPETITIONS, keys=size // _BYTES_PER_KEY // _REPETITIONS)
     return repeat(base, size, new_keys=True)
+
+
+def large(settings: Settings, memory: Bound) -> Iterator[Item]:
+    """Run `reconstruct`, `audit` and `cutoff` in process on an export that is larger than memory."""
+    size = settings.large_megabytes * 1_000_000
+    base = generate_bytes(size // _REPETITIONS, keys=settings.large_keys, partitions=_KAFKAS_PARTITIONS)
+    export, columns = repeat(base, size, new_keys=False), ("command", "s|.1f", "CPU s|.1f", "MB|,.0f")
+    runs = list[CommandRun]()
+    for command in ("reconstruct", "audit"):
+        run = run_on_export(command, export)
+        row = (command, run.wall_s, run.cpu_s, run.fold_bytes / 1e6)
+        yield Table(
+            f"in process, {run.live_bytes / 1e6:,.0f} MB of live state: {export.title}", columns, [row], run
+        )
+        runs.append(run)
+    run = run_command("cutoff", str(export.folder), "--fail-on", "off")
+    yield Table(
+        f"in process: {export.title}", columns, [("cutoff", run.wall_s, run.cpu_s, run.fold_bytes / 1e6)], run
+    )
+    yield _worst_memory(memory, [(export, run) for run in runs])
 
 
 def nightly(settings: Settings, history: Bound, *rules: Bound) -> Iterator[Item]:

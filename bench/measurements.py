@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from bench.cold_starts import cold_starts
-from bench.command_measurements import end_to_end, nightly, shape, small_export
+from bench.command_measurements import end_to_end, large, nightly, shape, small_export
 from bench.growth import growth
 from bench.kernel_measurements import comparison, matrix, profile, read_user_log, table
 from bench.report import Bound, Item
@@ -119,6 +119,9 @@ MEASUREMENTS = (
         "`share-state reconstruct` on equal bytes of few or many keys, log partitions, segments",
         shape,
         (APART, MEMORY, SCALING),
+    ),
+    Measurement(
+        "large", "`share-state` in process on an export that is larger than memory", large, (MEMORY,)
     ),
     Measurement("growth", "`share-state reconstruct` on growing exports, and a chart", growth, (LINEAR,)),
     Measurement(

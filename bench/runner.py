@@ -37,6 +37,8 @@ class Settings:
     runs: int = option(3, "measured passes of each side, by turns")
     matrix_share: float = option(1.0, "--matrix: fraction of its records and keys, for a trial")
     shape_megabytes: int = option(1024, "--shape: size of each export")
+    large_megabytes: int = option(45_000, "--large: size of the export; a ninth more of the disk is needed")
+    large_keys: int = option(200_000, "--large: share-partitions")
     growth_megabytes: int = option(160, "--growth: size of the smallest export")
     in_spark: bool = option(False, "--end-to-end, --shape and --nightly: in Spark, whatever the size")
     stream_keys: tuple[int, ...] = option(

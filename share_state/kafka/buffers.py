@@ -236,7 +236,21 @@ def column_bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def is_text(kind: pa.DataType) -> bool:
     """Whether the values of a type are text, dictionary-encoded or not."""
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Texts and bytes in place of views of them, for which Arrow lacks functions; delta-rs writes views."""
+    kinds = [
+        pa.string()
+        if pa.types.is_string_view(kind)
+        else pa.binary()
+        if pa.types.is_binary_view(kind)
+        else kind
+        for kind in batch.schema.types
+    ]
+    fields = [field.with_type(kind) for field, kind in zip(batch.schema, kinds, strict=True)]
+    return batch.cast(pa.schema(fields))
 
 
 _T = TypeVar("_T")

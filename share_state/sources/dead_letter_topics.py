@@ -255,7 +255,7 @@ def _checked(batch: pa.RecordBatch, path: str, rows_before: int) -> pa.RecordBat
     kinds = {name: batch.schema.field(name).type for name in COLUMNS}
     is_right = {
         "headers": _is_header_list(kinds["headers"]),
-        "topic": _is_text(kinds["topic"]),
+        "topic": is_text(kinds["topic"]),
         "partition": pa.types.is_integer(kinds["partition"]),
         "offset": pa.types.is_integer(kinds["offset"]),
         "timestamp": pa.types.is_timestamp(kinds["timestamp"]) or pa.types.is_integer(kinds["timestamp"]),
@@ -298,11 +298,7 @@ def _is_header_list(kind: pa.DataType) -> bool:
         check(value) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
     )
     key = fields.get("key")
-    return is_binary and key is not None and _is_text(key)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return is_text(kind) or pa.types.is_string_view(kind)
+    return is_binary and key is not None and is_text(key)
 
 
 _Part = tuple[pa.Table, pa.Table, int]

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from share_state.errors import InputError
 from share_state.jit.compile import allocating_kernel, kernel
-from share_state.kafka.buffers import column_bytes, is_text
+from share_state.kafka.buffers import column_bytes, is_text, without_views
 from share_state.kafka.record_batches import BATCH, RECORD, BatchStatus, Chunk
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.encoded_text import NotEncodedError, decode_texts
@@ -383,7 +383,8 @@ class TableRows:
         step = int(np.clip(chunk * len(offsets) // max(group.size, 1), 1, _MAX_ROWS))
         names_to_read = [name for name in (columns.key, columns.value, columns.timestamp) if name in names]
         at = 0
-        for batch in file.iter_batches(step, row_groups=[group.number], columns=names_to_read):
+        batches = file.iter_batches(step, row_groups=[group.number], columns=names_to_read)
+        for batch in map(without_views, batches):
             end = at + batch.num_rows
             selected = np.flatnonzero(is_of_log[at:end])
             if len(selected):

@@ -152,6 +152,26 @@ def test_rows_that_break_a_constraint_are_refused_by_sparks_writer(spark: SparkS
     assert CommittedTables(str(warehouse)).run == before
 
 
+@nightly("three audits on Spark")
+def test_audits_on_spark_go_on_after_a_restore_and_in_another_place(spark: SparkSession, tmp_path: Path):
+    nights, warehouse, tasks = grown(DATA / "4.3.1/happy", tmp_path / "logs", 3), tmp_path / "w", SparkExecutor(spark)
+    first = audit(next(nights), warehouse, tasks=tasks)
+    second = audit(next(nights), warehouse, tasks=tasks)
+    before = current(warehouse)
+    for name in ("share_partition_state", "in_flight", HISTORY):
+        spark.sql(f"RESTORE {table(warehouse, name)} TO VERSION AS OF 1")
+    assert current(warehouse) == before
+    logs, moved = next(nights), Path(shutil.move(warehouse, tmp_path / "elsewhere"))
+    third = audit(logs, moved, tasks=tasks)
+    audit(logs, tmp_path / "fresh")
+    assert current(moved) == current(tmp_path / "fresh") != before
+    # Rows of a night that a restore took away stay away, and nothing is written twice.
+    left = {run.run_id: run.share_partitions for run in (first, third)}
+    assert {**sizes(moved)} == left
+    assert second.run_id in CommittedTables(str(moved)).runs["run_id"].to_pylist()
+    assert not warehouse.exists()
+
+
 _WITH_VECTORS = "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
 _DELETED = "DELETE FROM {} WHERE {row}"
 _FEATURES = {

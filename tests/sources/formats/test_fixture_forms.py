@@ -65,6 +65,21 @@ def test_a_table_folds_to_the_tables_of_the_segments(scenario: Path, tmp_path: P
         assert rows.cutoff.select(SIZES).to_pylist() == [dict.fromkeys(SIZES)]
 
 
+def test_views_of_texts_and_bytes_fold_to_the_same_tables(tmp_path: Path):
+    """As delta-rs leaves them after DELETE, UPDATE and MERGE; with rows of many logs in a group of rows."""
+    table = shuffled(table_of(find_logs([str(DATA / "4.3.1/happy")])))
+    views = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
+    schema = pa.schema([field.with_type(views.get(field.type, field.type)) for field in table.schema])
+    write(table, tmp_path / "plain.parquet", row_group=50)
+    write(table.cast(schema), tmp_path / "views.parquet", row_group=50)
+    plain, with_views = (
+        {log.partition: tables_of(fold_log(log)) for log in found(tmp_path / name)}
+        for name in ("plain.parquet", "views.parquet")
+    )
+    assert plain == with_views
+    assert len(plain) == 3
+
+
 def test_a_pruned_log_without_offsets_has_no_broken_chain():
     log = console_log([DATA / "4.3.1/prune/console-consumer-formatter.txt"])
     folded = fold_log(log, options=FoldOptions(judge=judge_records))
