@@ -208,6 +208,10 @@ class RecordBufferPool:
         if buffer.capacity <= _MAX_POOLED:
             self._free.append(buffer)
 
+    def free(self) -> None:
+        """Free the buffers that are not in use."""
+        self._free.clear()
+
 
 def _with_capacity(array: np.ndarray, used: int, count: int) -> np.ndarray:
     if count <= len(array):

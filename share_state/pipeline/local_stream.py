@@ -17,6 +17,7 @@ from share_state.errors import InputError, pluralize
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import add_group_outcomes
 from share_state.fold.limits import Limits
+from share_state.kafka.state_records import RECORD_BUFFERS
 from share_state.pipeline.live_log import LiveLog
 from share_state.pipeline.live_tables import Shown
 from share_state.pipeline.result import run_row
@@ -152,6 +153,8 @@ class LocalStream:
                 if not read.has_more:
                     if started >= self._release_at:
                         self._release_at = started + _JUDGED_EVERY
+                        # As large as the longest read; those that follow are short.
+                        RECORD_BUFFERS.free()
                         self._release()
                     self._pause(started)
             self._finish_write()
