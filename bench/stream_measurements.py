@@ -35,6 +35,7 @@ from share_state.sources.discovery import find_logs
 _FILES, _A_SECOND, _FILES_A_SECOND = 5, 1000, 4
 _LONGEST_SCRAPE_PAUSE = 4.0
 """Seconds: a scrape each 2 s on average; one that never rests would take a core from the stream that it measures."""
+_LEAST_ANSWERS = 5
 _KINDS = {"worker": "read and fold", "jvm": "Spark", "command": "tables"}
 _PATIENCE = 900.0
 HERE, SPARK = "own process", "Spark"
@@ -284,6 +285,8 @@ def _follow_metrics(feed: _Feed, port: int) -> list[float]:
             feed.append()
             time.sleep(0.01)
         asked.result()
+    if len(ages) < _LEAST_ANSWERS:
+        raise BenchError(f"/metrics gave {len(ages)} answers: give --stream-seconds more time")
     return ages
 
 
