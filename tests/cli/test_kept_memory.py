@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
+
+from share_state.cli.process import collect_garbage
 
 _FAULTS = """
 import resource
@@ -48,6 +51,17 @@ def test_arrow_takes_memory_from_the_same_heap():
         for begin in ("share_one_heap()", "")
     ]
     assert taken == ["True False\n", "False True\n"]
+
+
+def test_objects_that_refer_to_each_other_are_freed():
+    class One:
+        def __init__(self) -> None:
+            self.itself = self
+
+    is_alive = weakref.ref(One())
+    assert is_alive() is not None
+    collect_garbage()
+    assert is_alive() is None
 
 
 def _plain() -> dict[str, str]:

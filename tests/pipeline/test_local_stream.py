@@ -22,6 +22,7 @@ from share_state.errors import InputError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, checkpoint_share_partitions
 from share_state.fold.history import OUTCOME_COLUMNS
 from share_state.fold.limits import Limits
+from share_state.kafka.state_records import RECORD_BUFFERS
 from share_state.pipeline import local_stream
 from share_state.pipeline.audit import OF_STREAM
 from share_state.pipeline.live_log import LiveLog
@@ -309,6 +310,29 @@ def test_tables_follow_limits_that_change_while_a_stream_runs(tmp_path: Path, mo
         for name in ("lake", "whole")
     )
     assert sorted(of_stream.to_pylist()) == sorted(expected.to_pylist()) != []
+
+
+def test_a_stream_that_has_caught_up_frees_its_record_buffers(tmp_path: Path):
+    _write([table_of(found(DATA / "4.4.0/dlq"))], tmp_path)
+    released = list[int]()
+
+    class Ended(GrowingFolder):
+        def read(self, marks: Mapping[int, ResumePoint]) -> Read:
+            if released:
+                raise InputError("enough")
+            return super().read(marks)
+
+    def release() -> None:
+        buffer = RECORD_BUFFERS.acquire()
+        released.append(buffer.capacity)
+
+    source, run = Ended(str(tmp_path / "in"), 1000), StreamRun("a-stream")
+    begun = SavedStream((str(tmp_path / "in"),))
+    stream = LocalStream(source, StreamFold(), begun, run, None, trigger=0.0, release=release)
+    with pytest.raises(InputError, match="enough"):
+        stream.run()
+    assert stream.logs
+    assert released == [0]
 
 
 def test_a_stream_that_ends_before_the_end_of_its_log_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
