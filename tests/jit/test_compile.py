@@ -167,6 +167,21 @@ sys.exit(code)
 """
 
 
+def _check_nothing_is_compiled(package: Path, folder: Path) -> None:
+    """Fold a log with the package of a folder, on another CPU and with an empty cache."""
+    places = {"PYTHONPATH": str(package), "NUMBA_CACHE_DIR": str(folder / "cache"), "NUMBA_CPU_NAME": "generic"}
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_ANOTHER_CPU, DATA / "4.3.1/happy", folder / "w"],
+        env=os.environ | places,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [str(package / "share_state/__init__.py")]
+
+
 _IN_PLACE = """
 import sys
 from share_state.jit import compile
@@ -183,21 +198,7 @@ def test_the_archive_of_a_driver_spares_its_workers_compiling(tmp_path: Path):
     assert settings["spark.executorEnv.NUMBA_CPU_NAME"] == "generic"
     with ZipFile(unquote(settings["spark.archives"].partition("#")[0].removeprefix("file://"))) as archive:
         archive.extractall(tmp_path / "unpacked")
-    environment = os.environ | {
-        "PYTHONPATH": str(tmp_path / "unpacked"),
-        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        "NUMBA_CPU_NAME": "generic",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", _ON_ANOTHER_CPU, DATA / "4.3.1/happy", tmp_path / "w"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines() == [str(tmp_path / "unpacked/share_state/__init__.py")]
+    _check_nothing_is_compiled(tmp_path / "unpacked", tmp_path)
 
 
 @nightly("builds a wheel")
@@ -211,17 +212,7 @@ def test_a_wheel_with_kernels_compiles_none_on_another_cpu_and_is_of_its_platfor
     assert not wheel.name.endswith("-none-any.whl")
     with ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
-    done = subprocess.run(
-        [sys.executable, "-c", _ON_ANOTHER_CPU, DATA / "4.3.1/happy", tmp_path / "w"],
-        env=os.environ
-        | {"PYTHONPATH": str(tmp_path / "installed"), "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_CPU_NAME": "generic"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines() == [str(tmp_path / "installed/share_state/__init__.py")]
+    _check_nothing_is_compiled(tmp_path / "installed", tmp_path)
 
 
 @nightly("compiles")

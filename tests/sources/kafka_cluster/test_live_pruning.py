@@ -6,11 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -48,7 +46,7 @@ from share_state.spark.streaming import _unpacked
 from tests.processes import die_with_parent
 from tests.profiles import driver_alone, nightly
 from tests.sources.kafka_cluster.broker import Broker, running
-from tests.sources.kafka_cluster.workload import read_from_the_earliest
+from tests.sources.kafka_cluster.workload import read_from_the_earliest, repeated
 
 pytestmark = [pytest.mark.broker, nightly("a broker that prunes, and minutes of waiting")]
 
@@ -284,20 +282,13 @@ def test_dead_letters_that_retention_deletes_are_left_out_and_the_start_is_known
 @contextmanager
 def _writing(pruning: PruningBroker) -> Iterator[None]:
     """Let both groups write without a pause, so that the coordinator can prune every second."""
-    is_over = Event()
 
     def write() -> None:
-        while not is_over.is_set():
-            for group in _GROUPS:
-                pruning.write_snapshots(group)
+        for group in _GROUPS:
+            pruning.write_snapshots(group)
 
-    with ThreadPoolExecutor(1) as threads:
-        writer = threads.submit(write)
-        try:
-            yield
-        finally:
-            is_over.set()
-        writer.result()
+    with repeated(write):
+        yield
 
 
 def _run_with_pauses(arguments: Sequence[str], folder: Path, has_begun: Callable[[], bool], most_pauses: int) -> int:

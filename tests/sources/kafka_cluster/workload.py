@@ -64,22 +64,34 @@ def share_consumers_at_work(broker: Broker) -> Iterator[Workload]:
 @contextmanager
 def working_on(broker: Broker) -> Iterator[None]:
     """Let share groups of `share_consumers_at_work` go on until the end, with new records."""
-    kafka, ended = {"bootstrap.servers": broker.address, **_QUIET}, Event()
+    kafka = {"bootstrap.servers": broker.address, **_QUIET}
 
     def work() -> None:
-        while not ended.is_set():
-            _fill(kafka)
-            for group, verdict in (("acceptors", lambda _: ACCEPT), ("pickërs", _picked)):
-                with ExitStack() as stack:
-                    consume(kafka, stack, group, ["orders"], A_PARTITION, verdict)
+        _fill(kafka)
+        for group, verdict in (("acceptors", lambda _: ACCEPT), ("pickërs", _picked)):
+            with ExitStack() as stack:
+                consume(kafka, stack, group, ["orders"], A_PARTITION, verdict)
+
+    with repeated(work):
+        yield
+
+
+@contextmanager
+def repeated(work: Callable[[], None]) -> Iterator[None]:
+    """Do some work in a thread again and again, until the end."""
+    is_over = Event()
+
+    def repeat() -> None:
+        while not is_over.is_set():
+            work()
 
     with ThreadPoolExecutor(1) as threads:
-        worked = threads.submit(work)
+        repeating = threads.submit(repeat)
         try:
             yield
         finally:
-            ended.set()
-            worked.result()
+            is_over.set()
+        repeating.result()
 
 
 def _picked(one: Message) -> AcknowledgeType:
