@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from share_state.fold.durations import duration_texts
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, piece_bounds
-from share_state.fold.outcomes import NO_TIME
+from share_state.fold.outcomes import COUNTS, NO_TIME
 from share_state.fold.state_chains import Chains
 from share_state.fold.states import (
     KEY,
@@ -66,13 +66,7 @@ RECORD_TIMES = pa.schema(
 FROM_RECORD, FROM_DELIVERY = "record", "delivery"
 """What `oldest_unfinished_time` is the time of."""
 
-OUTCOME_COLUMNS = {
-    "acknowledged_records": "acknowledged",
-    "given_up_records": "given_up",
-    "rejected_records": "rejected",
-    "released_records": "released",
-    "dead_lettered_records": "dead_lettered",
-}
+OUTCOME_COLUMNS = {f"{name}_records": name for name in COUNTS}
 """Column -> field of OUTCOMES: what became of deliveries since the last audit."""
 
 GROUP_OUTCOMES = "group_outcomes"

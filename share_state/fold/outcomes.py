@@ -43,7 +43,8 @@ OUTCOMES = np.dtype(
     ]
 )
 """One row per share-partition: what the records since the last audit show."""
-_COUNTS = ("acknowledged", "given_up", "rejected", "released", "dead_lettered")
+COUNTS = ("acknowledged", "given_up", "rejected", "released", "dead_lettered")
+"""The fields that count; `history.OUTCOME_COLUMNS` are their columns."""
 
 
 def blank_outcomes(count: int) -> np.ndarray:
@@ -56,7 +57,7 @@ def blank_outcomes(count: int) -> np.ndarray:
 def added_outcomes(before: np.ndarray, new: np.ndarray) -> np.ndarray:
     """OUTCOMES rows of two spans of time, one after the other."""
     rows = new.copy()
-    for name in _COUNTS:
+    for name in COUNTS:
         rows[name] += before[name]
     # An acknowledgement ends the time in which records were only given up.
     goes_on = (new["acknowledged"] == 0) & (before["failing_since"] != NO_TIME)
