@@ -204,13 +204,14 @@ def version_to_read(table: "DeltaTable", committed: int) -> int:
     return committed
 
 
-def has_entry(place: str, version: int) -> bool:
-    """Whether the log of a Delta table has the entry of a version.
+def has_entries(place: str, *versions: int) -> list[bool]:
+    """Whether the log of a Delta table has the entry of each version.
 
     That of the latest version is never cleaned up.
     """
     filesystem, folder = open_filesystem(place)
-    return filesystem.get_file_info(f"{folder}/_delta_log/{version:020}.json").is_file
+    entries = [f"{folder}/_delta_log/{version:020}.json" for version in versions]
+    return [entry.is_file for entry in filesystem.get_file_info(entries)]
 
 
 def list_files(table: "DeltaTable") -> list[dict[str, Any]]:

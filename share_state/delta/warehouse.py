@@ -17,6 +17,7 @@ from pyarrow.fs import FileSelector
 
 from share_state.delta import commits
 from share_state.delta.merge import (
+    DELETED,
     keep_short_log,
     lost_table,
     merge_errors,
@@ -24,6 +25,7 @@ from share_state.delta.merge import (
     overtaken_stream,
     restore_version,
     transaction,
+    without_deleted,
 )
 from share_state.delta.parquet_files import write_files
 from share_state.delta.reader import (
@@ -33,7 +35,7 @@ from share_state.delta.reader import (
     commit_errors,
     damaged_files,
     delete_folder,
-    has_entry,
+    has_entries,
     list_files,
     needs_scan,
     open_filesystem,
@@ -117,6 +119,8 @@ class Warehouse:
         self._missing, self._is_begun = missing_folders(root), False
         self._opened: dict[str, DeltaTable] = {}
         self._files: dict[str, TableFiles] = {}
+        # table -> the version that this run committed and that has every declared column.
+        self._whole: dict[str, int] = {}
         self.replaced = ReplacedFiles() if deletes_replaced else None
         self._new, self._runs_version = set[str](), self._version("runs")
         self._commits, self._is_committed = f"{root} is written", False
@@ -419,12 +423,16 @@ class Warehouse:
             replaced = replaced_runs and existing and run_ids(path, table, existing) & {*replaced_runs}
             one = Commit(path, existing, replaced_runs is None, sorted((replaced and replaced_runs) or ()))
             if existing is not None:
-                one.version, one.missing = existing.version(), missing_columns(table, path, existing)
+                one.version = existing.version()
+                if self._whole.get(table) != one.version:
+                    one.missing = missing_columns(table, path, existing)
             yield one
             version = one.version + 1 if existing is None and one.version < 0 else self._version(table)
         if version is None or (table != "runs" and version != one.version + 1):
             raise self._overtaken()
         self.versions[table] = version
+        if not one.missing:
+            self._whole[table] = version
         self._runs_version = version if table == "runs" else self._runs_version
 
     def _write(
@@ -456,9 +464,14 @@ class Warehouse:
             stream = RowStream(rows, schema)
             before = set[str]() if self.replaced is None else _paths(existing)
             try:
-                _commit_rows(table, commit, stream, properties)
+                if table == "runs" and existing is not None and commit.replaced_runs and is_plain(existing):
+                    files = self._files.setdefault(table, TableFiles(table, commit.path))
+                    changed = _changed_runs(stream.tables(), commit.replaced_runs)
+                    files.merge(existing, changed, ("run_id",), properties)
+                else:
+                    _commit_rows(table, commit, stream, properties)
                 if self.replaced is not None:
-                    self.replaced.add(commit.path, before - _paths(existing))
+                    self.replaced.add(commit.path, before - _paths(self._table(table)))
             except DeltaError as error:
                 is_created = existing is None and stream.error is None and "already exists" in str(error)
                 is_refused = "Unsupported table features" in str(error) or "append-only" in str(error)
@@ -479,8 +492,13 @@ class Warehouse:
         Opening a table reads its whole log, so it stays open, and only later entries are read.
         """
         place, known = self.folder(table), self._opened.pop(table, None)
-        if known is not None and has_entry(place, known.version()):
-            known.update_incremental()
+        is_there, has_grown = (
+            (False, False) if known is None else has_entries(place, known.version(), known.version() + 1)
+        )
+        if known is not None and is_there:
+            # To look for entries that are not there costs delta-rs a listing of the log.
+            if has_grown:
+                known.update_incremental()
         else:
             if place != self.root:
                 refuse_link(place)
@@ -523,6 +541,14 @@ def _commit_rows(table: str, commit: Commit, rows: RowStream, properties: "Commi
         storage_options=delta_storage_options(commit.path),
         commit_properties=properties,
     )
+
+
+def _changed_runs(rows: Iterable[pa.Table], replaced: Collection[str]) -> pa.Table:
+    """Rows of `runs`, and one that is DELETED for each replaced run without any."""
+    new = pa.concat_tables(rows)
+    without_rows = pa.array(sorted({*replaced} - {*new["run_id"].to_pylist()}), pa.string())
+    gone = pa.table({"run_id": without_rows, DELETED: pa.repeat(True, len(without_rows))})
+    return pa.concat_tables([without_deleted(new), gone], promote_options="default")
 
 
 def _paths(existing: "DeltaTable | None") -> set[str]:

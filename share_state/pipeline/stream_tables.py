@@ -66,6 +66,8 @@ _COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "
 
 _TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF)
 _STATE_TABLES = (CHECKPOINT_TABLE, CARRIED_LOGS)
+_TABLES_AT_ONCE = 4
+"""Tables that are merged side by side: more take more memory and CPU, and not less time."""
 _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
 
@@ -254,7 +256,7 @@ class StreamTables:
         if not outcomes.equals(self.outcomes):
             merged[GROUP_OUTCOMES] = [outcomes]
             self.outcomes = outcomes
-        with ThreadPoolExecutor(len(merged)) as threads:
+        with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
             deque(threads.map(lambda merge: self._merge(merge[0], batch, merge[1]), merged.items()), maxlen=0)
 
         def latest(known: Mapping[str, int], name: str) -> dict[str, int]:
