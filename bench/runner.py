@@ -51,6 +51,7 @@ class Settings:
     soak_micro_batches: int = option(10_000, "--soak: for how many the logs grow")
     soak_minutes: float = option(60.0, "--soak: it ends then, with fewer micro-batches")
     soak_keys: int = option(2_000, "--soak: share-partitions")
+    soak_partitions: int = option(8, "--soak: log partitions; each adds some milliseconds to a micro-batch")
     end_to_end_records: tuple[int, ...] = option(
         (2_000_000, 20_000_000, 50_000_000), "--end-to-end: its sizes"
     )

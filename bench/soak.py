@@ -40,7 +40,12 @@ class _Sample:
 def soak(settings: Settings, memory: Bound) -> Iterator[Item]:
     """Let a stream follow segments that grow with each of its micro-batches."""
     count = settings.soak_micro_batches
-    shape = replace(settings.log, records=2 * count * _RECORDS_A_MICRO_BATCH, keys=settings.soak_keys)
+    shape = replace(
+        settings.log,
+        records=2 * count * _RECORDS_A_MICRO_BATCH,
+        keys=settings.soak_keys,
+        partitions=settings.soak_partitions,
+    )
     with TemporaryDirectory(prefix="share-state-bench-", ignore_cleanup_errors=True) as scratch:
         samples = _follow(generate(shape), count, Path(scratch), settings.soak_minutes)
     tenth = max(1, len(samples) // _SAMPLES)
