@@ -93,7 +93,7 @@ def restore_version(place: str, version: int) -> int:
 
 
 def keep_short_log(place: str) -> None:
-    """Let `shorten_log` delete entries of a table's log after half an hour instead of a month."""
+    """Let `shorten_log` delete entries of a table's log after minutes instead of a month."""
     with merge_errors(place):
         existing = opened(place)
         if not SHORT_LOG.items() <= existing.metadata().configuration.items():

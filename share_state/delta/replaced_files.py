@@ -17,14 +17,15 @@ from share_state.delta.reader import list_files, open_filesystem
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_LOG_MINUTES = 30
+_LOG_MINUTES = 12
+"""Readers have ten minutes: the files of replaced rows are then deleted."""
 SHORT_LOG = {
     "delta.logRetentionDuration": f"interval {_LOG_MINUTES} minutes",
     "delta.deletedFileRetentionDuration": f"interval {_LOG_MINUTES} minutes",
     # A commit would delete the version that `runs` still names, of a table that was idle for longer.
     "delta.enableExpiredLogCleanup": "false",
 }
-"""Properties of a table to which a stream adds a version per micro-batch: its log is kept for half an hour."""
+"""Properties of a table to which a stream adds a version per micro-batch: the longer its log, the slower a commit."""
 
 
 class ReplacedFiles:
@@ -77,10 +78,10 @@ class ReplacedFiles:
 
 
 def shorten_log(place: str, table: "DeltaTable", kept: Collection[int]) -> None:
-    """Delete entries of a table's log that are half an hour old, unless one of these versions may be among them."""
+    """Delete entries of a table's log older than _LOG_MINUTES, unless one of these versions may be among them."""
     filesystem, folder = open_filesystem(place)
     entry = filesystem.get_file_info(f"{folder}/_delta_log/{min(kept):020}.json")
-    if entry.is_file and entry.mtime > datetime.now(UTC) - timedelta(minutes=_LOG_MINUTES / 2):
+    if entry.is_file and entry.mtime > datetime.now(UTC) - timedelta(minutes=_LOG_MINUTES - 1):
         table.cleanup_metadata()
 
 

@@ -44,7 +44,7 @@ from share_state.delta.reader import (
     run_ids,
     version_to_read,
 )
-from share_state.delta.replaced_files import ReplacedFiles, shorten_log
+from share_state.delta.replaced_files import SHORT_LOG, ReplacedFiles, shorten_log
 from share_state.delta.staging import STAGING_PREFIX, Staging
 from share_state.delta.table_files import TableFiles, is_plain
 from share_state.errors import InputError, WarehouseError
@@ -343,12 +343,13 @@ class Warehouse:
         assert self.replaced is not None
         self.replaced.delete_older(seconds)
 
-    def clean(self, table: str, kept: Collection[int]) -> None:
+    def clean(self, table: str, kept: Collection[int], *, is_log_alone: bool = False) -> None:
         """Delete what earlier runs have left in the folder of a table, and entries of its log that are old.
 
         Args:
             table: its name.
             kept: versions that readers may need.
+            is_log_alone: delete entries of its log alone.
         Raises:
             WarehouseError: if another run has committed meanwhile.
         """
@@ -356,18 +357,22 @@ class Warehouse:
         if table == "runs" and self._version(table) != self._runs_version:
             raise self._overtaken()
         with merge_errors(place):
-            self._tidy(table, kept)
+            self._tidy(table, kept, is_log_alone=is_log_alone)
         if table == "runs":
             self._runs_version = self._version(table)
 
-    def _tidy(self, table: str, kept: Collection[int]) -> None:
+    def _tidy(self, table: str, kept: Collection[int], *, is_log_alone: bool) -> None:
         """Delete files and entries of the log of a table; arguments as for `clean`."""
         place = self.folder(table)
-        keep_short_log(place)
-        if (existing := self._table(table)) is None:
+        existing = self._table(table)
+        if existing is not None and not SHORT_LOG.items() <= existing.metadata().configuration.items():
+            keep_short_log(place)
+            existing = self._table(table)
+        if existing is None:
             raise lost_table(place)
         assert self.replaced is not None
-        self.replaced.delete_left(place, existing)
+        if not is_log_alone:
+            self.replaced.delete_left(place, existing)
         shorten_log(place, existing, kept)
 
     @contextmanager

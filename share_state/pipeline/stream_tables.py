@@ -70,6 +70,8 @@ _TABLES_AT_ONCE = 4
 """Tables that are merged side by side: more take more memory and CPU, and not less time."""
 _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
+_SHORTENED_EVERY = 120.0
+"""Seconds between two times that old entries of the logs are deleted."""
 
 
 class OpenWarehouse(Protocol):
@@ -131,7 +133,8 @@ class StreamTables:
         self.committed: float | None = None
         # The rows of an earlier process may have other ends.
         self._known = Topics()
-        self._committed_at, self._cleaned_at = deque[tuple[float, dict[str, int]]](), time.monotonic()
+        self._committed_at = deque[tuple[float, dict[str, int]]]()
+        self._cleaned_at = self._shortened_at = time.monotonic()
         self.findings = table_schema(FINDINGS).empty_table()
         self.outcomes = table_schema(GROUP_OUTCOMES).empty_table()
         self._writing, self._is_closed = Lock(), False
@@ -371,15 +374,17 @@ class StreamTables:
         now = time.monotonic()
         self._committed_at.append((now, dict(self._warehouse.versions)))
         self._warehouse.delete_replaced(_KEPT_SECONDS)
-        if now - self._cleaned_at < _KEPT_SECONDS:
+        is_due = now - self._cleaned_at >= _KEPT_SECONDS
+        if not is_due and now - self._shortened_at < _SHORTENED_EVERY:
             return
-        self._cleaned_at = now
+        self._shortened_at = now
+        self._cleaned_at = now if is_due else self._cleaned_at
         while len(self._committed_at) > 1 and now - self._committed_at[1][0] >= _KEPT_SECONDS:
             # The one before those of the last minutes was still read when they began.
             self._committed_at.popleft()
         for table in [*self._warehouse.versions]:
             kept = {versions[table] for _, versions in self._committed_at if table in versions}
-            self._warehouse.clean(table, kept)
+            self._warehouse.clean(table, kept, is_log_alone=not is_due)
 
     def _begin_history(self) -> None:
         """Create `share_partition_history`, or remove the rows of earlier streams; those of audits stay."""

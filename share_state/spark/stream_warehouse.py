@@ -116,11 +116,13 @@ class SparkWarehouse(Warehouse):
             check_readable(commit.path, existing)
             self._writer.merge(table, commit, rows, key)
 
-    def _tidy(self, table: str, kept: Collection[int]) -> None:
+    def _tidy(self, table: str, kept: Collection[int], *, is_log_alone: bool) -> None:
         place = self.folder(table)
         existing = opened(place)
         if not self._is_of_spark(existing):
-            super()._tidy(table, kept)
+            super()._tidy(table, kept, is_log_alone=is_log_alone)
+            return
+        if is_log_alone:
             return
         with spark_errors(place):
             self._writer.optimize(table)
