@@ -1,9 +1,12 @@
 """The two engines of `share-state stream`, as parameters of tests: in the command's own process, and on Spark."""
 
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,57 @@ from share_state.errors import NothingCommittedError
 from tests.profiles import HERE, IN_SPARK
 
 on_each_engine = pytest.mark.parametrize("engine", [HERE, IN_SPARK], indirect=True)
+
+
+class MemoryStore:
+    """A key of Spark's state store in memory."""
+
+    def __init__(self) -> None:
+        self.values = dict[str, list[tuple[Any, ...]]]()
+
+    def getValueState(self, name: str, schema: str) -> "MemoryVariable":  # noqa: N802  as of Spark
+        """A variable that holds one value or none."""
+        del schema
+        return MemoryVariable(self.values.setdefault(name, []))
+
+    def getListState(self, name: str, schema: str) -> "MemoryList":  # noqa: N802
+        """A variable that holds values in order."""
+        del schema
+        return MemoryList(self.values.setdefault(name, []))
+
+
+@dataclass(slots=True)
+class MemoryVariable:
+    """As Spark's ValueState."""
+
+    values: list[tuple[Any, ...]]
+
+    def get(self) -> tuple[Any, ...] | None:
+        """The value; None for none."""
+        return self.values[0] if self.values else None
+
+    def update(self, value: tuple[Any, ...]) -> None:
+        """Replace the value."""
+        self.values[:] = [value]
+
+
+@dataclass(slots=True)
+class MemoryList:
+    """As Spark's ListState."""
+
+    values: list[tuple[Any, ...]]
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        """The values."""
+        return iter(self.values)
+
+    def appendValue(self, value: tuple[Any, ...]) -> None:  # noqa: N802
+        """Add a value."""
+        self.values.append(value)
+
+    def clear(self) -> None:
+        """Remove all."""
+        self.values.clear()
 
 
 def places(engine: str, folder: Path) -> list[str]:

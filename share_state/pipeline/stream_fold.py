@@ -1,8 +1,7 @@
 """The fold of a stream: a log partition is folded micro-batch by micro-batch, and only what changed goes to the tables.
 
-`StreamFold` is the fold of the job with its state in between: in memory (`fold`), or as bytes (`initial`, then
-`step` by `step`). Records at or below the last offset folded are skipped, so a micro-batch may be repeated.
-Imports no Spark.
+`StreamFold` is the fold of the job with its state in between (`initial`, then `step` by `step`). Records at or
+below the last offset folded are skipped, so a micro-batch may be repeated. Imports no Spark.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,7 @@ from share_state.kafka.buffers import concat_rows, take_rows
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
-from share_state.pipeline.stream_state import checkpoint_of, numbers_in, state_bytes, to_ipc
+from share_state.pipeline.stream_state import checkpoint_of, numbers_in, settled_state, to_ipc
 from share_state.rules.findings import RecordRules, judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition
@@ -82,6 +81,21 @@ def packed_batch(partition: int, facts: LogFacts, rows: pa.Table | None) -> pa.R
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A micro-batch of a log partition.
+
+    Attributes:
+        after: the state after it, as of `settled_state`; None if the log is empty.
+        changes: the rows that it changed.
+        is_read_anew: whether the log was read from its start, so that each share-partition may have changed.
+    """
+
+    after: FoldCheckpoint | None
+    changes: LogChanges
+    is_read_anew: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StreamFold:
     """Folds one log partition of `__share_group_state` micro-batch by micro-batch.
 
@@ -100,7 +114,7 @@ class StreamFold:
     initial_states: str | None = None
     has_dead_letters: bool = False
 
-    def initial(self, partition: int) -> bytes | None:
+    def initial(self, partition: int) -> FoldCheckpoint | None:
         """The state of a log partition before the first record that the stream reads: from an earlier run, if any.
 
         Raises:
@@ -114,42 +128,41 @@ class StreamFold:
             if not filesystem.get_file_info(path).is_file:
                 return None
             with filesystem.open_input_stream(path) as stored:
-                return stored.read()
+                return checkpoint_of(stored.read())
 
     def step(
         self,
-        state: bytes | None,
+        before: FoldCheckpoint | None,
         partition: int,
         rows: pa.Table,
         facts: LogFacts,
         *,
         now: int | None = None,
         is_by_clock: bool = False,
-    ) -> tuple[bytes | None, LogChanges | None]:
-        """Fold the records of a micro-batch, from a state as one value to the next.
+    ) -> "Step | None":
+        """Fold the records of a micro-batch, and make the rows that they change.
 
         Args:
-            state: the state after the previous micro-batch, or `initial`.
-            partition, rows, facts, now, is_by_clock: as for `fold`.
+            before, partition, rows, facts, now, is_by_clock: as for `fold`.
         Returns:
-            The state after it, and what it changed; None for both if it holds nothing new.
+            The state after it, and what it changed; None if it holds nothing new.
         """
-        before = None if state is None else checkpoint_of(state)
         folded = self.fold(before, partition, rows, facts, now=now, is_by_clock=is_by_clock)
         if folded is None:
-            return None, None
+            return None
         changes = UnwrittenChanges(before)
         if is_by_clock:
             changes.judged = folded
         else:
             changes.add(folded)
-        after, rows = folded.log.checkpoint, changes.rows()
+        after, changed = folded.log.checkpoint, changes.rows()
         if not is_by_clock:
             outcomes = table_schema(GROUP_OUTCOMES).empty_table()
             for counted in folded.outcomes_by_key():
                 outcomes = add_group_outcomes(outcomes, counted)
-            rows.tables[GROUP_OUTCOMES] = outcomes
-        return None if after is None else state_bytes(folded.log.log.name, after), rows
+            changed.tables[GROUP_OUTCOMES] = outcomes
+        settled = None if after is None else settled_state(folded.log.log.name, after)
+        return Step(settled, changed, is_read_anew=folded.is_read_anew)
 
     def fold(
         self,
@@ -240,11 +253,11 @@ class StreamFold:
         )
         return FoldedRecords(folded, status, findings, counted)
 
-    def judge_at(self, state: bytes, partition: int, now: int | None = None) -> LogChanges:
+    def judge_at(self, state: FoldCheckpoint | None, partition: int, now: int | None = None) -> LogChanges:
         """The findings and verdicts of a state at a time (`step`): long waits are found without a new record."""
-        _, changes = self.step(state, partition, EMPTY_ROWS, LogFacts(), now=now, is_by_clock=True)
-        assert changes is not None
-        return changes
+        step = self.step(state, partition, EMPTY_ROWS, LogFacts(), now=now, is_by_clock=True)
+        assert step is not None
+        return step.changes
 
 
 def _with_earlier_outcomes(folded: FoldedLog, before: FoldCheckpoint | None) -> FoldedLog:

@@ -1,6 +1,6 @@
 """The state of a stream's fold between two micro-batches: in memory, as one value, and as rows of a warehouse."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -51,16 +51,62 @@ def from_ipc(data: bytes | memoryview) -> pa.Table:
 def state_bytes(name: str, checkpoint: FoldCheckpoint) -> bytes:
     """The state of a fold as one value."""
     kept = _with_one_cell(checkpoint)
-    rows = pa.concat_tables(checkpoint_share_partitions(name, kept))
+    return _of_log(name, kept, pa.concat_tables(checkpoint_share_partitions(name, kept)))
+
+
+def change_bytes(name: str, before: FoldCheckpoint, after: FoldCheckpoint) -> bytes | None:
+    """What some records have changed of a state, as one value; None if that is most of it.
+
+    Args:
+        name: of the log partition.
+        before, after: states as `settled_state` leaves them; between them the log was not read anew.
+    """
+    place = numbers_in(before.keys, after.keys)
+    numbers = np.flatnonzero(changed_since(before.chains, after.chains, place))
+    if len(numbers) > len(after.keys) / 2:
+        return None
+    none = table_schema(CHECKPOINT_TABLE).empty_table()
+    rows = pa.concat_tables([none, *checkpoint_share_partitions(name, _part_of(after, numbers))])
+    gone = before.keys.binary().filter(pa.array(place < 0))
+    changed = pa.concat_tables(
+        [
+            without_deleted(rows),
+            _deleted_rows(CHECKPOINT_TABLE, {"log": pa.repeat(name, len(gone)), "key": gone}),
+        ]
+    )
+    return _of_log(name, after, changed)
+
+
+def _of_log(name: str, checkpoint: FoldCheckpoint, rows: pa.Table) -> bytes:
     # Spark pickles it byte by byte.
-    return to_ipc(rows.replace_schema_metadata({_LOG: checkpoint_row(name, kept)["carried"]}), "zstd")
+    return to_ipc(rows.replace_schema_metadata({_LOG: checkpoint_row(name, checkpoint)["carried"]}), "zstd")
 
 
-def checkpoint_of(state: bytes) -> FoldCheckpoint | None:
-    """Read what `state_bytes` wrote; None if another release wrote it in another format."""
-    rows = from_ipc(state)
-    log = (rows.schema.metadata or {})[_LOG].decode()
-    return None if resume_point_of(log) is None else restore_checkpoint(log, rows)
+def checkpoint_of(state: bytes, changes: Sequence[bytes] = ()) -> FoldCheckpoint | None:
+    """Read what `state_bytes` wrote; None if another release wrote it in another format.
+
+    Args:
+        state: the state.
+        changes: from `change_bytes`, what has changed since, in order.
+    """
+    parts = [from_ipc(state), *map(from_ipc, changes)]
+    carried = (parts[-1].schema.metadata or {})[_LOG].decode()
+    if resume_point_of(carried) is None:
+        return None
+    return restore_checkpoint(carried, _latest_rows(parts) if changes else parts[0])
+
+
+def _latest_rows(parts: Sequence[pa.Table]) -> pa.Table:
+    """The last row of each key, without those that are DELETED; the first part has no such column."""
+    rows = pa.concat_tables(
+        part.replace_schema_metadata() for part in (without_deleted(parts[0]), *parts[1:])
+    )
+    codes = rows["key"].combine_chunks().dictionary_encode()
+    latest = np.zeros(len(codes.dictionary), np.int64)
+    # Of places with equal codes, the last one stays.
+    latest[codes.indices.to_numpy()] = np.arange(len(rows))
+    kept = rows.take(pa.array(np.sort(latest)))
+    return kept.filter(pc.invert(kept[DELETED])).drop_columns(DELETED).combine_chunks()
 
 
 class CarriedState:

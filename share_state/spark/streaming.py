@@ -1,8 +1,8 @@
 """The stream: Structured Streaming over records of `__share_group_state`, folded by `transformWithState`.
 
 Tasks read the records of a micro-batch and pack those of a log partition into one row. The state operator is
-keyed by log partition: its state is one value per log partition, and one compiled fold takes all records of a
-micro-batch. The driver merges the rows that changed into the tables.
+keyed by log partition (`StoredLog`), and one compiled fold takes all records of a micro-batch. The driver merges
+the rows that changed into the tables.
 """
 
 import json
@@ -37,6 +37,7 @@ from share_state.sources.new_records import EMPTY_ROWS, LogFacts
 from share_state.spark.connections import described, local_address, quiet_java, s3_client
 from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
 from share_state.spark.session import reason
+from share_state.spark.stored_log import StoredLog
 
 _CHANGES = "state_partition int, changes binary"
 _FILES = "path string, modificationTime timestamp, length long, content binary"
@@ -79,14 +80,14 @@ def _read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 class LogProcessor(StatefulProcessor):
-    """Folds the log partitions of a micro-batch; the state of each is one value."""
+    """Folds the log partitions of a micro-batch; each of them is a key of Spark's state."""
 
     def __init__(self, fold: StreamFold, *, has_timers: bool) -> None:
         self._fold, self._has_timers = fold, has_timers
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
-        self._handle, self._state = handle, handle.getValueState("log", "state binary")
+        self._handle, self._state = handle, StoredLog(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
         """Fold what a micro-batch holds of a log partition."""
@@ -94,12 +95,11 @@ class LogProcessor(StatefulProcessor):
         if partition < 0:
             changes = LogChanges("", problems=[row.problem for row in given])
         else:
-            stored = self._state.get()
-            before = self._fold.initial(partition) if stored is None else bytes(stored[0])
-            state, changes = self._fold.step(before or None, partition, *_unpacked(given))
-            if changes is not None:
-                # An empty value: the log is empty, and an audit left the state of another.
-                self._state.update((state or b"",))
+            before = self._state.get(partition, self._fold.initial)
+            step = self._fold.step(before, partition, *_unpacked(given))
+            changes = None if step is None else step.changes
+            if step is not None:
+                self._state.update(partition, step)
             if self._has_timers and next(self._handle.listTimers(), None) is None:
                 self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + _JUDGED_EVERY_MS)
         if changes is not None:
@@ -113,10 +113,10 @@ class LogProcessor(StatefulProcessor):
     ) -> Iterator[Row]:
         """Judge a log partition by the clock."""
         del expiredTimerInfo
-        stored, now = self._state.get(), timerValues.getCurrentProcessingTimeInMs()
+        state, now = self._state.get(key[0]), timerValues.getCurrentProcessingTimeInMs()
         self._handle.registerTimer(now + _JUDGED_EVERY_MS)
-        if stored is not None and stored[0]:
-            changes = self._fold.judge_at(bytes(stored[0]), key[0], now)
+        if state is not None:
+            changes = self._fold.judge_at(state, key[0], now)
             yield Row(state_partition=key[0], changes=changes.to_bytes())
 
     def close(self) -> None:

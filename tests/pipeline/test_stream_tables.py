@@ -3,9 +3,10 @@
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,7 @@ from share_state.delta.replaced_files import SHORT_LOG
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import WarehouseError
+from share_state.fold.checkpoint import FoldCheckpoint, checkpoint_row, checkpoint_share_partitions
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline import stream_tables
 from share_state.pipeline.dead_letter_checks import StreamLetters
@@ -34,6 +36,7 @@ from share_state.sources.input_detection import find_dead_letters
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import LogFacts
 from share_state.sources.topics import read_topics
+from share_state.spark import stored_log
 from share_state.spark.streaming import pack_rows
 from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
 from tests.pipeline.test_split_keys import KEY
@@ -41,6 +44,7 @@ from tests.present import present
 from tests.profiles import by_profile, nightly, some_of
 from tests.rules.histories import ARCHIVED, AVAILABLE, snapshot, tombstone, update
 from tests.sources.formats.tables import found, table_of, write
+from tests.streams import MemoryStore
 from tests.truth import DATA
 
 TABLES = ("share_partition_state", "in_flight", "findings", "cutoff")
@@ -51,23 +55,38 @@ SCENARIOS = by_profile(
 
 
 class Stream:
-    """A stream without Spark: the states of the log partitions are in a dictionary."""
+    """A stream without Spark: the states of the log partitions are in memory, as Spark stores them."""
 
     def __init__(self, lake: Path) -> None:
-        self.lake, self.states, self.fold = str(lake), dict[int, bytes](), StreamFold()
+        self.lake, self.fold, self.stores = str(lake), StreamFold(), dict[int, MemoryStore]()
+        self._steps = 0
+
+    def state(self, number: int) -> FoldCheckpoint | None:
+        """The state of a log partition."""
+        return self._stored(number).get(number, self.fold.initial)
+
+    def fold_log(self, number: int, rows: pa.Table, facts: LogFacts) -> LogChanges | None:
+        """Fold what a micro-batch has of a log partition."""
+        step = self.fold.step(self.state(number), number, rows, facts)
+        if step is None:
+            return None
+        self._stored(number).update(number, step)
+        self._steps += 1
+        if self._steps % 3 == 0:
+            # As if another worker had the log partition next.
+            stored_log.held.clear()
+        return step.changes
+
+    def _stored(self, number: int) -> stored_log.StoredLog:
+        return stored_log.StoredLog(cast("Any", self.stores.setdefault(number, MemoryStore())))
 
     def fold_rows(self, records: pa.Table, facts: LogFacts = LogFacts()) -> list[LogChanges]:  # noqa: B008  frozen
         """Fold a micro-batch."""
-        changes, numbers = [], records["partition"].unique().to_pylist()
-        for number in numbers:
+        changes = list[LogChanges]()
+        for number in records["partition"].unique().to_pylist():
             own = records.filter(pc.field("partition") == number)
-            state, changed = self.fold.step(
-                self.states.get(number) or self.fold.initial(number), number, _given(own), facts
-            )
-            if changed is not None:
+            if (changed := self.fold_log(number, _given(own), facts)) is not None:
                 changes.append(changed)
-            if state is not None:
-                self.states[number] = state
         return changes
 
     def write(self, batches: Sequence[list[LogChanges]], first: int = 0, **more: Any) -> None:
@@ -104,6 +123,28 @@ def pieces(records: pa.Table, size: int) -> Iterator[pa.Table]:
     logs = [records.filter(pc.field("partition") == number) for number in records["partition"].unique().to_pylist()]
     for begin in range(0, max(map(len, logs)), size):
         yield pa.concat_tables([log.slice(begin, size) for log in logs])
+
+
+@pytest.mark.parametrize("scenario", some_of(SCENARIOS, 1))
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_state_is_read_from_its_whole_and_its_changes(
+    scenario: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stored_log, "MOST_CHANGED", 4.0)  # the changes of small states are larger than they are
+    stream, most = Stream(tmp_path / "lake"), 0
+    for part in islice(pieces(table_of(found(DATA / scenario)), size), 60):
+        stream.fold_rows(part)
+        held = {number: _carried(stream.state(number)) for number in stream.stores}
+        stored_log.held.clear()
+        assert {number: _carried(stream.state(number)) for number in stream.stores} == held
+        most = max(most, *(len(store.values["changes"]) for store in stream.stores.values()))
+    assert most > 1
+
+
+def _carried(state: FoldCheckpoint | None) -> list[Any]:
+    kept = present(state)
+    rows = pa.concat_tables(checkpoint_share_partitions("log", kept)).to_pylist()
+    return [checkpoint_row("log", kept), sorted(map(str, rows))]
 
 
 @pytest.mark.parametrize("scenario", some_of(SCENARIOS, 1))
@@ -396,7 +437,7 @@ def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):
     parts, stream = list(pieces(records, 40)), Stream(tmp_path / "lake")
     batches = [stream.fold_rows(part) for part in parts[:3]]
     now = int(pc.max(records["timestamp"]).as_py().timestamp() * 1000) + 7_200_000
-    judged = [stream.fold.judge_at(state, number, now) for number, state in stream.states.items()]
+    judged = [stream.fold.judge_at(stream.state(number), number, now) for number in stream.stores]
     stream.write([*batches[:2], [*batches[2], *judged]])
     rows = CommittedTables(stream.lake).read("findings").to_pylist()
     stuck = [row for row in rows if row["rule"] == "ARCHIVING_STUCK"]

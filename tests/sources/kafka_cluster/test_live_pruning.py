@@ -19,6 +19,7 @@ from pyspark.sql import Row
 
 from share_state.config.input_spec import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
+from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.across_logs import EXTENDED
@@ -29,7 +30,6 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.stream_fold import StreamFold
-from share_state.pipeline.stream_state import checkpoint_of
 from share_state.pipeline.task import STATE
 from share_state.report.compare import SAME, compare
 from share_state.report.explain import explain_offset
@@ -242,7 +242,7 @@ def test_an_as_of_offset_ends_a_log_that_is_read_on(pruning: PruningBroker, tmp_
 def test_a_stream_reads_on_beyond_its_micro_batch(pruning: PruningBroker, begun_before: bool) -> None:
     """The reader and the fold of the stream, as Spark calls them, with a pause between plan and read."""
     reader, fold = _PackedReader(pruning.address, ClientProperties()), StreamFold()
-    states, position = dict[int, bytes](), reader.initialOffset()
+    states, position = dict[int, FoldCheckpoint](), reader.initialOffset()
     if begun_before:
         position = _read_batch(reader, fold, states, position, lambda: None)
     pruning.write_snapshots("first")
@@ -349,7 +349,7 @@ def _start_offsets(states: pa.Table) -> dict[tuple[str, str, int], int]:
 def _read_batch(
     reader: _PackedReader,
     fold: StreamFold,
-    states: dict[int, bytes],
+    states: dict[int, FoldCheckpoint],
     position: dict[str, Any],
     pause: Callable[[], None],
 ) -> dict[str, Any]:
@@ -360,12 +360,12 @@ def _read_batch(
     for one in ranges:
         rows = [row for batch in reader.read(one) for row in pa.Table.from_batches([batch]).to_pylist()]
         given, facts = _unpacked([Row(**row) for row in rows])
-        state, _ = fold.step(states.get(one.value), one.value, given, facts)
-        states[one.value] = state or states[one.value]
+        step = fold.step(states.get(one.value), one.value, given, facts)
+        if step is not None and step.after is not None:
+            states[one.value] = step.after
     return end
 
 
-def _share_partitions(states: Mapping[int, bytes]) -> int:
-    checkpoints = [checkpoint_of(state) for state in states.values()]
-    assert all(checkpoint is not None and checkpoint.last_lost_offset < 0 for checkpoint in checkpoints)
-    return sum(int(checkpoint.chains.chains["exists"].sum()) for checkpoint in checkpoints if checkpoint)
+def _share_partitions(states: Mapping[int, FoldCheckpoint]) -> int:
+    assert all(state.last_lost_offset < 0 for state in states.values())
+    return sum(int(state.chains.chains["exists"].sum()) for state in states.values())
