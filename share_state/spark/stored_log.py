@@ -81,7 +81,8 @@ class StoredLog:
 
     def update(self, partition: int, step: Step) -> None:
         """Store the state after a micro-batch; before it, `get` was called."""
-        known, name, part = held[partition], f"{STATE_TOPIC}-{partition}", None
+        known, name = held[partition], f"{STATE_TOPIC}-{partition}"
+        part: bytes | None = None
         if known.state is not None and step.after is not None and known.whole and not step.is_read_anew:
             part = change_bytes(name, known.state, step.after)
         if part is not None and known.changed + len(part) <= MOST_CHANGED * known.whole:

@@ -58,7 +58,8 @@ class Stream:
     """A stream without Spark: the states of the log partitions are in memory, as Spark stores them."""
 
     def __init__(self, lake: Path) -> None:
-        self.lake, self.fold, self.stores = str(lake), StreamFold(), dict[int, MemoryStore]()
+        self.lake, self.fold = str(lake), StreamFold()
+        self.stores = dict[int, MemoryStore]()
         self._steps = 0
 
     def state(self, number: int) -> FoldCheckpoint | None:
