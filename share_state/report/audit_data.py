@@ -225,7 +225,8 @@ class AuditReport:
         findings: by rule and severity, the most severe first.
         cutoffs: rows of the table `cutoff` with limited_by_topic, the name if it is known: unsafe ones first,
             then by the records that they hold back.
-        poison: offsets on which all deliveries fail.
+        in_flight: from `in_flight_counts`.
+        most: maximum number of share-partitions in detail, and of poison ranges to list.
         fail_on: the lowest severity of findings that makes the exit code 1.
         fail_on_verdict: the mildest verdict of a share-partition that also makes it 1; or "none".
     """
@@ -246,7 +247,8 @@ class AuditReport:
     acknowledged: tuple[Acknowledged, ...]
     findings: tuple[BrokenRule, ...]
     cutoffs: tuple[Mapping[str, Any], ...]
-    poison: PoisonRecords
+    in_flight: pa.Table
+    most: int
     fail_on: str
     fail_on_verdict: str
 
@@ -260,6 +262,11 @@ class AuditReport:
     def summaries(self) -> tuple[GroupSummary, ...]:
         """All groups, the worst first. The page alone shows them: they are read from the history of 30 audits."""
         return read_group_summaries(self.tables)
+
+    @cached_property
+    def poison(self) -> PoisonRecords:
+        """Offsets on which all deliveries fail. Metrics do without: they are read from all ranges in flight."""
+        return find_poison_records(self.tables, self.limits, self.most)
 
     @cached_property
     def groups(self) -> tuple[FlaggedGroup, ...]:
@@ -357,7 +364,8 @@ def report_of(
     warehouse: str = "",
 ) -> AuditReport:
     """The report of tables that are open; arguments and errors as for `read_report`."""
-    limits, _ = shown_limits(tables, None, limits or Limits())
+    in_flight = tables.in_flight_counts()
+    limits, _ = shown_limits(tables, in_flight, limits or Limits())
     summary = summarize_findings(tables, acknowledged)
     worst, counts = _survey(tables, summary, most, acknowledged)
     cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()
@@ -376,7 +384,8 @@ def report_of(
         acknowledged=tuple(acknowledged),
         findings=list_broken_rules(summary),
         cutoffs=tuple(cutoffs),
-        poison=find_poison_records(tables, limits, most),
+        in_flight=in_flight,
+        most=most,
         fail_on=fail_on,
         fail_on_verdict=fail_on_verdict,
     )

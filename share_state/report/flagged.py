@@ -22,7 +22,6 @@ from share_state.report.share_partitions import (
     joined,
     null_unknown,
     number_rows,
-    prefilter,
     rows_by_place,
     select_share_partitions,
 )
@@ -134,7 +133,7 @@ def _reported_troubles(
     tables: CommittedTables, selected: pa.Table, limits: Limits
 ) -> dict[int, list[dict[str, Any]]]:
     """The rows of `read_troubles` about each selected share-partition, by its place."""
-    where = prefilter(selected) & (pc.field("dialect") == SHARE_GROUP_STATE)
+    tables, where = tables.of(selected), pc.field("dialect") == SHARE_GROUP_STATE
     states = tables.read(STATE, where, (*KEY, "snapshot_offset"))
     rows = read_troubles(tables, where, states, limits).drop_columns("topic_key")
     return rows_by_place(select_share_partitions(rows, selected), ("trouble", "message"))
@@ -183,7 +182,7 @@ def _read_first(
 ) -> dict[int, list[dict[str, Any]]]:
     """The first `most` rows, in an order, of each selected share-partition, by its place."""
     first = list[pa.Table]()
-    for piece in tables.batches(table, list(dict.fromkeys((*KEY, *columns))), prefilter(selected)):
+    for piece in tables.of(selected).batches(table, list(dict.fromkeys((*KEY, *columns)))):
         rows = select_share_partitions(piece, selected)
         if rows.num_rows:
             first = [_first_of_each(pa.concat_tables([*first, null_unknown(rows)]), order, most)]

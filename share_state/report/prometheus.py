@@ -162,11 +162,8 @@ class Metrics(Collector):
 
     def _group_records(self) -> Iterator[Metric]:
         """Records in flight by delivery state and by deliveries."""
-        columns = ["group_id", "state", "delivery_count"]
-        pieces = self._tables.batches("in_flight", [*columns, "record_count"])
-        rows = group_pieces(pieces, columns, {"record_count": "sum"})
         states, deliveries = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-        for row in rows.to_pylist() if rows is not None else ():
+        for row in self._report.in_flight.to_pylist():
             group, records = row["group_id"], row["record_count"]
             states[group, row["state"]] += records
             deliveries[group, str(min(row["delivery_count"], _MOST_DELIVERIES))] += records

@@ -158,6 +158,7 @@ class LiveStream:
         self._limits, self._groups = limits, groups
         self._made = 0.0
         self._reported: Shown | None = None
+        self._live: LiveTables | None = None
 
     @property
     def records(self) -> int:
@@ -191,7 +192,8 @@ class LiveStream:
         if shown is None or not shown.logs or is_recent:
             return None
         limits = self._limits()
-        found = report_of(LiveTables(shown, self._topics(), limits, self._groups()), limits=limits)
+        self._live = LiveTables(shown, self._topics(), limits, self._groups(), self._live)
+        found = report_of(self._live, limits=limits)
         self._made, self._reported = time.monotonic(), shown
         return found
 
