@@ -68,6 +68,9 @@ COMMITTED, REPORTED = "committed", "reported"
 IN_FLIGHT_COUNTS = ["group_id", "delivery_state", "state", "delivery_count"]
 """Columns of `in_flight` by which `in_flight_counts` counts records."""
 
+EVERY_ROW = pc.scalar(True)
+"""A filter that keeps all rows."""
+
 _OF_SHARE_PARTITIONS = ("group_id", "partition")
 """Columns of the tables whose rows are about share-partitions."""
 
@@ -509,7 +512,7 @@ class CommittedTables:
             yield found
 
     def of(self, share_partitions: pa.Table) -> Self:
-        """The same tables, in which those with rows about share-partitions have at least the rows of some of them.
+        """The same tables with at least the rows of some share-partitions, where rows are about these.
 
         Args:
             share_partitions: IDENTITY_COLUMNS of `share_state.report.share_partitions`.
@@ -520,7 +523,7 @@ class CommittedTables:
         return chosen
 
     def in_flight_counts(self, where: pc.Expression | None = None) -> pa.Table:
-        """How many records are in flight: IN_FLIGHT_COUNTS and record_count; their groups alone are in memory.
+        """How many records are in flight: IN_FLIGHT_COUNTS and record_count.
 
         Args:
             where: a filter on rows of `in_flight`.

@@ -1,4 +1,4 @@
-"""Rows of a log partition of a stream, as metrics read them: made anew only for share-partitions that have changed."""
+"""Rows of a log partition, as metrics of a stream read them: made anew for share-partitions that changed."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import IN_FLIGHT_COUNTS, sum_records
+from share_state.delta.reader import IN_FLIGHT_COUNTS
 from share_state.fold.history import PREVIOUS_START
 from share_state.fold.log_stats import NO_PREVIOUS_START
 from share_state.fold.state_log import FoldedLog
@@ -55,6 +55,19 @@ class LiveRows:
             self._names = before._names
         self.history = self._history(before)
 
+    @classmethod
+    def following(cls, before: "LiveRows | None", shown: ShownLog) -> "LiveRows":
+        """The rows of a log partition; those of before if it has not changed since.
+
+        Args:
+            before: its rows some time ago; None if there are none.
+            shown: the log partition.
+        """
+        is_same = before is not None and before.shown.folded is shown.folded
+        if before is not None and is_same and np.array_equal(before.shown.starts, shown.starts):
+            return before
+        return cls(shown, before)
+
     @property
     def _folded(self) -> FoldedLog:
         return self.shown.folded
@@ -71,20 +84,31 @@ class LiveRows:
 
     def history_of(self, numbers: np.ndarray) -> pa.Table:
         """The rows of `history` of some share-partitions."""
+        if len(numbers) == len(self.numbers):
+            return self.history
         return self.history.take(pa.array(np.searchsorted(self.numbers, numbers)))
 
     @cached_property
     def in_flight_counts(self) -> pa.Table:
-        """`CommittedTables.in_flight_counts` of the log partition: from numbers alone, as there are many ranges."""
+        """`CommittedTables.in_flight_counts` of the log partition, from numbers alone."""
         ends, ranges = window_tiles(taken(self._folded.all_chains, self.numbers))
         groups = self._names.take(self.numbers)["group_id"]
-        codes = np.repeat(groups.indices.to_numpy(zero_copy_only=False), np.diff(ends))
-        columns = (codes, ranges["state"].copy(), ranges["state"].copy(), ranges["count"].copy())
-        amounts = {"record_count": pa.array(ranges["last"] - ranges["first"] + 1)}
-        sums = sum_records(pa.table(dict(zip(IN_FLIGHT_COUNTS, columns, strict=True)) | amounts))
-        of_groups = groups.dictionary.take(sums["group_id"].combine_chunks())
-        names = state_names(sums["state"].to_numpy())
-        return sums.set_column(0, "group_id", of_groups).set_column(2, "state", names)
+        # One number for group, count and state: to group by three columns takes twice as long.
+        codes = np.repeat(groups.indices.to_numpy(zero_copy_only=False).astype(np.int64) << 32, np.diff(ends))
+        codes += (ranges["count"].astype(np.int64) << 8) + ranges["state"]
+        amounts = pa.table({"code": codes, "record_count": ranges["last"] - ranges["first"] + 1})
+        sums = amounts.group_by("code", use_threads=False).aggregate([("record_count", "sum")])
+        found = sums["code"].to_numpy()
+        state = found.astype(np.int8)
+        count = ((found - state) >> 8).astype(np.int16)
+        group = (found - state - (count.astype(np.int64) << 8)) >> 32
+        columns = (
+            groups.dictionary.take(pa.array(group)),
+            pa.array(state),
+            state_names(state),
+            pa.array(count),
+        )
+        return pa.table([*columns, sums["record_count_sum"]], [*IN_FLIGHT_COUNTS, "record_count"])
 
     def _has_keys_of(self, before: "LiveRows") -> bool:
         keys, others = before._folded.keys, self._folded.keys

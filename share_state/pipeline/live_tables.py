@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables, sum_records
+from share_state.delta.reader import EVERY_ROW, CommittedTables, sum_records
 from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.states import in_large_pieces, to_datetime
@@ -84,7 +84,7 @@ class LiveTables(CommittedTables):
         self.versions = {}
         self._kept = dict[tuple[str, bool], list[pa.Table]]()
         rows_before = {} if before is None else {rows.shown.folded.log.name: rows for rows in before.logs}
-        self.logs = [LiveRows(log, rows_before.get(log.folded.log.name)) for log in shown.logs]
+        self.logs = [LiveRows.following(rows_before.get(log.folded.log.name), log) for log in shown.logs]
         self._numbers: list[np.ndarray] | None = None
 
     def holds(self, table: str) -> bool:
@@ -120,6 +120,9 @@ class LiveTables(CommittedTables):
         """The rows of a table, piece by piece, as of CommittedTables."""
         declared = table_schema(table)
         schema = pa.schema([declared.field(name) for name in columns or declared.names])
+        if where is not None and where.equals(EVERY_ROW):
+            # A filter copies all columns, even if it keeps all rows.
+            where = None
         where = self._with_selected(table, where)
         for piece in self._pieces(table, with_batches=_BATCHES in schema.names):
             # Texts are codes until here: a cast costs more than all else, so few columns of few rows get one.
@@ -164,12 +167,15 @@ class LiveTables(CommittedTables):
         yield pa.Table.from_pylist(rows, schema=table_schema("share_groups"))
 
     def _judged(self) -> Iterator[pa.Table]:
+        """One table for all logs that are judged up to the same time: each costs some milliseconds."""
         now = int(datetime.now(UTC).timestamp() * 1000)
+        by_time = dict[int, list[pa.Table]]()
         for log, numbers in self._chosen():
-            rows = log.history if self._numbers is None else log.history_of(numbers)
             until = max(min(now, self._newest), log.shown.folded.judged_at)
+            by_time.setdefault(until, []).append(log.history_of(numbers))
+        for until, rows in by_time.items():
             yield judged_history(
-                named_rows(rows, self._topics),
+                named_rows(pa.concat_tables(rows), self._topics),
                 time_ms=until,
                 run_id=self.run["run_id"],
                 limits=self._limits,

@@ -100,6 +100,7 @@ def _survey(
         # An acknowledged verdict needs no attention.
         open_verdict = pc.if_else(is_settled, OK, rows["verdict"].cast(pa.string()))
         rows = rows.set_column(rows.column_names.index("verdict"), "verdict", open_verdict)
+        rows = _maybe_needing_attention(rows, suspects, counts)
         rows = left_join(left_join(rows, suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
         found = _needing_attention(rows)
         flagged += found.num_rows
@@ -128,6 +129,22 @@ def _survey(
         "flagged_left_out": max(0, flagged - most),
     }
     return details, counts
+
+
+def _maybe_needing_attention(rows: pa.Table, *others: pa.Table | None) -> pa.Table:
+    """The rows with a verdict other than OK, and at least those of share-partitions of other tables.
+
+    A join of all rows would cost more than all else here.
+    """
+    is_meant = pc.not_equal(rows["verdict"], OK)
+    for other in others:
+        if other is None:
+            continue
+        of_group, of_partition = (
+            pc.is_in(rows[name], other[name].combine_chunks()) for name in ("group_id", "partition")
+        )
+        is_meant = pc.or_(is_meant, pc.and_(of_group, of_partition))
+    return rows.filter(is_meant)
 
 
 def _needing_attention(rows: pa.Table) -> pa.Table:
@@ -265,7 +282,7 @@ class AuditReport:
 
     @cached_property
     def poison(self) -> PoisonRecords:
-        """Offsets on which all deliveries fail. Metrics do without: they are read from all ranges in flight."""
+        """Offsets on which all deliveries fail; metrics do not need to read all ranges for them."""
         return find_poison_records(self.tables, self.limits, self.most)
 
     @cached_property

@@ -210,7 +210,9 @@ class Metrics(Collector):
         for piece in in_million_rows(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
             rows = self._with_open_verdicts(with_unreported_verdicts(self._tables, piece))
             ranked = pa.concat_tables([*worst, rows.append_column("rank", verdict_rank(rows))])
-            worst = [ranked.sort_by(by).slice(0, self._most).combine_chunks()]
+            # Of the worst alone: to sort all takes ten times as long.
+            found = pc.select_k_unstable(ranked, min(self._most, len(ranked)), by)
+            worst = [ranked.take(found).combine_chunks()]
             self._worst = worst[0]
             rows = rows.append_column("name", pc.coalesce(rows["topic"], rows["topic_key"]))
             rows = rows.append_column(

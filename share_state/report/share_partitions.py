@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.model import Acknowledged
-from share_state.delta.reader import CommittedTables
+from share_state.delta.reader import EVERY_ROW, CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, VERDICTS
@@ -246,6 +246,8 @@ def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
     if next(tables.batches("share_partition_state", ["partition"]), None) is None:
         return pc.field("run_id") == latest
     written = tables.run_ids(HISTORY_TABLE)
+    if written == {latest}:
+        return EVERY_ROW
     return pc.field("run_id") == next(
         (run for run in tables.runs["run_id"].to_pylist() if run in written), latest
     )
