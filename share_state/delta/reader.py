@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,6 +64,15 @@ _WRITES = (
 
 COMMITTED, REPORTED = "committed", "reported"
 """`runs.status` of an audit before and after its reports are written and its summary is printed."""
+
+IN_FLIGHT_COUNTS = ["group_id", "delivery_state", "state", "delivery_count"]
+"""Columns of `in_flight` by which `in_flight_counts` counts records."""
+
+EVERY_ROW = pc.scalar(True)
+"""A filter that keeps all rows."""
+
+_OF_SHARE_PARTITIONS = ("group_id", "partition")
+"""Columns of the tables whose rows are about share-partitions."""
 
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 _SCAN = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
@@ -426,6 +435,12 @@ def run_ids(place: str, table: str, existing: "DeltaTable") -> set[str]:
     return found
 
 
+def sum_records(rows: pa.Table) -> pa.Table:
+    """The sums of record_count by IN_FLIGHT_COUNTS."""
+    sums = rows.group_by(IN_FLIGHT_COUNTS, use_threads=False).aggregate([("record_count", "sum")])
+    return sums.rename_columns([*IN_FLIGHT_COUNTS, "record_count"])
+
+
 class CommittedTables:
     """The tables of a warehouse in the versions that the latest row of `runs` names.
 
@@ -435,6 +450,8 @@ class CommittedTables:
         run: its first row.
         versions: Delta version of each table that the run wrote or left unchanged.
     """
+
+    _selected: pc.Expression | None = None
 
     def __init__(self, warehouse: str, command: str | None = None) -> None:
         """Open a warehouse.
@@ -495,6 +512,27 @@ class CommittedTables:
             found.run, found.versions = run, dict(run["table_versions"])
             yield found
 
+    def of(self, share_partitions: pa.Table) -> Self:
+        """The same tables with at least the rows of some share-partitions, where rows are about these.
+
+        Args:
+            share_partitions: IDENTITY_COLUMNS of `share_state.report.share_partitions`.
+        """
+        groups, partitions = (share_partitions[name].unique() for name in _OF_SHARE_PARTITIONS)
+        chosen = copy(self)
+        chosen._selected = pc.field("group_id").isin(groups) & pc.field("partition").isin(partitions)
+        return chosen
+
+    def in_flight_counts(self, where: pc.Expression | None = None) -> pa.Table:
+        """How many records are in flight: IN_FLIGHT_COUNTS and record_count.
+
+        Args:
+            where: a filter on rows of `in_flight`.
+        """
+        pieces = self.batches("in_flight", [*IN_FLIGHT_COUNTS, "record_count"], where)
+        empty = table_schema("in_flight").empty_table().select([*IN_FLIGHT_COUNTS, "record_count"])
+        return sum_records(pa.concat_tables([empty, *map(sum_records, pieces)]))
+
     def as_of(self, time_ms: int) -> "CommittedTables | None":
         """The tables as the latest run of the same command committed them that read no record after a time (ms)."""
         for found in (self, *self._earlier_runs()):
@@ -547,9 +585,15 @@ class CommittedTables:
         if (opened := self._version_of(table)) is None:
             return
         chosen = table_schema(table).names if columns is None else list(columns)
-        place = f"{self.root}/{table}"
+        where, place = self._with_selected(table, where), f"{self.root}/{table}"
         with _read_errors(place, self._fix, WarehouseError):
             yield from read_rows(place, opened, table, chosen, where, self._list(table, opened))
+
+    def _with_selected(self, table: str, where: pc.Expression | None) -> pc.Expression | None:
+        """A filter for the rows of a table that `of` has left."""
+        if self._selected is None or not {*_OF_SHARE_PARTITIONS} <= {*table_schema(table).names}:
+            return where
+        return self._selected if where is None else self._selected & where
 
     def files(self, table: str) -> list[dict[str, Any]]:
         """The Parquet files of a committed table as `list_files` describes them, with their full paths.

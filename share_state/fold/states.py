@@ -176,6 +176,7 @@ def state_table(
     topic_ends: pa.Array,
     *,
     has_offsets: bool = True,
+    with_batches: bool = True,
 ) -> pa.Table:
     """Build the table `share_partition_state` of live chains.
 
@@ -186,6 +187,7 @@ def state_table(
         suspect: bool, one per chain: whether records since its latest snapshot are missing or unreadable.
         topic_ends: int64, end offset of each topic-partition, null if unknown.
         has_offsets: whether record offsets are known; if not, their columns are null.
+        with_batches: whether state_batches is read; if not, it is null.
     """
     rows, count = chains.chains, len(chains.chains)
     start = rows["start_offset"].copy()
@@ -199,7 +201,7 @@ def state_table(
         "state_partition": state_partition,
         "effective_start_offset": pa.array(effective_starts(start, chains.ends, chains.batches)),
         "end_offset": pa.array(ends, mask=start < 0),
-        "state_batches": batch_lists(chains.ends, chains.batches),
+        "state_batches": batch_lists(chains.ends, chains.batches) if with_batches else pa.nulls(count),
         "create_time": to_timestamps(rows["create_time"]),
         "write_time": to_timestamps(rows["write_time"]),
         "max_state_epoch": pa.array(rows["max_state_epoch"].copy(), mask=~rows["has_max_state_epoch"]),
@@ -270,18 +272,23 @@ def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.nd
     """Build the table `in_flight` from key columns and the result of `tiles`."""
     owner = pa.array(np.repeat(np.arange(len(tile_ends) - 1), np.diff(tile_ends)))
     state = rows["state"].copy()
-    names = list(map(state_name, range(-128, 128)))
     columns = {name: column.take(owner) for name, column in key.items()} | {
         "first_offset": pa.array(rows["first"].copy()),
         "last_offset": pa.array(rows["last"].copy()),
         "record_count": pa.array(rows["last"] - rows["first"] + 1),
         "delivery_state": pa.array(state),
-        "state": pa.DictionaryArray.from_arrays(pa.array(state.astype(np.int16) + 128), names),
+        "state": state_names(state),
         "delivery_count": pa.array(rows["count"].copy()),
         "terminal": pa.array(np.isin(state, [*TERMINAL])),
         "gap": pa.array(rows["gap"].copy()),
     }
     return declared_table("in_flight", columns)
+
+
+def state_names(states: np.ndarray) -> pa.DictionaryArray:
+    """The names of delivery states, by their codes (int8)."""
+    names = list(map(state_name, range(-128, 128)))
+    return pa.DictionaryArray.from_arrays(pa.array(states.astype(np.int16) + 128), names)
 
 
 _OFFSETS_OF_STATE = np.dtype([("start_offset", "i8"), ("end_offset", "i8")])

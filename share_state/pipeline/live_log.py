@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from share_state.fold.checkpoint import FoldCheckpoint
-from share_state.pipeline.live_tables import ShownLog
+from share_state.pipeline.live_rows import ShownLog
 from share_state.pipeline.stream_changes import FoldedRecords, UnwrittenChanges, earlier_starts
 from share_state.pipeline.stream_state import settled_state
 from share_state.sources.partition_count import PartitionCount
@@ -19,6 +19,7 @@ class LiveLog:
         latest: the latest fold, which shows the present state; None before the first.
         count: how many partitions the topic has.
         judged: the states when the clock judged it last, and before that.
+        times_read_anew: how often it was read from its start.
     """
 
     state: FoldCheckpoint | None
@@ -26,12 +27,14 @@ class LiveLog:
     latest: FoldedRecords | None = None
     count: PartitionCount = field(default_factory=PartitionCount)
     judged: tuple[FoldCheckpoint | None, FoldCheckpoint | None] = (None, None)
+    times_read_anew: int = 0
 
     def take(self, folded: FoldedRecords) -> None:
         """Go on with a fold of new records."""
         state = folded.log.checkpoint
         self.state = None if state is None else settled_state(folded.log.log.name, state)
         self.latest = folded
+        self.times_read_anew += folded.is_read_anew
         self.unwritten.add(folded)
 
     def show_judged(self, judged: FoldedRecords) -> None:
@@ -43,4 +46,4 @@ class LiveLog:
         if self.latest is None:
             return None
         starts = earlier_starts(self.latest.log, self.judged[1] or self.judged[0])
-        return ShownLog(self.latest.log, starts)
+        return ShownLog(self.latest.log, starts, self.times_read_anew)

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.reader import EVERY_ROW, CommittedTables, sum_records
 from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE
 from share_state.fold.limits import Limits
-from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import in_large_pieces, to_datetime
-from share_state.pipeline.stream_changes import KeyColumns, RowsOf, present_numbers
+from share_state.pipeline.live_rows import LiveRows, ShownLog
+from share_state.pipeline.stream_changes import RowsOf
 from share_state.pipeline.stream_findings import KnownGroups, judged_history, named_rows
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.schema.declarations import table_schema
@@ -24,21 +24,8 @@ _ROWS_A_PIECE = 2048
 """Share-partitions whose ranges are in memory at a time."""
 _LEAST_ROWS = 1 << 16
 """Rows of a piece: each filter of a piece costs a millisecond, whatever its size."""
-_MOST_KEPT = 1_000_000
-"""Rows of a table that are kept until the next report, of some 50 bytes each."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownLog:
-    """A log partition as metrics show it; nothing changes it.
-
-    Attributes:
-        folded: its latest fold.
-        starts: from `earlier_starts`, of some minutes ago at most.
-    """
-
-    folded: FoldedLog
-    starts: np.ndarray
+_BATCHES = "state_batches"
+"""The column of `share_partition_state` that takes longer than all others; few readers need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +48,20 @@ class Shown:
 
 
 class LiveTables(CommittedTables):
-    """The tables of a stream in memory; they are built when they are read."""
+    """The tables of a stream in memory; they are built when they are read.
 
-    def __init__(self, shown: Shown, topics: Topics, limits: Limits, groups: KnownGroups) -> None:
+    Attributes:
+        logs: its log partitions.
+    """
+
+    def __init__(
+        self,
+        shown: Shown,
+        topics: Topics,
+        limits: Limits,
+        groups: KnownGroups,
+        before: "LiveTables | None" = None,
+    ) -> None:
         """Show what a stream has read.
 
         Args:
@@ -71,6 +69,7 @@ class LiveTables(CommittedTables):
             topics: the names and ends of topics now.
             limits: as for `add_verdicts`.
             groups: the share groups that are known now.
+            before: the tables some time ago; only share-partitions that changed since get new rows.
         """
         self.root = ""
         self._shown = shown
@@ -83,7 +82,10 @@ class LiveTables(CommittedTables):
         self.runs = pa.Table.from_pylist([row], schema=table_schema("runs"))
         self.run = self.runs.to_pylist()[0]
         self.versions = {}
-        self._kept = dict[str, list[pa.Table]]()
+        self._kept = dict[tuple[str, bool], list[pa.Table]]()
+        rows_before = {} if before is None else {rows.shown.folded.log.name: rows for rows in before.logs}
+        self.logs = [LiveRows.following(rows_before.get(log.folded.log.name), log) for log in shown.logs]
+        self._numbers: list[np.ndarray] | None = None
 
     def holds(self, table: str) -> bool:
         """Whether a stream has a table."""
@@ -98,40 +100,65 @@ class LiveTables(CommittedTables):
         """Nothing: a stream reports nothing once."""
         return [], None
 
+    def of(self, share_partitions: pa.Table) -> Self:
+        """As of CommittedTables: exactly the rows of these share-partitions."""
+        chosen = super().of(share_partitions)
+        chosen._kept = {}
+        chosen._numbers = [rows.of(share_partitions) for rows in self.logs]
+        return chosen
+
+    def in_flight_counts(self, where: pc.Expression | None = None) -> pa.Table:
+        """As of CommittedTables."""
+        if where is not None or self._numbers is not None or not self.logs:
+            return super().in_flight_counts(where)
+        counts = sum_records(pa.concat_tables([rows.in_flight_counts for rows in self.logs]))
+        return counts.cast(pa.schema([table_schema(IN_FLIGHT).field(name) for name in counts.column_names]))
+
     def batches(
         self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> Iterator[pa.Table]:
         """The rows of a table, piece by piece, as of CommittedTables."""
         declared = table_schema(table)
         schema = pa.schema([declared.field(name) for name in columns or declared.names])
-        for piece in self._pieces(table):
+        if where is not None and where.equals(EVERY_ROW):
+            # A filter copies all columns, even if it keeps all rows.
+            where = None
+        where = self._with_selected(table, where)
+        for piece in self._pieces(table, with_batches=_BATCHES in schema.names):
             # Texts are codes until here: a cast costs more than all else, so few columns of few rows get one.
             rows = piece if where is None else piece.filter(where)
             if len(rows):
                 yield rows.select(schema.names).cast(schema)
 
-    def _pieces(self, table: str) -> Iterator[pa.Table]:
+    def _pieces(self, table: str, *, with_batches: bool) -> Iterator[pa.Table]:
         """The rows of a table, with the names of topics; kept, as a report reads some tables eight times."""
-        if table in self._kept:
-            yield from self._kept[table]
-            return
-        kept, rows = list[pa.Table](), 0
-        made = _MAKERS[table](self) if table in _MAKERS else ()
-        for named in in_large_pieces((named_rows(piece, self._topics) for piece in made), _LEAST_ROWS):
-            rows += len(named)
-            kept = [*kept, named] if rows <= _MOST_KEPT else []
-            yield named
-        if rows <= _MOST_KEPT:
-            self._kept[table] = kept
+        pieces = in_large_pieces(self._named(table, with_batches=with_batches), _LEAST_ROWS)
+        if table == IN_FLIGHT and self._numbers is None:
+            # Many rows, which few read.
+            return pieces
+        kept = table, with_batches
+        if kept not in self._kept:
+            self._kept[kept] = list(pieces)
+        return iter(self._kept[kept])
 
-    def _states(self) -> Iterator[pa.Table]:
-        return (RowsOf(one.folded, present_numbers(one.folded)).states for one in self._shown.logs)
+    def _named(self, table: str, *, with_batches: bool) -> Iterator[pa.Table]:
+        made = _MAKERS[table](self) if table in _MAKERS else iter(())
+        if table == STATE and not with_batches:
+            made = (rows.states_alone for rows in self._rows())
+        return (named_rows(piece, self._topics) for piece in made)
+
+    def _chosen(self) -> Iterator[tuple[LiveRows, np.ndarray]]:
+        """The log partitions, with the share-partitions whose rows are read."""
+        numbers = self._numbers or [rows.numbers for rows in self.logs]
+        return zip(self.logs, numbers, strict=True)
+
+    def _rows(self) -> Iterator[RowsOf]:
+        return (log.rows(numbers) for log, numbers in self._chosen())
 
     def _in_flight(self) -> Iterator[pa.Table]:
-        for one in self._shown.logs:
-            numbers, names = present_numbers(one.folded), KeyColumns(one.folded.keys)
+        for log, numbers in self._chosen():
             for begin in range(0, len(numbers), _ROWS_A_PIECE):
-                yield RowsOf(one.folded, numbers[begin : begin + _ROWS_A_PIECE], names).in_flight()
+                yield log.rows(numbers[begin : begin + _ROWS_A_PIECE]).in_flight()
 
     def _members(self) -> Iterator[pa.Table]:
         rows = [
@@ -140,26 +167,26 @@ class LiveTables(CommittedTables):
         yield pa.Table.from_pylist(rows, schema=table_schema("share_groups"))
 
     def _judged(self) -> Iterator[pa.Table]:
+        """One table for all logs that are judged up to the same time: each costs some milliseconds."""
         now = int(datetime.now(UTC).timestamp() * 1000)
-        return (self._judged_log(one, now) for one in self._shown.logs)
-
-    def _judged_log(self, one: ShownLog, now: int) -> pa.Table:
-        numbers = present_numbers(one.folded)
-        rows = RowsOf(one.folded, numbers).history(one.starts[numbers])
-        until = max(min(now, self._newest), one.folded.judged_at)
-        return judged_history(
-            named_rows(rows, self._topics),
-            time_ms=until,
-            run_id=self.run["run_id"],
-            limits=self._limits,
-            groups=self._groups,
-        )
+        by_time = dict[int, list[pa.Table]]()
+        for log, numbers in self._chosen():
+            until = max(min(now, self._newest), log.shown.folded.judged_at)
+            by_time.setdefault(until, []).append(log.history_of(numbers))
+        for until, rows in by_time.items():
+            yield judged_history(
+                named_rows(pa.concat_tables(rows), self._topics),
+                time_ms=until,
+                run_id=self.run["run_id"],
+                limits=self._limits,
+                groups=self._groups,
+            )
 
 
 # Not of each LiveTables: a table that refers to itself would stay until the next garbage collection.
 _MAKERS: dict[str, Callable[[LiveTables], Iterator[pa.Table]]] = {
-    STATE: LiveTables._states,
     IN_FLIGHT: LiveTables._in_flight,
+    STATE: lambda one: (rows.states for rows in one._rows()),
     HISTORY_TABLE: LiveTables._judged,
     CUTOFF: lambda one: iter([log.folded.cutoff for log in one._shown.logs]),
     FINDINGS: lambda one: iter([one._shown.findings]),

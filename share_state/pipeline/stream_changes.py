@@ -17,7 +17,14 @@ from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, OUTCOME_COLU
 from share_state.fold.log_stats import NO_PREVIOUS_START, Pieces, dictionary_encoded
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import FoldedLog
-from share_state.fold.states import in_flight_table, key_columns, sizes_before, state_table, window_tiles
+from share_state.fold.states import (
+    in_flight_table,
+    key_columns,
+    row_texts,
+    sizes_before,
+    state_table,
+    window_tiles,
+)
 from share_state.kafka.buffers import take_rows
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.stream_state import CARRIED_LOGS, changed_since, from_ipc, numbers_in, taken, to_ipc
@@ -266,8 +273,14 @@ def earlier_starts(folded: FoldedLog, before: FoldCheckpoint | None) -> np.ndarr
 class KeyColumns:
     """The key columns of a log, made once: to make them takes as long for one share-partition as for all."""
 
-    def __init__(self, keys: KeyTable) -> None:
-        self._keys = keys
+    def __init__(self, keys: KeyTable, *, encoded: bool = False) -> None:
+        """Columns of keys.
+
+        Args:
+            keys: the keys of the log.
+            encoded: dictionary-encode texts.
+        """
+        self._keys, self._encoded = keys, encoded
 
     def take(self, numbers: np.ndarray) -> dict[str, pa.Array]:
         """Those of some share-partitions, by their numbers."""
@@ -275,8 +288,16 @@ class KeyColumns:
         return {name: column.take(places) for name, column in self._all.items()}
 
     @cached_property
+    def texts(self) -> pa.Array:
+        """Group, id of the topic and partition of each share-partition, as `row_texts`."""
+        return row_texts(
+            [pa.chunked_array([self._all[name]]) for name in ("group_id", "topic_id", "partition")]
+        )
+
+    @cached_property
     def _all(self) -> dict[str, pa.Array]:
-        return key_columns(self._keys, np.arange(len(self._keys)), Topics())
+        columns = key_columns(self._keys, np.arange(len(self._keys)), Topics())
+        return dictionary_encoded(columns) if self._encoded else columns
 
 
 class RowsOf:
@@ -301,6 +322,14 @@ class RowsOf:
     @cached_property
     def states(self) -> pa.Table:
         """Rows of `share_partition_state`."""
+        return self._states(with_batches=True)
+
+    @cached_property
+    def states_alone(self) -> pa.Table:
+        """Rows of `share_partition_state` without state_batches, which take longer than all else."""
+        return self._states(with_batches=False)
+
+    def _states(self, *, with_batches: bool) -> pa.Table:
         folded = self._folded
         return state_table(
             self._chains,
@@ -308,6 +337,7 @@ class RowsOf:
             folded.log.partition,
             folded.suspect[np.searchsorted(folded.numbers, self.numbers)],
             pa.nulls(len(self.numbers), pa.int64()),
+            with_batches=with_batches,
         )
 
     def in_flight(self) -> pa.Table:
@@ -320,7 +350,7 @@ class RowsOf:
         Args:
             previous_starts: as in Folded, of these.
         """
-        chains, states = self._chains, self.states
+        chains, states = self._chains, self.states_alone
         outcomes = self._folded.all_outcomes
         part = replace(
             self._folded,

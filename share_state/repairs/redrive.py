@@ -171,7 +171,8 @@ def plan_redrive(
     for group in groups:
         check_known([tables], SharePartitionFilter(group))
     where = pc.field("group_id").isin(list(groups)) if groups else None
-    limits, _ = shown_limits(tables, where, opened.limits or limits_of_run(dict(tables.run["options"])))
+    limits = opened.limits or limits_of_run(dict(tables.run["options"]))
+    limits, _ = shown_limits(tables, tables.in_flight_counts(where), limits)
     found = find_unprocessed(tables, opened.plan, groups, limits)
     writer = release or releases_of(tables, tables.read(STATE, pc.field("dialect") == SHARE_GROUP_STATE))[0]
     redrives = tuple(

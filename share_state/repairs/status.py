@@ -39,7 +39,6 @@ from share_state.report.share_partitions import (
     latest_audit_filter,
     left_join,
     number_rows,
-    prefilter,
     rows_by_place,
     select_share_partitions,
     with_unreported_verdicts,
@@ -238,7 +237,9 @@ def survey(
     # A reconstruct has no verdicts, and its states show the lag.
     lag = rows.column_names.index("lag")
     rows = rows.set_column(lag, "lag", pc.coalesce(rows["lag"], lags_of(rows)))
-    limits, observed = shown_limits(tables, where, limits or limits_of_run(dict(tables.run["options"])))
+    limits, observed = shown_limits(
+        tables, tables.in_flight_counts(where), limits or limits_of_run(dict(tables.run["options"]))
+    )
     findings = read_troubles(tables, where, states, limits)
     rows = left_join(
         rows, group_rows(findings, IDENTITY_COLUMNS, {"trouble": "min"}), {"trouble": pa.int32()}
@@ -302,7 +303,7 @@ def _statuses(
 ) -> Iterator[SharePartitionStatus]:
     if not len(selected):
         return
-    in_flight = tables.read("in_flight", prefilter(selected), (*KEY, *_RANGE))
+    in_flight = tables.of(selected).read("in_flight", columns=(*KEY, *_RANGE))
     ranges = rows_by_place(select_share_partitions(in_flight, selected), _RANGE)
     found = select_share_partitions(findings.drop_columns("topic_key"), selected)
     reported = rows_by_place(found, ("trouble", "message", "milliseconds"))
@@ -339,8 +340,8 @@ def _previous_starts(tables: CommittedTables, selected: pa.Table) -> dict[int, i
     rewound = selected.filter(pc.equal(selected["verdict"], "REWIND"))
     if not len(rewound):
         return {}
-    earlier = prefilter(rewound) & ~latest_audit_filter(tables)
-    rows = tables.read(HISTORY_TABLE, earlier, (*KEY, "time", "effective_start_offset"))
+    earlier = ~latest_audit_filter(tables)
+    rows = tables.of(rewound).read(HISTORY_TABLE, earlier, (*KEY, "time", "effective_start_offset"))
     found = select_share_partitions(rows, rewound).sort_by("time").to_pylist()
     return {row["place"]: row["effective_start_offset"] for row in found}
 

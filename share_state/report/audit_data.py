@@ -100,6 +100,7 @@ def _survey(
         # An acknowledged verdict needs no attention.
         open_verdict = pc.if_else(is_settled, OK, rows["verdict"].cast(pa.string()))
         rows = rows.set_column(rows.column_names.index("verdict"), "verdict", open_verdict)
+        rows = _maybe_needing_attention(rows, suspects, counts)
         rows = left_join(left_join(rows, suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
         found = _needing_attention(rows)
         flagged += found.num_rows
@@ -128,6 +129,22 @@ def _survey(
         "flagged_left_out": max(0, flagged - most),
     }
     return details, counts
+
+
+def _maybe_needing_attention(rows: pa.Table, *others: pa.Table | None) -> pa.Table:
+    """The rows with a verdict other than OK, and at least those of share-partitions of other tables.
+
+    A join of all rows would cost more than all else here.
+    """
+    is_meant = pc.not_equal(rows["verdict"], OK)
+    for other in others:
+        if other is None:
+            continue
+        of_group, of_partition = (
+            pc.is_in(rows[name], other[name].combine_chunks()) for name in ("group_id", "partition")
+        )
+        is_meant = pc.or_(is_meant, pc.and_(of_group, of_partition))
+    return rows.filter(is_meant)
 
 
 def _needing_attention(rows: pa.Table) -> pa.Table:
@@ -225,7 +242,8 @@ class AuditReport:
         findings: by rule and severity, the most severe first.
         cutoffs: rows of the table `cutoff` with limited_by_topic, the name if it is known: unsafe ones first,
             then by the records that they hold back.
-        poison: offsets on which all deliveries fail.
+        in_flight: from `in_flight_counts`.
+        most: maximum number of share-partitions in detail, and of poison ranges to list.
         fail_on: the lowest severity of findings that makes the exit code 1.
         fail_on_verdict: the mildest verdict of a share-partition that also makes it 1; or "none".
     """
@@ -246,7 +264,8 @@ class AuditReport:
     acknowledged: tuple[Acknowledged, ...]
     findings: tuple[BrokenRule, ...]
     cutoffs: tuple[Mapping[str, Any], ...]
-    poison: PoisonRecords
+    in_flight: pa.Table
+    most: int
     fail_on: str
     fail_on_verdict: str
 
@@ -260,6 +279,11 @@ class AuditReport:
     def summaries(self) -> tuple[GroupSummary, ...]:
         """All groups, the worst first. The page alone shows them: they are read from the history of 30 audits."""
         return read_group_summaries(self.tables)
+
+    @cached_property
+    def poison(self) -> PoisonRecords:
+        """Offsets on which all deliveries fail; metrics do not need to read all ranges for them."""
+        return find_poison_records(self.tables, self.limits, self.most)
 
     @cached_property
     def groups(self) -> tuple[FlaggedGroup, ...]:
@@ -357,7 +381,8 @@ def report_of(
     warehouse: str = "",
 ) -> AuditReport:
     """The report of tables that are open; arguments and errors as for `read_report`."""
-    limits, _ = shown_limits(tables, None, limits or Limits())
+    in_flight = tables.in_flight_counts()
+    limits, _ = shown_limits(tables, in_flight, limits or Limits())
     summary = summarize_findings(tables, acknowledged)
     worst, counts = _survey(tables, summary, most, acknowledged)
     cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()
@@ -376,7 +401,8 @@ def report_of(
         acknowledged=tuple(acknowledged),
         findings=list_broken_rules(summary),
         cutoffs=tuple(cutoffs),
-        poison=find_poison_records(tables, limits, most),
+        in_flight=in_flight,
+        most=most,
         fail_on=fail_on,
         fail_on_verdict=fail_on_verdict,
     )

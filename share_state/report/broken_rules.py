@@ -22,7 +22,6 @@ from share_state.report.share_partitions import (
     group_pieces,
     group_rows,
     is_acknowledged,
-    prefilter,
 )
 from share_state.rules.breaches import ERROR, SEVERITIES, WARNING
 from share_state.rules.findings import count_findings
@@ -180,7 +179,7 @@ def _superseded(tables: CommittedTables, rows: pa.Table, is_of_run: pa.ChunkedAr
         return pa.array(np.zeros(len(rows), bool))
     old = rows.filter(settled)
     columns = [*KEY, "snapshot_offset", "suspect"]
-    states = add_topic_key(tables.read("share_partition_state", prefilter(old), columns))
+    states = add_topic_key(tables.of(old).read("share_partition_state", columns=columns))
     trusted = states.filter(pc.and_(pc.invert(states["suspect"]), pc.is_valid(states["snapshot_offset"])))
     keys, live, known = (
         row_texts(table.select(IDENTITY_COLUMNS).columns) for table in (rows, states, trusted)

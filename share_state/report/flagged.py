@@ -22,7 +22,6 @@ from share_state.report.share_partitions import (
     joined,
     null_unknown,
     number_rows,
-    prefilter,
     rows_by_place,
     select_share_partitions,
 )
@@ -107,6 +106,7 @@ def read_flagged(
         return ()
     selected = number_rows(worst)
     columns = [name for name in table_schema("share_partition_state").names if name != "state_batches"]
+    tables = tables.of(selected)
     states = _read_first(tables, "share_partition_state", columns, selected, descending("last_offset"), 1)
     ranges = _read_first(tables, "in_flight", _RANGE, selected, ascending("first_offset"), _MAX_RANGES)
     audits = _read_first(tables, HISTORY_TABLE, _AUDIT, selected, descending("time"), _MAX_AUDITS)
@@ -134,7 +134,7 @@ def _reported_troubles(
     tables: CommittedTables, selected: pa.Table, limits: Limits
 ) -> dict[int, list[dict[str, Any]]]:
     """The rows of `read_troubles` about each selected share-partition, by its place."""
-    where = prefilter(selected) & (pc.field("dialect") == SHARE_GROUP_STATE)
+    where = pc.field("dialect") == SHARE_GROUP_STATE
     states = tables.read(STATE, where, (*KEY, "snapshot_offset"))
     rows = read_troubles(tables, where, states, limits).drop_columns("topic_key")
     return rows_by_place(select_share_partitions(rows, selected), ("trouble", "message"))
@@ -183,7 +183,7 @@ def _read_first(
 ) -> dict[int, list[dict[str, Any]]]:
     """The first `most` rows, in an order, of each selected share-partition, by its place."""
     first = list[pa.Table]()
-    for piece in tables.batches(table, list(dict.fromkeys((*KEY, *columns))), prefilter(selected)):
+    for piece in tables.batches(table, list(dict.fromkeys((*KEY, *columns)))):
         rows = select_share_partitions(piece, selected)
         if rows.num_rows:
             first = [_first_of_each(pa.concat_tables([*first, null_unknown(rows)]), order, most)]

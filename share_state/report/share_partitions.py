@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.model import Acknowledged
-from share_state.delta.reader import CommittedTables
+from share_state.delta.reader import EVERY_ROW, CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, VERDICTS
@@ -129,12 +129,6 @@ def joined(rows: pa.Table, other: pa.Table, keys: Sequence[str], kind: str) -> p
     return rows.join(other, list(keys), join_type=kind, use_threads=len(rows) > _MOST_UNTHREADED)
 
 
-def prefilter(selected: pa.Table) -> pc.Expression:
-    """A filter for readers that keeps at least the rows of some share-partitions (columns group_id and partition)."""
-    groups, partitions = selected["group_id"].unique(), selected["partition"].unique()
-    return pc.field("group_id").isin(groups) & pc.field("partition").isin(partitions)
-
-
 def number_rows(rows: pa.Table) -> pa.Table:
     """Append the column place: row numbers from 0."""
     return rows.append_column("place", pa.array(np.arange(rows.num_rows)))
@@ -222,14 +216,12 @@ def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, sele
         WarehouseError: if a table is gone.
     """
     numbered = number_rows(selected)
-    of_selected = prefilter(numbered)
-    found = tables.read(HISTORY_TABLE, latest & of_selected, table_schema(HISTORY_TABLE).names)
+    of_selected = tables.of(numbered)
+    found = of_selected.read(HISTORY_TABLE, latest, table_schema(HISTORY_TABLE).names)
     rows = select_share_partitions(
-        with_unreported_verdicts(tables, found).drop_columns("topic_key"), numbered
+        with_unreported_verdicts(of_selected, found).drop_columns("topic_key"), numbered
     )
-    in_flight = group_pieces(
-        records_by_state(tables, of_selected), IDENTITY_COLUMNS, dict.fromkeys(IN_FLIGHT, "sum")
-    )
+    in_flight = group_pieces(records_by_state(of_selected), IDENTITY_COLUMNS, dict.fromkeys(IN_FLIGHT, "sum"))
     rows = left_join(rows, in_flight, IN_FLIGHT)
     is_uninitialized = pc.less(rows["start_offset"], 0)
     for name in IN_FLIGHT:
@@ -254,6 +246,8 @@ def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
     if next(tables.batches("share_partition_state", ["partition"]), None) is None:
         return pc.field("run_id") == latest
     written = tables.run_ids(HISTORY_TABLE)
+    if written == {latest}:
+        return EVERY_ROW
     return pc.field("run_id") == next(
         (run for run in tables.runs["run_id"].to_pylist() if run in written), latest
     )

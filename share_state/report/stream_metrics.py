@@ -158,6 +158,7 @@ class LiveStream:
         self._limits, self._groups = limits, groups
         self._made = 0.0
         self._reported: Shown | None = None
+        self._live: LiveTables | None = None
 
     @property
     def records(self) -> int:
@@ -191,7 +192,8 @@ class LiveStream:
         if shown is None or not shown.logs or is_recent:
             return None
         limits = self._limits()
-        found = report_of(LiveTables(shown, self._topics(), limits, self._groups()), limits=limits)
+        self._live = LiveTables(shown, self._topics(), limits, self._groups(), self._live)
+        found = report_of(self._live, limits=limits)
         self._made, self._reported = time.monotonic(), shown
         return found
 
@@ -217,6 +219,7 @@ class StreamMetrics(Collector):
         self._lock = Lock()
         self._report: AuditReport | None = None
         self._texts = dict[str, bytes]()
+        self._made = self._took = 0.0
 
     def describe(self) -> list[Metric]:
         """Nothing: the tables are read only when Prometheus scrapes."""
@@ -233,6 +236,7 @@ class StreamMetrics(Collector):
         """All metrics as text: those of the tables are written once per report, one family at a time.
 
         Objects for all samples of 2,000 share-partitions would take three times the memory of the text.
+        A text is given again for as long as it took to make: clients take half of the time at most.
 
         Args:
             accept: the header of the request.
@@ -241,11 +245,14 @@ class StreamMetrics(Collector):
         """
         encode, kind = choose_encoder(accept or "")
         with self._lock:
-            if (report := self.stream.report()) is not None:
+            started = time.monotonic()
+            if started >= self._made + self._took and (report := self.stream.report()) is not None:
                 self._report, self._texts = report, {}
             if kind not in self._texts:
                 self._texts[kind] = b"".join(self._texts_of_tables(encode))
                 self._release()
+                self._made = time.monotonic()
+                self._took = self._made - started
             of_tables = self._texts[kind]
         of_stream = [family_text(encode, one) for one in self._of_stream()]
         return b"".join([of_tables, *of_stream, encode(CollectorRegistry())]), kind

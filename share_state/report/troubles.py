@@ -22,7 +22,6 @@ from share_state.report.share_partitions import (
     STATE,
     add_topic_key,
     ascending,
-    group_pieces,
     group_rows,
     left_join,
     poison_filter,
@@ -260,18 +259,19 @@ def _findings(tables: CommittedTables, where: pc.Expression, states: pa.Table) -
     )
 
 
-def shown_limits(
-    tables: CommittedTables, where: pc.Expression | None, limits: Limits
-) -> tuple[Limits, frozenset[str]]:
+def shown_limits(tables: CommittedTables, counts: pa.Table, limits: Limits) -> tuple[Limits, frozenset[str]]:
     """The limits with at least the delivery limit that each group shows, and the groups that show more than configured.
+
+    Args:
+        tables: the tables of a run.
+        counts: from `in_flight_counts` of these.
+        limits: those of the configuration.
 
     A record that is AVAILABLE after some deliveries has one left. Source: Kafka InFlightState.tryUpdateState.
     """
     shown = with_shown_deliveries(tables, limits)
-    near = poison_filter(shown) if where is None else where & poison_filter(shown)
-    pieces = tables.batches("in_flight", ("group_id", "delivery_state", "delivery_count"), near)
-    found = group_pieces(map(_with_limit, pieces), ["group_id"], {"limit": "max"})
-    most = [] if found is None else found.to_pylist()
+    near = _with_limit(counts.filter(poison_filter(shown)))
+    most = group_rows(near, ["group_id"], {"limit": "max"}).to_pylist()
     shown = shown.at_least({row["group_id"]: row["limit"] for row in most})
     groups = {*shown.groups, *(row["group_id"] for row in most)}
     more = [

@@ -3,6 +3,8 @@
 import gzip
 import inspect
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from socket import create_connection
@@ -122,6 +124,24 @@ def test_a_port_that_is_taken_is_refused(metrics: StreamMetrics):
             serve_metrics("127.0.0.1", port, metrics)
     finally:
         stop()
+
+
+def test_many_clients_at_once_cost_one_report(tmp_path: Path):
+    tables, reports = StreamTables(str(tmp_path / "lake"), StreamRun("a-stream")), list[float]()
+
+    class Slow(CommittedStream):
+        def report(self) -> None:
+            reports.append(time.monotonic())
+            time.sleep(0.3)
+
+    metrics = StreamMetrics(Slow(tables, lambda: None, Limits(), str(tmp_path)), 2)
+    with ThreadPoolExecutor(8) as clients:
+        answers = [clients.submit(metrics.text, "") for _ in range(8)]
+        assert len({answer.result() for answer in answers}) == 1
+    assert len(reports) == 1
+    time.sleep(0.4)
+    metrics.text("")
+    assert len(reports) == 2
 
 
 def test_metrics_are_served_as_openmetrics_and_compressed(metrics: StreamMetrics):
