@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from share_state.spark.session import package_archive, reason
+from share_state.spark.jvm_errors import JvmError, reason
+from share_state.spark.session import package_archive
 from share_state.stores.paths import absolute_address
 
 _REMOTE_PARALLELISM = 16
@@ -72,7 +72,7 @@ def missing_client(session: SparkSession, root: str) -> str | None:
     hadoop: Any = session.sparkContext._jsc
     try:
         jvm.org.apache.hadoop.fs.Path(local_address(root)).getFileSystem(hadoop.hadoopConfiguration())
-    except Py4JError as error:
+    except JvmError as error:
         return f"Spark has no client for {root.partition(':')[0]}:// ({reason(error)})"
     return None
 

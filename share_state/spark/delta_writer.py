@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -27,7 +26,7 @@ from share_state.spark.connections import (
     missing_client,
     quiet_hive,
 )
-from share_state.spark.session import reason
+from share_state.spark.jvm_errors import SPARK_ERRORS, reason
 
 APP_ID = "share_state"
 """The `txnAppId` of writes to existing tables; `txnVersion` counts them."""
@@ -230,7 +229,7 @@ def spark_errors(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         if "share_state.errors." in str(error):
             raise
         if isinstance(full := disk_error(path, error), DiskFullError):

@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.accumulators import AccumulatorTCPServer
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError, ShareStateError, SparkEndedError, require
@@ -32,6 +30,7 @@ from share_state.jit.compile import SHIPPED, portable_kernels
 from share_state.jit.portable import CPU_VARIABLE, PORTABLE_CPU
 from share_state.schema import declarations
 from share_state.sources import jars
+from share_state.spark.jvm_errors import SPARK_ERRORS, JvmError, JvmGoneError, reason
 from share_state.spark.masters import LOCAL_MASTER, is_local, is_master, is_under_spark_submit, refuse_remote
 
 if TYPE_CHECKING:
@@ -271,7 +270,7 @@ def _jvm_end(spark: SparkSession, error: Exception) -> SparkEndedError | None:
         # The text of a Java error is asked of the JVM.
         with suppress(Exception):
             texts.append(f"{type(chain).__name__}: {chain}")
-        is_cut |= isinstance(chain, Py4JNetworkError | ConnectionError | EOFError)
+        is_cut |= isinstance(chain, JvmGoneError | ConnectionError | EOFError)
         chain = chain.__cause__ or chain.__context__
     text = "\n".join(texts)
     if _OUT_OF_MEMORY.search(text):
@@ -297,7 +296,7 @@ def _has_ended(spark: SparkSession, patience: float) -> bool:
         # spark-submit has started it.
         try:
             gateway.jvm.java.lang.System.nanoTime()
-        except (Py4JError, OSError):
+        except (JvmError, OSError):
             return True
         return False
     with suppress(subprocess.TimeoutExpired):
@@ -363,9 +362,9 @@ def start(
         spark = builder.getOrCreate()
         # Reading one checks the types of all.
         spark.conf.get("spark.sql.session.timeZone")
-    except (Py4JNetworkError, ConnectionError) as error:
+    except (JvmGoneError, ConnectionError) as error:
         raise SparkEndedError(_ENDED) from error
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         if _was_killed(error):
             raise SparkEndedError(_ENDED) from error
         # The value of a setting may be a secret.
@@ -405,15 +404,9 @@ def _has_delta() -> bool:
     try:
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
         loader.loadClass(_DELTA["spark.sql.extensions"])
-    except Py4JError:
+    except JvmError:
         return False
     return True
-
-
-def reason(error: PySparkException | Py4JError) -> str:
-    """The first line of an error of the JVM, or of starting it."""
-    thrown = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else None
-    return str(thrown or error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _stop(spark: SparkSession) -> None:
@@ -421,7 +414,7 @@ def _stop(spark: SparkSession) -> None:
 
     def stop() -> None:
         # A signal to the process group ends the JVM as well.
-        with suppress(Py4JError, OSError):
+        with suppress(JvmError, OSError):
             spark.stop()
 
     stopping = threading.Thread(target=stop, daemon=True)

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -48,8 +47,8 @@ from share_state.sources.table_plan import (
     parquet_errors,
 )
 from share_state.spark.connections import described, local_address, missing_client
+from share_state.spark.jvm_errors import SPARK_ERRORS, reason
 from share_state.spark.packed_rows import Placed, shuffled
-from share_state.spark.session import reason
 from share_state.stores.object_stores import READ_SIZE, SCHEMES, StorePath, read_errors
 from share_state.stores.paths import parquet_source
 
@@ -103,7 +102,7 @@ class SparkSorter:
         for form, path in tables:
             try:
                 frames.append(normalized(_read(self._session, form, path, columns), columns, path))
-            except (PySparkException, Py4JError) as error:
+            except SPARK_ERRORS as error:
                 raise InputError(f"{path}: cannot be read as {form} ({reason(error)})") from None
         return _sorted_logs(reduce(_UNION, frames), name, topics)
 

@@ -12,7 +12,6 @@ from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -28,6 +27,7 @@ from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec
 from share_state.schema.declarations import table_schema
 from share_state.spark.connections import described
 from share_state.spark.delta_writer import DeltaWriter, arrow_frame, in_files, spark_errors
+from share_state.spark.jvm_errors import JvmError
 
 _WRITERS = 4
 """Tables that are written at a time: most are small, and the driver plans and commits them."""
@@ -58,7 +58,7 @@ class SparkSink:
         """Release the rows; commits that have not begun are dropped."""
         self._threads.shutdown(cancel_futures=True)
         if self._rows is not None:
-            with suppress(Py4JError):
+            with suppress(JvmError):
                 self._rows.unpersist()
 
     def fold(self, plan: FoldPlan, written: Sequence[str], staged: Sequence[str]) -> pa.Table:

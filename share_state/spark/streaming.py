@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -35,8 +34,8 @@ from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.kafka_client import SCHEME
 from share_state.sources.new_records import EMPTY_ROWS, LogFacts
 from share_state.spark.connections import described, local_address, quiet_java, s3_client
+from share_state.spark.jvm_errors import SPARK_ERRORS, JvmError, reason
 from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
-from share_state.spark.session import reason
 from share_state.spark.stored_log import StoredLog
 
 _CHANGES = "state_partition int, changes binary"
@@ -190,9 +189,9 @@ def run_stream(
                     seen(_progress(latest))
         finally:
             query.stop()
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         first = failures[0] if failures else error
-        is_of_spark = isinstance(first, PySparkException | Py4JError)
+        is_of_spark = isinstance(first, SPARK_ERRORS)
         raise (_stopped(spark, spec, first) if is_of_spark else first) from None
 
 
@@ -207,7 +206,7 @@ def _progress(latest: Any) -> StreamProgress:
     return StreamProgress(seconds, behind)
 
 
-def _stopped(spark: SparkSession, spec: StreamSpec, error: PySparkException | Py4JError) -> Exception:
+def _stopped(spark: SparkSession, spec: StreamSpec, error: PySparkException | JvmError) -> Exception:
     """Why Spark ended a query, in one line; an error of our own tasks stays as it is."""
     text = str(error).strip()
     if "PythonException" in text or "PYTHON_EXCEPTION" in text:

@@ -62,6 +62,12 @@ def test_two_modules_use_what_sessions_of_spark_connect_lack():
     assert users == {"spark.session", "spark.connections"}
 
 
+def test_one_module_names_the_errors_of_py4j():
+    """Sessions of Spark Connect do without it; `kafka_admin` starts a JVM of its own."""
+    users = {name for name, tree in modules().items() if any(one.startswith("py4j") for one in _imported(tree))}
+    assert users == {"spark.jvm_errors", "sources.kafka_admin"}
+
+
 def test_only_jit_uses_the_private_parts_of_numba_and_llvm():
     private = ("numba.core", "numba.extending", "llvmlite")
     users = {
