@@ -141,14 +141,18 @@ def _read_errors(place: str, fix: str, kind: type[ShareStateError]) -> Iterator[
 
 
 _LACKING = "it has the Delta features"
+_FEATURES_LACKED = re.compile(r"features required: \[(.*)\]|Feature '(.*)' is not supported")
+_UNKNOWN_FEATURE = re.compile(r'Unknown\("(.*?)"\)')
+"""How delta-rs names a feature of writers that it does not know."""
 
 
 def _refusal(error: Exception, fix: str) -> str:
     """Why a table is refused, and the fix; names the features that delta-rs lacks, if that is why."""
     reason = str(error).strip().splitlines()[0]
-    if (features := re.search(r"features required: \[(.*)\]", reason)) is None:
+    if (found := _FEATURES_LACKED.search(reason)) is None:
         return f"({reason}); {fix}"
-    return _lacking(sorted(features[1].split(", ")))
+    features = _UNKNOWN_FEATURE.sub(r"\1", found[1] or found[2])
+    return _lacking(sorted(features.split(", ")))
 
 
 def _lacking(features: Sequence[str]) -> str:
