@@ -40,7 +40,7 @@ _SCENARIOS = by_profile(
     ["4.4.0/chaos", "4.3.1/prune", "4.4.0/dlq"], [f"{path.parent.name}/{path.name}" for path in scenarios()]
 )
 _ABOUT_SHARE_PARTITIONS = (STATE, IN_FLIGHT, HISTORY_TABLE)
-_RECORDS_OF_A_LOG = by_profile(50, 1500)
+_RECORDS_OF_A_LOG = by_profile(20, 1500)
 _CLOCK = (b"last_success_timestamp", b"run_duration")
 
 
@@ -169,4 +169,4 @@ def test_kept_rows_are_those_that_are_made_anew(
         source.stream = stream
         with pytest.raises(InputError, match="enough"):
             stream.run()
-    assert source.checks > 2
+    assert source.checks > 1
