@@ -262,6 +262,19 @@ def test_a_stream_deletes_the_files_that_it_has_replaced(tmp_path: Path, monkeyp
         assert {path.name for path in Path(place).glob("*.parquet")} == named
 
 
+def test_a_commit_looks_for_new_entries_of_a_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    stream, looks, looked = Stream(tmp_path / "lake"), list[str](), DeltaTable.update_incremental
+
+    def look(table: DeltaTable) -> None:
+        looks.append(table.table_uri)
+        looked(table)
+
+    monkeypatch.setattr(DeltaTable, "update_incremental", look)
+    parts = list(pieces(table_of(found(DATA / "4.3.1/happy")), 40))[:4]
+    stream.write([stream.fold_rows(part) for part in parts])
+    assert 0 < len(looks) <= len([*Path(stream.lake).glob("*/_delta_log/0*.json")])
+
+
 def _first_halves(records: pa.Table) -> pa.Table:
     """The first half of each log."""
     logs = [records.filter(pc.field("partition") == number) for number in records["partition"].unique().to_pylist()]
