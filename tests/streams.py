@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import NothingCommittedError
 from tests.profiles import HERE, IN_SPARK
 

@@ -16,7 +16,7 @@ import yaml
 from share_state.cli.command import FOUND, UNUSABLE
 from share_state.cli.main import run
 from share_state.config.loading import load_settings
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from tests.profiles import nightly, some_of
 from tests.sources.formats.tables import found, table_of, write
 from tests.sources.kafka_cluster.broker import free_ports

@@ -43,7 +43,7 @@ from share_state.sources.kafka_client import bootstrap_servers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from share_state.delta.reader import CommittedTables
+    from share_state.delta.committed import CommittedTables
     from share_state.repairs.redrive import RedrivePlan
     from share_state.repairs.repair_plan import RepairPlan
     from share_state.report.audit_data import AuditReport

@@ -11,7 +11,7 @@ from markupsafe import escape
 
 from share_state.api.answers import Differences, differences_of, last_two_runs
 from share_state.api.arguments import check_types
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import KEY

@@ -128,7 +128,7 @@ def executor_of(spark: "SparkSession | None", schema: str | None = None) -> Exec
 
 
 def _committed(spark: "SparkSession | None", warehouse: str) -> Tables:
-    from share_state.delta.reader import CommittedTables  # noqa: PLC0415
+    from share_state.delta.committed import CommittedTables  # noqa: PLC0415
 
     tables = CommittedTables(warehouse)
     names = [one.name for one in fields(Tables) if tables.holds(one.name)]

@@ -98,7 +98,7 @@ def _known(ctx: typer.Context, columns: Sequence[str], incomplete: str) -> list[
 
 
 def _values(place: str, columns: Sequence[str]) -> set[str]:
-    from share_state.delta.reader import CommittedTables  # noqa: PLC0415  slow to import
+    from share_state.delta.committed import CommittedTables  # noqa: PLC0415  slow to import
 
     tables = CommittedTables(place)
     if sum(file["size_bytes"] for file in tables.files("share_partition_state")) > _LARGEST_TABLE:

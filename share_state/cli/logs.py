@@ -13,7 +13,7 @@ from share_state.cli.input_options import InputOptions, Inputs, open_plan
 from share_state.cli.options import DeliveryLimit, FailOn, Group, Json, Partition, Running, Topic, fails
 from share_state.cli.warehouse_or_input import logs_of, open_tables
 from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE, LATER_OPTIONS, OPTIONS, FieldNames
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.dialect import CONTROL_DIALECT, dialect_of
 from share_state.fold.fold_options import SharePartitionFilter

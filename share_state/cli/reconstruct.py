@@ -13,7 +13,7 @@ from share_state.cli.command import DONE, FOUND, command
 from share_state.cli.input_options import InputOptions, Inputs, open_plan
 from share_state.cli.options import FailOn, Json, Out, Running, fails
 from share_state.config.input_spec import JUDGE_ALL, JUDGE_NONE, JUDGE_STATE
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse_place import warehouse_lock
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.durations import duration_text

@@ -15,7 +15,7 @@ from share_state.cli.completion import complete_code, complete_group
 from share_state.cli.options import Group, Json, Partition, Topic, Warehouse
 
 if TYPE_CHECKING:
-    from share_state.delta.reader import CommittedTables
+    from share_state.delta.committed import CommittedTables
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def _opened(place: str) -> "Iterator[CommittedTables]":
     Raises:
         ShareStateError: if it is neither.
     """
-    from share_state.delta.reader import CommittedTables  # noqa: PLC0415  slow to import
+    from share_state.delta.committed import CommittedTables  # noqa: PLC0415  slow to import
     from share_state.errors import NothingCommittedError  # noqa: PLC0415
 
     try:
@@ -115,7 +115,7 @@ def _print_claims(place: str, group: str | None, *, as_json: bool) -> None:
     Raises:
         ShareStateError: if it is neither, or the group claims nothing.
     """
-    from share_state.delta.reader import CommittedTables  # noqa: PLC0415  slow to import
+    from share_state.delta.committed import CommittedTables  # noqa: PLC0415  slow to import
     from share_state.errors import NothingCommittedError  # noqa: PLC0415
     from share_state.report.claims import (  # noqa: PLC0415  imports the fold
         claims_of_export,

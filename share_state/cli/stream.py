@@ -19,7 +19,7 @@ from share_state.cli.process import collect_garbage, release_memory
 from share_state.cli.reconstruct import print_size
 from share_state.cli.stream_inputs import Live, has_segments, letters_of, open_source, topics_and_limits
 from share_state.config.input_spec import InputSpec
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, ShareStateError, WarehouseError, require

@@ -15,7 +15,7 @@ from share_state.config.input_spec import input_options
 from share_state.config.loading import settings_for
 from share_state.config.model import AuditSettings, Clock
 from share_state.config.run_options import logs_of_run, logs_of_warehouse, refuse_options
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import InputError, NothingCommittedError, ShareStateError
 from share_state.pipeline.progress import Progress
 from share_state.repairs.commands import KafkaTools

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from share_state.config.input_spec import JUDGE_ALL
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import InputError, pluralize
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS, OUTCOME_COLUMNS

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from share_state.config.input_spec import JUDGE_NONE
 from share_state.config.sections import HISTORY
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse_place import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError
 from share_state.fold.dead_letters.archiving import RANGES

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import IN_FLIGHT_COUNTS
+from share_state.delta.committed import IN_FLIGHT_COUNTS
 from share_state.fold.history import PREVIOUS_START
 from share_state.fold.log_stats import NO_PREVIOUS_START
 from share_state.fold.state_log import FoldedLog

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import EVERY_ROW, CommittedTables, sum_records
+from share_state.delta.committed import EVERY_ROW, CommittedTables, sum_records
 from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.states import in_large_pieces, to_datetime

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.config.input_spec import JUDGE_NONE
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import check_warehouse_path
 from share_state.errors import NothingCommittedError

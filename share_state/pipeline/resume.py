@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from share_state.config.input_spec import JUDGE_ALL
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import InputError, NothingCommittedError
 from share_state.fold.checkpoint import (
     CHECKPOINT_TABLE,

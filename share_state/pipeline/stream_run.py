@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import NothingCommittedError
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.task import CUTOFF

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.commits import held_signals, standing
+from share_state.delta.committed import CommittedTables
 from share_state.delta.merge import DELETED, without_deleted
-from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.repairs.commands import KafkaTools

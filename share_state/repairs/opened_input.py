@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.limits import Limits
 from share_state.pipeline.plan import FoldPlan
 from share_state.repairs.commands import KafkaTools

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.limits import Limits
 from share_state.fold.states import CONTROL_RECORDS

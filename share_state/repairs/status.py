@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from share_state.config.sections import LimitSettings
 from share_state.delta.commits import standing
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import NothingCommittedError
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS

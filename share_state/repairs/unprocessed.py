@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.input_spec import JUDGE_NONE
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.dead_letters.archiving import EVERY_GROUP, LEFT_BY, RANGES, RESET, RETURNED
 from share_state.fold.dead_letters.matching import LETTERS, LOST
 from share_state.fold.history import HISTORY_TABLE

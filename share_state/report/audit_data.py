@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.model import Acknowledged
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import pluralize
 from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS, OK, OUTCOME_COLUMNS, VERDICTS
 from share_state.fold.limits import Limits

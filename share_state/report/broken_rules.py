@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.model import Acknowledged
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.states import KEY, row_texts
 from share_state.report.share_partitions import (

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import InputError, pluralize
 from share_state.fold.groups.group_tables import fold_groups
 from share_state.fold.groups.sticky import fold_sticky

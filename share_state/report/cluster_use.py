@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.report.console import print_json, print_table
 from share_state.report.share_partitions import plain_run
 from share_state.sources.topics import TOPICS_HINT

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import pluralize
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
 from share_state.kafka.primitives import partition_for

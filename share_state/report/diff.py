@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import ShareStateError, pluralize
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, OUTCOME_COLUMNS

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.history import HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY, SHARE_GROUP_STATE

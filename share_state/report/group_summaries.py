@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.history import HISTORY_TABLE, VERDICTS
 from share_state.fold.states import KEY
 from share_state.report.share_partitions import (

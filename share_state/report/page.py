@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.durations import duration_text
 from share_state.report import console
 from share_state.report.audit_data import AuditReport

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.model import Acknowledged
-from share_state.delta.reader import EVERY_ROW, CommittedTables
+from share_state.delta.committed import EVERY_ROW, CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.history import HISTORY_TABLE, VERDICTS

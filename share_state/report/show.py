@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import pluralize
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import KEY, SHARE_GROUP_STATE

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import pluralize
 from share_state.fold.history import NO_MEMBERS, VERDICTS
 from share_state.fold.limits import Limits

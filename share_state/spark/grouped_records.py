@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import InputError, NothingCommittedError, SetupError, WarehouseError
 from share_state.fold.decoded_fold import LABEL, declared_records

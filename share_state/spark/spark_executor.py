@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
+from share_state.delta.committed import CommittedTables
+from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import extended_logs, judge_states, settle_cutoffs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.repairs.commands import KafkaTools
 from tests.cli.commands import Command, flipped
 from tests.kafka.batches import NOW, Batch, Record

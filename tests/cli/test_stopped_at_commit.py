@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import NothingCommittedError
 from tests.profiles import by_profile, nightly
 from tests.truth import DATA

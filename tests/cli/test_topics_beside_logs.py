@@ -9,7 +9,7 @@ import pytest
 
 import share_state
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.pipeline.facts import settle_topics
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.planning import build_plan

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.audit import run_audit

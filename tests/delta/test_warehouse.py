@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from share_state.delta import reader, warehouse
-from share_state.delta.reader import CommittedTables, open_table
+from share_state.delta import warehouse
+from share_state.delta.committed import CommittedTables
+from share_state.delta.reader import open_table
 from share_state.delta.staging import Staging
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import DiskFullError, InputError, WarehouseError
@@ -170,7 +171,7 @@ def test_a_table_is_opened_once_however_often_it_is_read(tmp_path: Path, monkeyp
         opened[Path(place).name] += 1
         return open_table(place)
 
-    monkeypatch.setattr(reader, "open_table", counted)
+    monkeypatch.setattr("share_state.delta.committed.open_table", counted)
     committed = CommittedTables(str(tmp_path))
     assert not committed.lack_files()
     assert [len(committed.read("findings")) for _ in range(2)] == [1, 1]

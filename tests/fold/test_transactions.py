@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.state_log import FoldedLog, decode_log, fold_log
 from share_state.kafka.transactions import MARKER, ControlType, Transactions
 from share_state.pipeline.stream_fold import StreamFold

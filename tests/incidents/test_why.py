@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.incidents.incident import find_incident
 from share_state.repairs.commands import KafkaTools

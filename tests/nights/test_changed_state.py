@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.checkpoint import RowDigest
 from share_state.pipeline.resume import DAMAGED
 from share_state.schema.declarations import table_schema

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 import pytest
 
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.reader import CommittedTables, open_table
+from share_state.delta.committed import CommittedTables
+from share_state.delta.reader import open_table
 from share_state.delta.warehouse_place import check_warehouse_path
 from share_state.errors import InputError, WarehouseError
 from share_state.pipeline import audit as audit_module

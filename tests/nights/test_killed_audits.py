@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import NothingCommittedError
 from tests.cli.commands import flipped
 from tests.profiles import by_profile, nightly

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.report.audit_data import read_report
 from tests.kafka.batches import Record
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command, run_cli
 from tests.profiles import nightly

@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from share_state.cli.main import run
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.planning import build_plan

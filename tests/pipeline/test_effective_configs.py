@@ -10,7 +10,7 @@ import pytest
 import share_state
 from share_state.api.arguments import plan_of
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from tests.fold.groups.group_writer import T, group_metadata, state_partitions, write_group_log
 from tests.sources.cluster_facts.metadata_writer import config, topic, write_metadata_log
 from tests.truth import DATA

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from tests.pipeline.test_stream_tables import pieces
 from tests.processes import die_with_parent
 from tests.report.test_stream_metrics import scraped

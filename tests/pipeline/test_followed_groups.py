@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.groups.group_tables import fold_groups
 from share_state.fold.limits import Limits
 from share_state.pipeline.followed_groups import SECONDS, AdjacentGroups

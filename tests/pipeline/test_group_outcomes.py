@@ -8,7 +8,7 @@ import pytest
 
 from share_state.cli.main import run
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.history import OUTCOME_COLUMNS
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.local_executor import LocalExecutor

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.history import HISTORY_TABLE, LOG_TIME
 from share_state.fold.limits import Limits

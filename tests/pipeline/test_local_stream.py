@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, checkpoint_share_partitions
 from share_state.fold.history import OUTCOME_COLUMNS

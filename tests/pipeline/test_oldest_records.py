@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from tests.profiles import nightly, some_of
 from tests.sources.test_record_times import FOLDER, expected
 from tests.truth import DATA

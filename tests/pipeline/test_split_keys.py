@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.kafka.primitives import partition_for

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from share_state.cli.main import run as command
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.replaced_files import SHORT_LOG
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES

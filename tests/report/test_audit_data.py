@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from share_state.config.model import Acknowledged
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.history import VERDICTS
 from share_state.fold.limits import Limits

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from share_state.cli import stream as stream_command
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.history import OUTCOME_COLUMNS, VERDICTS
 from share_state.fold.limits import Limits
 from share_state.report.audit_data import read_report

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from share_state import repair
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.repairs.commands import MOST_COPIED, KafkaTools
 from share_state.repairs.redrive import RedrivePlan
 from tests.cli.commands import Command, run_cli

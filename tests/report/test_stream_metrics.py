@@ -15,7 +15,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from share_state.cli.stream import stream as stream_command
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.limits import Limits
 from share_state.pipeline.stream_run import StreamProgress, StreamRun
 from share_state.pipeline.stream_tables import StreamTables

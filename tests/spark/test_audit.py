@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.fold.fold_options import FoldOptions

@@ -11,7 +11,7 @@ import pytest
 from share_state.config.input_spec import KEYS
 from share_state.config.loading import settings_for
 from share_state.config.model import config_fingerprint
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.audit import NOTHING_NEW, run_audit

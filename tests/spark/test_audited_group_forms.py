@@ -11,7 +11,7 @@ import pytest
 from share_state.config.input_spec import KEYS, OPTIONS, spec_of_options
 from share_state.config.loading import settings_for
 from share_state.config.model import AuditSettings, config_fingerprint
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse_place import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError
 from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit

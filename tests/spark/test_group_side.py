@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from share_state.config.sections import HISTORY, LATEST
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse_place import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.fold_options import FoldOptions
 from share_state.fold.groups.group_tables import fold_groups

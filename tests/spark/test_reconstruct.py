@@ -15,7 +15,7 @@ from pyspark.sql.functions import lit
 
 import share_state
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import CORE_TABLES
 from share_state.errors import InputError, WarehouseError

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.classic.dataframe import DataFrame
 
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
 from tests.profiles import FAST, IN_SPARK, PROFILE, nightly
 from tests.sources.formats.tables import found, table_of, write

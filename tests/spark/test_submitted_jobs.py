@@ -10,7 +10,7 @@ import pyspark
 from deltalake import DeltaTable
 
 import share_state
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.sources import jars
 from tests.profiles import nightly
 from tests.truth import DATA

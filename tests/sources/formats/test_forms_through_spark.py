@@ -11,7 +11,7 @@ from pyspark.sql.functions import base64, col, expr, lit, struct, to_json
 
 import share_state
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.state_log import fold_log
 from share_state.pipeline.planning import build_plan

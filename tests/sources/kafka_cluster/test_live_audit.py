@@ -14,7 +14,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 from share_state.config.input_spec import KEYS
 from share_state.config.loading import settings_for
 from share_state.config.model import config_fingerprint
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse_place import GROUP_TABLES
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Executor

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.cli.warehouse_or_input import open_tables
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.fold_options import FoldOptions
 from share_state.pipeline.executor import Executor

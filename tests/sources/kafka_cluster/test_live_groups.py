@@ -8,7 +8,7 @@ from confluent_kafka.admin import AclOperation
 
 import share_state
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse_place import GROUP_TABLES
 from share_state.fold.groups.group_tables import fold_groups
 from share_state.pipeline.executor import Executor

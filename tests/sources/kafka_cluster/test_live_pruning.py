@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row
 
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.state_log import fold_log

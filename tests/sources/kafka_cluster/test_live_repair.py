@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 import share_state
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.kafka.delivery_states import DeliveryState
 from share_state.repairs.commands import DEAD_LETTER_TOPIC, KafkaTools
 from share_state.simulator.state_values import DurableState, StateKey, StateRecord, encode_record

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from share_state.cli.main import run
 from share_state.config.input_spec import OPTIONS, input_spec
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.planning import build_plan

@@ -9,7 +9,7 @@ from pyarrow.fs import FileSelector
 from pyspark.sql import SparkSession
 
 import share_state
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.staging import Staging
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError

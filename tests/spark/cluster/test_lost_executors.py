@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from bench.standalone_cluster import QUICK_JAVA
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from tests.profiles import nightly
 from tests.spark.cluster.conftest import Cluster

@@ -14,7 +14,7 @@ import pytest
 import share_state
 from bench.standalone_cluster import QUICK_JAVA, SPARK
 from share_state.cli.main import run
-from share_state.delta.reader import CommittedTables
+from share_state.delta.committed import CommittedTables
 from share_state.jit.compile import SHIPPED
 from share_state.pipeline.task import RESULTS
 from share_state.schema.declarations import table_schema
