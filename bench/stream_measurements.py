@@ -32,9 +32,7 @@ from bench.runner import Settings
 from share_state.pipeline.stream_run import last_stream_run
 from share_state.sources.discovery import find_logs
 
-_FILES, _FILES_A_MICRO_BATCH = 10, 5
-"""A stream that is behind takes up to 1,000 files at once; the first of these micro-batches also warms up."""
-_A_SECOND, _FILES_A_SECOND = 1000, 4
+_FILES, _A_SECOND, _FILES_A_SECOND = 5, 1000, 4
 _LONGEST_SCRAPE_PAUSE = 4.0
 """Seconds: a scrape each 2 s on average; one that never rests would take a core from the stream that it measures."""
 _LEAST_ANSWERS = 5
@@ -80,8 +78,8 @@ def stream(settings: Settings, *goals: StreamGoals) -> Iterator[Item]:
     columns += ["p95, s|.2f", "metrics' p50, s|.2f", "p95, s|.2f", "state, MB|.1f", "tables, MB|.1f"]
     columns += ["peak memory, MB|,.0f", "load|.1f"]
     title = (
-        f"A stream: catching up in {_FILES // _FILES_A_MICRO_BATCH} micro-batches, "
-        f"then {_A_SECOND:,} records/s with a trigger of 1 s, then with metrics"
+        f"A stream: catching up in {_FILES} micro-batches, then {_A_SECOND:,} records/s with a trigger of 1 s, "
+        "then with metrics"
     )
     yield Table(title, columns, rows, rows)
     columns = [
@@ -128,7 +126,7 @@ def _measure(export: Export, seconds: int, place: _Place) -> tuple[tuple[float, 
                  for t, k in zip(tables, kept, strict=True)]  # fmt: skip
         _append(folder, f"{number:06}", parts)
     cpu = list[Counter[str]]()
-    with _stream(place, peaks, "--trigger", "0ms", "--max-files", str(_FILES_A_MICRO_BATCH)) as process:
+    with _stream(place, peaks, "--trigger", "0ms", "--max-files", "1") as process:
         commits = _commits(folder, sum(kept), lambda: None, lambda: cpu.append(cpu_seconds(process)))
     # The first one also warms up; in its own process, a stream reads several files while it writes tables.
     skipped = 1 if len(commits) > 2 else 0
@@ -146,7 +144,7 @@ def _measure(export: Export, seconds: int, place: _Place) -> tuple[tuple[float, 
     with _stream(place, peaks, "--trigger", "1s", "--prometheus-port", str(port)):
         rest = [t.slice(k + live) for t, k in zip(tables, kept, strict=True)]
         of_metrics = quantiles(_follow_metrics(_Feed(folder, "more", rest, feed.total), port), n=20)
-    batches = records * _FILES / _FILES_A_MICRO_BATCH / sum(kept)
+    batches = records * _FILES / sum(kept)
     delays = [cuts[at] for cuts in (of_tables, of_metrics) for at in (9, 18)]
     sizes = [place.files(what) / 1e6 for what in ("state", "tables")]
     memory = max(peaks.values(), default=0) / 1e6
