@@ -123,9 +123,9 @@ class CommittedTables:
             share_partitions: IDENTITY_COLUMNS of `share_state.report.share_partitions`.
         """
         groups, partitions = (share_partitions[name].unique() for name in _OF_SHARE_PARTITIONS)
-        chosen = copy(self)
-        chosen._selected = pc.field("group_id").isin(groups) & pc.field("partition").isin(partitions)
-        return chosen
+        tables = copy(self)
+        tables._selected = pc.field("group_id").isin(groups) & pc.field("partition").isin(partitions)
+        return tables
 
     def in_flight_counts(self, where: pc.Expression | None = None) -> pa.Table:
         """How many records are in flight: IN_FLIGHT_COUNTS and record_count.

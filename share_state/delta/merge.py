@@ -92,12 +92,10 @@ def restore_version(place: str, version: int) -> int:
         return existing.version()
 
 
-def keep_short_log(place: str) -> None:
+def keep_short_log(table: "DeltaTable") -> None:
     """Let `shorten_log` delete entries of a table's log after minutes instead of a month."""
-    with merge_errors(place):
-        existing = opened(place)
-        if not SHORT_LOG.items() <= existing.metadata().configuration.items():
-            existing.alter.set_table_properties(SHORT_LOG)
+    if not SHORT_LOG.items() <= table.metadata().configuration.items():
+        table.alter.set_table_properties(SHORT_LOG)
 
 
 def opened(place: str) -> "DeltaTable":

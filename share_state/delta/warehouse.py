@@ -44,7 +44,7 @@ from share_state.delta.reader import (
     run_ids,
     version_to_read,
 )
-from share_state.delta.replaced_files import SHORT_LOG, ReplacedFiles, shorten_log
+from share_state.delta.replaced_files import ReplacedFiles, shorten_log
 from share_state.delta.staging import STAGING_PREFIX, Staging
 from share_state.delta.table_files import TableFiles, is_plain
 from share_state.errors import InputError, WarehouseError
@@ -185,14 +185,26 @@ class Warehouse:
                 return
             properties = transaction(application, batch)
             if self._takes_files(existing):
-                files = self._files.setdefault(table, TableFiles(table, place))
                 with self.commit(table, None) as commit:
                     assert commit.existing is not None
-                    replaced = files.merge(commit.existing, rows, key, properties)
-                    if self.replaced is not None:
-                        self.replaced.add(place, replaced)
+                    self._merge_files(table, commit.existing, rows, key, properties)
                 return
         self._merge_otherwise(table, existing, rows, key, properties)
+
+    def _merge_files(
+        self,
+        table: str,
+        existing: "DeltaTable",
+        rows: pa.Table,
+        key: Sequence[str],
+        properties: "CommitProperties",
+    ) -> None:
+        """Commit changed rows in files that are added as they are; arguments as for `merge`."""
+        place = self.folder(table)
+        files = self._files.setdefault(table, TableFiles(table, place))
+        replaced = files.merge(existing, rows, key, properties)
+        if self.replaced is not None:
+            self.replaced.add(place, replaced)
 
     def _takes_files(self, existing: "DeltaTable") -> bool:
         """Whether a merge may add files to a table as they are."""
@@ -364,12 +376,9 @@ class Warehouse:
     def _tidy(self, table: str, kept: Collection[int], *, is_log_alone: bool) -> None:
         """Delete files and entries of the log of a table; arguments as for `clean`."""
         place = self.folder(table)
-        existing = self._table(table)
-        if existing is not None and not SHORT_LOG.items() <= existing.metadata().configuration.items():
-            keep_short_log(place)
-            existing = self._table(table)
-        if existing is None:
+        if (existing := self._table(table)) is None:
             raise lost_table(place)
+        keep_short_log(existing)
         assert self.replaced is not None
         if not is_log_alone:
             self.replaced.delete_left(place, existing)
@@ -467,16 +476,15 @@ class Warehouse:
             # With retries, delta-rs would append to a table that another run has created meanwhile.
             properties = properties or CommitProperties(max_commit_retries=0)
             stream = RowStream(rows, schema)
-            before = set[str]() if self.replaced is None else _paths(existing)
             try:
                 if table == "runs" and existing is not None and commit.replaced_runs and is_plain(existing):
-                    files = self._files.setdefault(table, TableFiles(table, commit.path))
                     changed = _changed_runs(stream.tables(), commit.replaced_runs)
-                    files.merge(existing, changed, ("run_id",), properties)
+                    self._merge_files(table, existing, changed, ("run_id",), properties)
                 else:
+                    before = set[str]() if self.replaced is None else _paths(existing)
                     _commit_rows(table, commit, stream, properties)
-                if self.replaced is not None:
-                    self.replaced.add(commit.path, before - _paths(self._table(table)))
+                    if self.replaced is not None:
+                        self.replaced.add(commit.path, before - _paths(self._table(table)))
             except DeltaError as error:
                 is_created = existing is None and stream.error is None and "already exists" in str(error)
                 is_refused = "Unsupported table features" in str(error) or "append-only" in str(error)

@@ -75,8 +75,8 @@ class LiveRows:
     def of(self, share_partitions: pa.Table) -> np.ndarray:
         """The numbers of some share-partitions, given by IDENTITY_COLUMNS."""
         topics = share_partitions["topic_key"]
-        wanted = row_texts([share_partitions["group_id"], topics, share_partitions["partition"]])
-        return self.numbers[pc.is_in(self._names.texts, wanted).to_numpy(zero_copy_only=False)[self.numbers]]
+        texts = row_texts([share_partitions["group_id"], topics, share_partitions["partition"]])
+        return self.numbers[pc.is_in(self._names.texts, texts).to_numpy(zero_copy_only=False)[self.numbers]]
 
     def rows(self, numbers: np.ndarray | None = None) -> RowsOf:
         """The rows of some share-partitions, by default of all."""

@@ -102,10 +102,10 @@ class LiveTables(CommittedTables):
 
     def of(self, share_partitions: pa.Table) -> Self:
         """As of CommittedTables: exactly the rows of these share-partitions."""
-        chosen = super().of(share_partitions)
-        chosen._kept = {}
-        chosen._numbers = [rows.of(share_partitions) for rows in self.logs]
-        return chosen
+        tables = super().of(share_partitions)
+        tables._kept = {}
+        tables._numbers = [rows.of(share_partitions) for rows in self.logs]
+        return tables
 
     def in_flight_counts(self, where: pc.Expression | None = None) -> pa.Table:
         """As of CommittedTables."""
@@ -147,16 +147,16 @@ class LiveTables(CommittedTables):
             made = (rows.states_alone for rows in self._rows())
         return (named_rows(piece, self._topics) for piece in made)
 
-    def _chosen(self) -> Iterator[tuple[LiveRows, np.ndarray]]:
+    def _numbers_by_log(self) -> Iterator[tuple[LiveRows, np.ndarray]]:
         """The log partitions, with the share-partitions whose rows are read."""
         numbers = self._numbers or [rows.numbers for rows in self.logs]
         return zip(self.logs, numbers, strict=True)
 
     def _rows(self) -> Iterator[RowsOf]:
-        return (log.rows(numbers) for log, numbers in self._chosen())
+        return (log.rows(numbers) for log, numbers in self._numbers_by_log())
 
     def _in_flight(self) -> Iterator[pa.Table]:
-        for log, numbers in self._chosen():
+        for log, numbers in self._numbers_by_log():
             for begin in range(0, len(numbers), _ROWS_A_PIECE):
                 yield log.rows(numbers[begin : begin + _ROWS_A_PIECE]).in_flight()
 
@@ -170,7 +170,7 @@ class LiveTables(CommittedTables):
         """One table for all logs that are judged up to the same time: each costs some milliseconds."""
         now = int(datetime.now(UTC).timestamp() * 1000)
         by_time = dict[int, list[pa.Table]]()
-        for log, numbers in self._chosen():
+        for log, numbers in self._numbers_by_log():
             until = max(min(now, self._newest), log.shown.folded.judged_at)
             by_time.setdefault(until, []).append(log.history_of(numbers))
         for until, rows in by_time.items():

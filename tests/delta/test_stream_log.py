@@ -19,7 +19,7 @@ def _write_up_to(place: str, version: int) -> None:
         configuration = {"delta.checkpointInterval": "10"}
         write_deltalake(place, pa.table({"a": [1]}), mode="overwrite", configuration=configuration)
         if DeltaTable(place).version() == 0:
-            keep_short_log(place)
+            keep_short_log(DeltaTable(place))
 
 
 def test_the_version_before_an_idle_hour_is_kept_until_no_run_names_it(tmp_path: Path):
