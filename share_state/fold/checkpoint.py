@@ -375,5 +375,5 @@ def copy_of(state: FoldCheckpoint) -> FoldCheckpoint:
     scalars["begins_here"] = scalars["was_deleted"] | begins_at_zero
     # A fold makes new arrays of these, and changes the others in place.
     chains = Chains(scalars, before.ends, before.batches, before.last_snapshot_record, begins_at_zero)
-    keys, extent, counts = deepcopy((state.keys, state.extent, state.counts))
-    return replace(state, keys=keys, chains=chains, extent=extent, counts=counts)
+    extent, counts = deepcopy((state.extent, state.counts))
+    return replace(state, keys=state.keys.copy(), chains=chains, extent=extent, counts=counts)

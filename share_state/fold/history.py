@@ -1,7 +1,7 @@
 """The table `share_partition_history`: progress and verdict of each share-partition, one row per audit."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -241,15 +241,14 @@ def add_verdicts(
     came_from, went_to = np.where(is_lower, before, rewound_from), np.where(is_lower, start, rewound_to)
     members = pc.if_else(pa.array(is_empty), "; the group has no members", "")
     wait = (unfinished, pc.if_else(pa.array(unfinished == 1), " record waits", " records wait"))
-    waited = _texts_by_verdict(verdict, {STOP: idle, STALL: unmoved, GIVING_UP: only_failing})
     reasons = {
         REWIND: (came_from - went_to, " offsets back: SPSO went from ", came_from, " to ", went_to),
-        STOP: (*wait, ", and no consumer has changed the state for ", waited[STOP], members),
-        STALL: (*wait, ", and SPSO has stayed at ", start, " for ", waited[STALL], members),
+        STOP: (*wait, ", and no consumer has changed the state for ", _Durations(idle), members),
+        STALL: (*wait, ", and SPSO has stayed at ", start, " for ", _Durations(unmoved), members),
         GIVING_UP: (
             failed,
             " records were given up or rejected since the last audit, and none was acknowledged for ",
-            waited[GIVING_UP],
+            _Durations(only_failing),
         ),
         NO_MEMBERS: (*wait, ", and the group has no members"),
     }
@@ -321,15 +320,16 @@ def _oldest_times(
     )
 
 
-def _texts_by_verdict(verdict: np.ndarray, milliseconds: dict[str, np.ndarray]) -> dict[str, pa.Array]:
-    """The texts of durations by the verdict that names them; rows with another verdict, as most have, need none."""
-    return {
-        name: duration_texts(np.where(verdict == VERDICTS.index(name), times, 0))
-        for name, times in milliseconds.items()
-    }
+class _Durations(NamedTuple):
+    """A piece of a reason: milliseconds, one per row."""
+
+    milliseconds: np.ndarray
 
 
-def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray | pa.Array, ...]]) -> pa.Array:
+Piece = str | np.ndarray | pa.Array | _Durations
+
+
+def _reason(verdict: np.ndarray, reasons: dict[str, tuple[Piece, ...]]) -> pa.Array:
     """The reason for each verdict (an index of VERDICTS); null for none."""
     texts, place = [pa.array([None], pa.string())], np.zeros(len(verdict), np.int64)
     for name, pieces in reasons.items():
@@ -341,10 +341,12 @@ def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray | pa.
     return pa.concat_arrays(texts).take(pa.array(place))
 
 
-def _texts_at(piece: str | np.ndarray | pa.Array, rows: np.ndarray) -> pa.Scalar | pa.Array:
+def _texts_at(piece: Piece, rows: np.ndarray) -> pa.Scalar | pa.Array:
     """A piece of a text in some rows."""
     if isinstance(piece, str):
         return pa.scalar(piece)
+    if isinstance(piece, _Durations):
+        return duration_texts(piece.milliseconds[rows])
     if isinstance(piece, pa.Array):
         return piece.take(pa.array(rows))
     return pa.array([f"{number:,}" for number in piece[rows].tolist()], pa.string())

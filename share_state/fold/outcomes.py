@@ -11,6 +11,7 @@ Source: Kafka SharePartition.acknowledge, releaseAcquisitionLockOnTimeout; InFli
 import numpy as np
 
 from share_state.jit.compile import inlined, kernel
+from share_state.kafka.buffers import take_rows
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, is_terminal
 
 NO_TIME = -1
@@ -46,6 +47,8 @@ OUTCOMES = np.dtype(
 COUNTS = ("acknowledged", "given_up", "rejected", "released", "dead_lettered")
 """The fields that count; `history.OUTCOME_COLUMNS` are their columns."""
 
+_OF_LIMIT = list(OUTCOMES.names or ()).index("limit")
+
 
 def blank_outcomes(count: int) -> np.ndarray:
     """OUTCOMES rows without an outcome."""
@@ -54,8 +57,22 @@ def blank_outcomes(count: int) -> np.ndarray:
     return rows
 
 
+_BLANK = blank_outcomes(1).view(np.int64)
+
+
 def added_outcomes(before: np.ndarray, new: np.ndarray) -> np.ndarray:
     """OUTCOMES rows of two spans of time, one after the other."""
+    rows = before.copy()
+    rows["limit"] = new["limit"]
+    # Few share-partitions have an outcome in a short span.
+    is_blank = new.view(np.int64).reshape(len(new), len(OUTCOMES))[:, :_OF_LIMIT] == _BLANK[:_OF_LIMIT]
+    changed = np.flatnonzero(~is_blank.all(axis=1))
+    if len(changed):
+        rows[changed] = _added(take_rows(before, changed), take_rows(new, changed))
+    return rows
+
+
+def _added(before: np.ndarray, new: np.ndarray) -> np.ndarray:
     rows = new.copy()
     for name in COUNTS:
         rows[name] += before[name]

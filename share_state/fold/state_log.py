@@ -1,7 +1,8 @@
 """Reads, decodes and folds one log partition of `__share_group_state`, in one task."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -39,7 +40,7 @@ from share_state.fold.states import (
 )
 from share_state.kafka.buffers import RecordBuffer, take_rows
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
-from share_state.kafka.share_partition_keys import KeyTable, key_hashes
+from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import (
     UNREADABLE_FAULTS,
     Fault,
@@ -389,7 +390,7 @@ class LogFold:
         # Not part of the checkpoint: a later audit reads these bytes again.
         tracker.note_open_damage()
         if self.log.partition is not None:
-            hashes = key_hashes(folded.keys)
+            hashes = folded.keys.coordinator_hashes()
             self.observations.place_keys(hashes, self.log.partition, self.options.partition_count)
         chains = existing_chains(folded.chains)
         numbers = np.flatnonzero(folded.chains.chains["exists"])
@@ -402,7 +403,7 @@ class LogFold:
         row, redundant = cutoff_row(own, key, evidence, self.extent, (first, end), has_sizes=has_sizes)
         ranges = folded.archiving_ranges
         outcomes = folded.outcomes() if self.previous is None or self.log.has_offsets else None
-        encoded = dictionary_encoded(key)
+        encoded = cache(lambda: dictionary_encoded(key))
         return FoldedLog(
             log=self.log,
             keys=folded.keys,
@@ -438,7 +439,11 @@ class LogFold:
         )
 
     def _state_pieces(
-        self, chains: Chains, key: dict[str, pa.Array], suspect: np.ndarray, topic_ends: pa.Array
+        self,
+        chains: Chains,
+        key: Callable[[], Mapping[str, pa.Array]],
+        suspect: np.ndarray,
+        topic_ends: pa.Array,
     ) -> Pieces:
         """The table `share_partition_state`."""
         log = self.log

@@ -1,6 +1,6 @@
 """Builds the tables `share_partition_state` and `in_flight` from folded states of both dialects."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
@@ -153,7 +153,10 @@ class RecordStates:
 
 def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
     """The key columns of share-partitions of a log by number; null for -1."""
-    groups, ids, partitions = (column.take(_places(numbers)) for column in keys.columns())
+    columns = keys.columns()
+    if len(numbers) != len(keys) or (numbers != np.arange(len(keys))).any():
+        columns = tuple(column.take(_places(numbers)) for column in columns)
+    groups, ids, partitions = columns
     return {
         "dialect": pa.repeat(SHARE_GROUP_STATE, len(numbers)),
         "group_id": groups,
@@ -219,7 +222,7 @@ def state_table(
 def table_in_pieces(
     table: str,
     chains: Chains,
-    key: dict[str, pa.Array],
+    key: Callable[[], Mapping[str, pa.Array]],
     build: Callable[[Chains, dict[str, pa.Array], slice], pa.Table],
 ) -> Pieces:
     """A table of live chains in pieces.
@@ -227,12 +230,12 @@ def table_in_pieces(
     Args:
         table: name of the table.
         chains: the live chains.
-        key: their key columns; texts may be dictionary-encoded.
+        key: returns their key columns, which only pieces need; texts may be dictionary-encoded.
         build: returns the rows for the chains of a piece, their key columns, and their positions in `chains`.
     """
 
     def build_piece(begin: int, end: int) -> pa.Table:
-        piece_key = {name: column[begin:end] for name, column in key.items()}
+        piece_key = {name: column[begin:end] for name, column in key().items()}
         return build(slice_chains(chains, begin, end), piece_key, slice(begin, end))
 
     return Pieces(table, sizes_before(chains), build_piece)
@@ -253,8 +256,8 @@ def in_large_pieces(
         yield pa.concat_tables(waiting)
 
 
-def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
-    """The table `in_flight` in pieces.
+def in_flight_in_pieces(chains: Chains, key: Callable[[], Mapping[str, pa.Array]]) -> Pieces:
+    """The table `in_flight` in pieces; arguments as for `table_in_pieces`.
 
     Rows of a share-partition cover [start_offset, end_offset) without overlap.
     """

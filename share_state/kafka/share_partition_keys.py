@@ -4,6 +4,7 @@ The numbers run from 0 in the order of first occurrence, so columns over share-p
 """
 
 import base64
+from copy import copy
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from share_state.kafka.primitives import int16_at, int32_at, int64_at
 
 _INITIAL_KEYS = 1 << 10
 _BYTES_PER_KEY = 64
+_BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
 
 
 class KeyTable:
@@ -34,6 +36,9 @@ class KeyTable:
         self.arena = np.empty(size + capacity * _BYTES_PER_KEY, np.uint8)
         self.count = np.zeros(1, np.int64)
         self._checked, self.malformed = 0, dict[int, int]()
+        # Of the first keys: to make them takes as long as a fold of thousands of records.
+        self._known_columns: tuple[pa.Array, pa.Array, pa.Array] | None = None
+        self._known_hashes = np.zeros(0, np.int64)
 
     @classmethod
     def of(cls, keys: pa.ChunkedArray) -> "KeyTable":
@@ -64,6 +69,14 @@ class KeyTable:
         """Number of share-partitions."""
         return int(self.count[0])
 
+    def copy(self) -> "KeyTable":
+        """A table with the same keys, which grows on its own."""
+        table = copy(self)
+        table.slots, table.hashes = self.slots.copy(), self.hashes.copy()
+        table.starts, table.arena = self.starts.copy(), self.arena.copy()
+        table.count, table.malformed = self.count.copy(), dict(self.malformed)
+        return table
+
     def grow(self, key_size: int) -> None:
         """Double the capacity, and make space for a key of `key_size` bytes."""
         self.hashes = _extended(self.hashes, 2 * len(self.hashes))
@@ -75,18 +88,41 @@ class KeyTable:
     def columns(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         """The keys as Arrow columns, row n for number n: group_id string, topic_id string, partition int32.
 
-        Bytes of a group id that are not UTF-8 become U+FFFD, as in Java.
+        Bytes of a group id that are not UTF-8 become U+FFFD, as in Java; it is null for the keys that
+        `merge_malformed` has replaced.
         """
-        groups, ids, partitions = self._parts(0)
-        return self._group_texts(groups), uuid_texts(ids), pa.array(partitions)
+        known = self._known_columns
+        first = 0 if known is None else len(known[0])
+        if known is None or first < len(self):
+            groups, ids, partitions = self._parts(first)
+            new = utf8_texts(groups), uuid_texts(ids), pa.array(partitions)
+            known = new if known is None else tuple(map(pa.concat_arrays, zip(known, new, strict=True)))
+            self._known_columns = known
+        texts, ids, partitions = known
+        if self.malformed:
+            is_replaced = np.zeros(len(texts), bool)
+            is_replaced[[*self.malformed]] = True
+            texts = pc.if_else(pa.array(is_replaced), pa.scalar(None, pa.string()), texts)
+        return texts, ids, partitions
 
-    def _group_texts(self, groups: pa.LargeBinaryArray) -> pa.Array:
-        """Group ids as text; null for the keys that `merge_malformed` has replaced."""
-        texts = utf8_texts(groups)
-        if not self.malformed:
-            return texts
-        known = enumerate(texts.to_pylist())
-        return pa.array([None if number in self.malformed else text for number, text in known], pa.string())
+    def coordinator_hashes(self) -> np.ndarray:
+        """|hash("group:topicId:partition")| of each share-partition.
+
+        This number modulo the partition count is its state partition.
+
+        Returns:
+            int64, row n for number n.
+        Source: Kafka SharePartitionKey.asCoordinatorKey, Utils.abs, ShareCoordinatorService.partitionFor.
+        """
+        known = self._known_hashes
+        if len(known) < len(self):
+            new = np.empty(len(self) - len(known), np.int64)
+            _java_hashes(self.arena, self.starts[len(known) :], new, _BASE64)
+            known = self._known_hashes = np.concatenate((known, new))
+        hashes = known.copy()
+        for number, read_as in self.malformed.items():
+            hashes[number] = hashes[read_as]
+        return hashes
 
     def _parts(self, first: int) -> tuple[pa.LargeBinaryArray, np.ndarray, np.ndarray]:
         """The group ids, topic ids and partitions of the keys from number `first` on."""
@@ -316,23 +352,6 @@ def _split(arena, starts, count, offsets, groups, ids, partitions):
         copy_rows(arena, at + 2, groups, offsets[number], size)
         copy_rows(arena, at + 2 + size, ids, 16 * number, 16)
         partitions[number] = int32_at(arena, at + 18 + size)
-
-
-def key_hashes(table: KeyTable) -> np.ndarray:
-    """|hash("group:topicId:partition")| of each share-partition.
-
-    This number modulo the partition count is its state partition.
-
-    Returns:
-        int64, row n for number n.
-    Source: Kafka SharePartitionKey.asCoordinatorKey, Utils.abs, ShareCoordinatorService.partitionFor.
-    """
-    alphabet = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
-    hashes = np.empty(len(table), np.int64)
-    _java_hashes(table.arena, table.starts, hashes, alphabet)
-    for number, read_as in table.malformed.items():
-        hashes[number] = hashes[read_as]
-    return hashes
 
 
 @kernel

@@ -1,7 +1,6 @@
 """Rows of a log partition, as metrics of a stream read them: made anew for share-partitions that changed."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +36,9 @@ class LiveRows:
     Attributes:
         shown: the log partition.
         numbers: int64, the share-partitions, ascending.
+        states: rows of `share_partition_state` without state_batches, one per share-partition.
         history: rows of `history_pieces` with COMPLETE, one per share-partition.
+        in_flight_counts: `CommittedTables.in_flight_counts` of the log partition.
     """
 
     def __init__(self, shown: ShownLog, before: "LiveRows | None" = None) -> None:
@@ -45,15 +46,35 @@ class LiveRows:
 
         Args:
             shown: the log partition.
-            before: its rows some time ago.
+            before: its rows some time ago; rows of share-partitions that did not change since are taken from there.
         """
         self.shown = shown
         self.numbers = present_numbers(shown.folded)
         self._names = KeyColumns(shown.folded.keys, encoded=True)
         self._limits = shown.folded.limits_of("delivery_count")
-        if before is not None and self._has_keys_of(before):
+        if before is not None and before.shown.times_read_anew != shown.times_read_anew:
+            before = None
+        has_same_keys = before is not None and self._has_keys_of(before)
+        if before is not None and has_same_keys:
             self._names = before._names
-        self.history = self._history(before)
+        changed, row_before = self._compare(before)
+        is_new, row_before = changed[self.numbers], row_before[self.numbers]
+        new, starts = self.rows(self.numbers[is_new]), shown.starts[self.numbers]
+        states, history = new.states_alone, new.history(starts[is_new])
+        if before is not None and not is_new.all():
+            states = _updated(before.states, states, row_before, is_new)
+            history = _updated(before.history, history, row_before, is_new)
+        # It changes without a record of the share-partition, when the clock judges all of them.
+        previous = pa.array(starts, mask=starts == NO_PREVIOUS_START)
+        place = history.schema.get_field_index(PREVIOUS_START)
+        self.states, self.history = states, history.set_column(place, PREVIOUS_START, previous)
+        if before is not None and has_same_keys:
+            replaced, counted = before._count(before._of(changed), -1), self._count(self._of(changed))
+            sums = _sums(pa.concat_tables([before._records, replaced, counted]))
+            self._records = sums.filter(pc.field("record_count") != 0)
+        else:
+            self._records = self._count(self.numbers)
+        self.in_flight_counts = self._in_flight_counts()
 
     @classmethod
     def following(cls, before: "LiveRows | None", shown: ShownLog) -> "LiveRows":
@@ -82,58 +103,89 @@ class LiveRows:
         """The rows of some share-partitions, by default of all."""
         return RowsOf(self._folded, self.numbers if numbers is None else numbers, self._names)
 
+    def states_of(self, numbers: np.ndarray) -> pa.Table:
+        """The rows of `states` of some share-partitions."""
+        return self._rows_of(self.states, numbers)
+
     def history_of(self, numbers: np.ndarray) -> pa.Table:
         """The rows of `history` of some share-partitions."""
-        if len(numbers) == len(self.numbers):
-            return self.history
-        return self.history.take(pa.array(np.searchsorted(self.numbers, numbers)))
+        return self._rows_of(self.history, numbers)
 
-    @cached_property
-    def in_flight_counts(self) -> pa.Table:
-        """`CommittedTables.in_flight_counts` of the log partition, from numbers alone."""
-        ends, ranges = window_tiles(taken(self._folded.all_chains, self.numbers))
-        groups = self._names.take(self.numbers)["group_id"]
-        # One number for group, count and state: to group by three columns takes twice as long.
-        codes = np.repeat(groups.indices.to_numpy(zero_copy_only=False).astype(np.int64) << 32, np.diff(ends))
-        codes += (ranges["count"].astype(np.int64) << 8) + ranges["state"]
-        amounts = pa.table({"code": codes, "record_count": ranges["last"] - ranges["first"] + 1})
-        sums = amounts.group_by("code", use_threads=False).aggregate([("record_count", "sum")])
-        found = sums["code"].to_numpy()
-        state = found.astype(np.int8)
-        count = ((found - state) >> 8).astype(np.int16)
-        group = (found - state - (count.astype(np.int64) << 8)) >> 32
-        columns = (
-            groups.dictionary.take(pa.array(group)),
-            pa.array(state),
-            state_names(state),
-            pa.array(count),
-        )
-        return pa.table([*columns, sums["record_count_sum"]], [*IN_FLIGHT_COUNTS, "record_count"])
+    def _rows_of(self, rows: pa.Table, numbers: np.ndarray) -> pa.Table:
+        if len(numbers) == len(self.numbers):
+            return rows
+        return rows.take(pa.array(np.searchsorted(self.numbers, numbers)))
 
     def _has_keys_of(self, before: "LiveRows") -> bool:
         keys, others = before._folded.keys, self._folded.keys
         return len(keys) == len(others) and bool((numbers_in(keys, others) == np.arange(len(keys))).all())
 
-    def _history(self, before: "LiveRows | None") -> pa.Table:
-        folded, starts = self._folded, self.shown.starts[self.numbers]
+    def _compare(self, before: "LiveRows | None") -> tuple[np.ndarray, np.ndarray]:
+        """Whether each share-partition of the log changed (bool), and its row before (int64, -1 for none)."""
+        folded = self._folded
         changed, row_before = np.ones(len(folded.keys), bool), np.full(len(folded.keys), -1)
-        if before is not None and before.shown.times_read_anew == self.shown.times_read_anew:
-            place = numbers_in(before._folded.keys, folded.keys)
-            changed = changed_since(before._folded.all_chains, folded.all_chains, place)
-            stays = place[before.numbers] >= 0
-            row_before[place[before.numbers[stays]]] = np.flatnonzero(stays)
-            changed |= row_before < 0
-            kept = self.numbers[~changed[self.numbers]]
-            # Limits of groups may be others than before; the log itself shows some.
-            rows = np.searchsorted(folded.numbers, kept)
-            rows_before = np.searchsorted(before._folded.numbers, before.numbers[row_before[kept]])
-            changed[kept] = self._limits[rows] != before._limits[rows_before]
-        is_new = changed[self.numbers]
-        rows = self.rows(self.numbers[is_new]).history(starts[is_new])
-        if before is not None and not is_new.all():
-            place = row_before[self.numbers]
-            place[is_new] = len(before.history) + np.arange(len(rows))
-            rows = pa.concat_tables([before.history, rows]).take(pa.array(place)).combine_chunks()
-        # It changes without a record of the share-partition, when the clock judges all of them.
-        previous = pa.array(starts, mask=starts == NO_PREVIOUS_START)
-        return rows.set_column(rows.schema.get_field_index(PREVIOUS_START), PREVIOUS_START, previous)
+        if before is None:
+            return changed, row_before
+        place = numbers_in(before._folded.keys, folded.keys)
+        stays = place[before.numbers] >= 0
+        row_before[place[before.numbers[stays]]] = np.flatnonzero(stays)
+        if before._folded.last_lost_offset != folded.last_lost_offset:
+            return changed, row_before
+        changed = changed_since(before._folded.all_chains, folded.all_chains, place)
+        changed |= row_before < 0
+        kept = self.numbers[~changed[self.numbers]]
+        # Limits of groups may be others than before; the log itself shows some.
+        rows = np.searchsorted(folded.numbers, kept)
+        rows_before = np.searchsorted(before._folded.numbers, before.numbers[row_before[kept]])
+        changed[kept] = self._limits[rows] != before._limits[rows_before]
+        return changed, row_before
+
+    def _of(self, chosen: np.ndarray) -> np.ndarray:
+        """The live share-partitions among those that are chosen (bool by number)."""
+        return self.numbers[chosen[self.numbers]]
+
+    def _count(self, numbers: np.ndarray, sign: int = 1) -> pa.Table:
+        """Records in flight of some share-partitions: code, which is group, delivery count and state, and record_count.
+
+        Args:
+            numbers: the share-partitions.
+            sign: of the amounts.
+        """
+        ends, ranges = window_tiles(taken(self._folded.all_chains, numbers))
+        groups = self._names.take(numbers)["group_id"].indices.to_numpy(zero_copy_only=False)
+        codes = np.repeat(groups.astype(np.int64) << 32, np.diff(ends))
+        codes += (ranges["count"].astype(np.int64) << 8) + ranges["state"]
+        return _sums(pa.table({"code": codes, "record_count": sign * (ranges["last"] - ranges["first"] + 1)}))
+
+    def _in_flight_counts(self) -> pa.Table:
+        found = self._records["code"].to_numpy()
+        state = found.astype(np.int8)
+        count = ((found - state) >> 8).astype(np.int16)
+        group = (found - state - (count.astype(np.int64) << 8)) >> 32
+        columns = (
+            self._names.take(np.zeros(0, np.int64))["group_id"].dictionary.take(pa.array(group)),
+            pa.array(state),
+            state_names(state),
+            pa.array(count),
+        )
+        return pa.table([*columns, self._records["record_count"]], [*IN_FLIGHT_COUNTS, "record_count"])
+
+
+def _updated(before: pa.Table, new: pa.Table, row_before: np.ndarray, is_new: np.ndarray) -> pa.Table:
+    """Rows of a table, one per share-partition.
+
+    Args:
+        before: its rows some time ago.
+        new: the rows of share-partitions that changed.
+        row_before: int64, row in `before`, one per share-partition.
+        is_new: bool, whether a share-partition changed.
+    """
+    place = row_before.copy()
+    place[is_new] = len(before) + np.arange(len(new))
+    return pa.concat_tables([before, new]).combine_chunks().take(pa.array(place))
+
+
+def _sums(rows: pa.Table) -> pa.Table:
+    """The sums of record_count by code; one column, as to group by three takes twice as long."""
+    sums = rows.group_by("code", use_threads=False).aggregate([("record_count", "sum")])
+    return sums.rename_columns(["code", "record_count"])

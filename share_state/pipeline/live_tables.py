@@ -144,7 +144,7 @@ class LiveTables(CommittedTables):
     def _named(self, table: str, *, with_batches: bool) -> Iterator[pa.Table]:
         made = _MAKERS[table](self) if table in _MAKERS else iter(())
         if table == STATE and not with_batches:
-            made = (rows.states_alone for rows in self._rows())
+            made = (log.states_of(numbers) for log, numbers in self._numbers_by_log())
         return (named_rows(piece, self._topics) for piece in made)
 
     def _numbers_by_log(self) -> Iterator[tuple[LiveRows, np.ndarray]]:

@@ -5,6 +5,8 @@ is what the next process goes on from: `runs` is the only commit point. Metrics 
 """
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -45,6 +47,10 @@ _LONGEST_UNSHOWN_PAUSE = 10.0
 """Seconds between two reads without metrics: what is read earlier than it is written costs a fold more."""
 _RESTS_WHILE_BEHIND = 4
 """Times as long as the tables took, for which they wait while there is more to read: fewer rows are written twice."""
+
+
+_GIVES_WAY_BY = 10
+"""How much nicer threads that write tables are than others; 19 at most."""
 
 
 class LocalStream:
@@ -110,7 +116,7 @@ class LocalStream:
         self._is_saved = True
         self._carried = dict[int, CarriedState]()
         self._problems = list[str]()
-        self._writer = ThreadPoolExecutor(1, "share-state-tables")
+        self._writer = ThreadPoolExecutor(1, "share-state-tables", _give_way)
         self._writing: Future[tuple[float, float]] | None = None
         self._write_at, self._write_seconds = 0.0, 0.0
         self._read_seconds = 0.0
@@ -135,7 +141,7 @@ class LocalStream:
                 self._judge(None if self._once else int(time.time() * 1000), keep=False)
                 self._show([])
             while True:
-                started = time.monotonic()
+                started, used = time.monotonic(), time.thread_time()
                 read = self._read()
                 self.progress = StreamProgress(time.monotonic() - started, read.behind)
                 if read.parts and not self._is_shown:
@@ -156,7 +162,7 @@ class LocalStream:
                         # As large as the longest read; those that follow are short.
                         RECORD_BUFFERS.free()
                         self._release()
-                    self._pause(started)
+                    self._pause(started, time.thread_time() - used)
             self._finish_write()
             self._write()
             self._finish_write()
@@ -164,16 +170,16 @@ class LocalStream:
             self._writer.shutdown()
             self._source.close()
 
-    def _pause(self, started: float) -> None:
+    def _pause(self, started: float, used: float) -> None:
         """Wait until it is time for the next read.
 
         Args:
             started: `time.monotonic` at the latest one.
+            used: seconds of CPU time that it used.
         """
         if self._is_shown:
-            # At most half of the time is spent on reads.
-            took = time.monotonic() - started
-            pause = max(min(self._trigger / _READS_A_TRIGGER, _LONGEST_PAUSE), 2 * took)
+            # Reads take half of a core at most; how long they wait for one does not count.
+            pause = max(min(self._trigger / _READS_A_TRIGGER, _LONGEST_PAUSE), 2 * used)
             due = started + pause
         else:
             latest = started + _LONGEST_UNSHOWN_PAUSE
@@ -380,6 +386,13 @@ class LocalStream:
             return _taken(started)
 
         self._writing = self._writer.submit(write)
+
+
+def _give_way() -> None:
+    """Let reads and metrics go before the thread that calls this, and before threads that it starts."""
+    if sys.platform == "linux":
+        # Elsewhere, this is the priority of the whole process.
+        os.nice(_GIVES_WAY_BY)
 
 
 def _taken(started: float) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from share_state.fold.checkpoint import (
 )
 from share_state.fold.history import HISTORY_TABLE
 from share_state.fold.state_log import decode_log
-from share_state.kafka.share_partition_keys import KeyTable, key_hashes
+from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.plan import FoldPlan, ResumedLog
 from share_state.pipeline.result import SOUGHT_NOTE
 from share_state.pipeline.task import STATE
@@ -250,7 +250,7 @@ def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartit
         copy = log
         if log.partition is None and log.source is None and log.topic == STATE_TOPIC:
             keys = next((keys for _, keys in decode_log(log, Window()) if len(keys)), KeyTable())
-            numbers = np.unique(key_hashes(keys) % count) if count else ()
+            numbers = np.unique(keys.coordinator_hashes() % count) if count else ()
             if len(numbers) != 1:
                 known = (
                     f"its keys do not belong to one of {count}"

@@ -96,12 +96,14 @@ class FoldedRecords:
         log: the folded log.
         status: how the log had changed; None if there was no state of it.
         findings: the findings of these records, and those of the state after them.
+        first_offset: of these records; other share-partitions have earlier ones only.
         counted: OUTCOMES rows of these records alone, one per share-partition of the log; None if unknown.
     """
 
     log: FoldedLog
     status: ResumeStatus | None
     findings: pa.Table
+    first_offset: int
     counted: np.ndarray | None = None
 
     @property
@@ -112,7 +114,7 @@ class FoldedRecords:
     def outcomes_by_key(self) -> Iterator[pa.Table]:
         """What these records show of deliveries: group_id and OUTCOME_COLUMNS, one row per share-partition."""
         if self.counted is not None:
-            numbers = self.log.numbers
+            numbers = self.log.numbers[self.log.chains.chains["last_offset"] >= self.first_offset]
             group_ids = self.log.key_columns(numbers, Topics())["group_id"]
             counts = {
                 column: pa.array(self.counted[name][numbers]) for column, name in OUTCOME_COLUMNS.items()

@@ -19,6 +19,7 @@ from share_state.fold.fold_options import FoldOptions
 from share_state.fold.history import GROUP_OUTCOMES, add_group_outcomes
 from share_state.fold.limits import Limits
 from share_state.fold.outcomes import added_outcomes, blank_outcomes
+from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.kafka.buffers import concat_rows, take_rows
 from share_state.kafka.record_batches import Chunk
@@ -251,7 +252,11 @@ class StreamFold:
             # Without a clock, durations end at the newest record of all logs, which StreamTables knows.
             clock=now,
         )
-        return FoldedRecords(folded, status, findings, counted)
+        first_offset = NO_OFFSET
+        if before is not None and status == ResumeStatus.GROWN:
+            # A log that is read from its start may have any offset again.
+            first_offset = before.mark.next_offset
+        return FoldedRecords(folded, status, findings, first_offset, counted)
 
     def judge_at(self, state: FoldCheckpoint | None, partition: int, now: int | None = None) -> LogChanges:
         """The findings and verdicts of a state at a time (`step`): long waits are found without a new record."""

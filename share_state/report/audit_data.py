@@ -208,7 +208,7 @@ def read_deliveries(tables: CommittedTables) -> tuple[GroupDeliveries, ...]:
     if not latest_has_rows(tables):
         return ()
     columns, latest = ("group_id", *OUTCOME_COLUMNS), pc.field("run_id") == tables.run["run_id"]
-    pieces = (rows.drop_null() for rows in tables.batches(HISTORY_TABLE, columns, latest))
+    pieces = map(_without_nulls, tables.batches(HISTORY_TABLE, columns, latest))
     found = group_pieces(pieces, ["group_id"], dict.fromkeys(OUTCOME_COLUMNS, "sum"))
     rows = [] if found is None else found.to_pylist()
     groups = [
@@ -216,6 +216,11 @@ def read_deliveries(tables: CommittedTables) -> tuple[GroupDeliveries, ...]:
         for row in rows
     ]
     return tuple(sorted(groups, key=lambda one: (-one.given_up - one.rejected, -one.released, one.group_id)))
+
+
+def _without_nulls(rows: pa.Table) -> pa.Table:
+    # To drop none copies all rows.
+    return rows.drop_null() if any(column.null_count for column in rows.columns) else rows
 
 
 @dataclass(frozen=True, repr=False)

@@ -53,7 +53,8 @@ class ColumnFamily:
         """The family with an object per series."""
         family = GaugeMetricFamily(self.name, self.text)
         for part in self.parts:
-            rows = zip(*(column.to_pylist() for column in part.labels.values()), strict=True)
+            values = part.labels.values()
+            rows = zip(*(column.to_pylist() for column in values), strict=True) if values else [()]
             labels = (dict(zip(part.labels, row, strict=True)) for row in rows)
             family.samples += [
                 Sample(self.name, {**self.common, **of}, value)
@@ -64,11 +65,12 @@ class ColumnFamily:
 
     def lines(self, encode: Encode) -> bytes:
         """The lines of the family, as `family_text` of `metric` but for the form of numbers."""
-        lines = (line for part in self.parts for line in self._lines(part))
+        lines = map(self._lines, self.parts)
         return b"".join([family_text(encode, GaugeMetricFamily(self.name, self.text)), *lines])
 
-    def _lines(self, part: Series) -> list[bytes]:
+    def _lines(self, part: Series) -> bytes:
         named = {**{name: pa.scalar(value) for name, value in self.common.items()}, **part.labels}
+        begin, end = ("{", "} ") if named else ("", " ")
         pieces = list[pa.Array | pa.Scalar | str]()
         for name, given in sorted(named.items()):
             pieces += [f'{"," if pieces else ""}{name}="', _escaped(given), '"']
@@ -76,10 +78,12 @@ class ColumnFamily:
         # Other families have whole numbers as 1.0.
         values = pc.replace_substring_regex(values, r"^(-?[0-9]+)$", r"\1.0")
         whole = pc.call_function(
-            "binary_join_element_wise", [pa.scalar(f"{self.name}{{"), *map(_datum, pieces), pa.scalar("} "), values,
+            "binary_join_element_wise", [pa.scalar(self.name + begin), *map(_datum, pieces), pa.scalar(end), values,
                                          pa.scalar("\n"), pa.scalar("")]
         )  # fmt: skip
-        return whole.drop_null().cast(pa.binary()).to_pylist()
+        lines = whole.drop_null()
+        text = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), "")[0]
+        return text.as_py().encode()
 
 
 def _escaped(values: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:

@@ -12,7 +12,7 @@ from itertools import product
 import pyarrow as pa
 import pyarrow.compute as pc
 from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
@@ -160,7 +160,7 @@ class Metrics(Collector):
             members = self._tables.read("share_groups", columns=["group_id", "members"])
             yield self._column("group_members", "Members of the group.", members, "members")
 
-    def _group_records(self) -> Iterator[Metric]:
+    def _group_records(self) -> Iterator[ColumnFamily]:
         """Records in flight by delivery state and by deliveries."""
         states, deliveries = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
         for row in self._report.in_flight.to_pylist():
@@ -234,7 +234,7 @@ class Metrics(Collector):
         verdicts = pc.if_else(is_settled, OK, rows["verdict"].cast(pa.string()))
         return rows.set_column(rows.column_names.index("verdict"), "verdict", verdicts)
 
-    def _share_partitions(self) -> Iterator[GaugeMetricFamily | ColumnFamily]:
+    def _share_partitions(self) -> Iterator[ColumnFamily]:
         live = self._report.live
         counts = (({"verdict": verdict}, count) for verdict, count in self._report.open_verdicts.items())
         text = "Live share-partitions by verdict of the audit; OK includes acknowledged verdicts."
@@ -261,7 +261,7 @@ class Metrics(Collector):
         text = "Next offset of the topic-partition; absent if it is not known."
         yield self._column("topic_partition_high_water_mark", text, ends, "topic_end_offset")
 
-    def _log_partitions(self) -> Iterator[GaugeMetricFamily]:
+    def _log_partitions(self) -> Iterator[ColumnFamily]:
         rows = self._report.cutoffs
         labels = [{"topic_name": row["topic"], "partition_id": str(row["partition"])} for row in rows]
         for name, help_text in _LOG_PARTITION_METRICS.items():
@@ -269,7 +269,7 @@ class Metrics(Collector):
                 f"log_partition_{name}", help_text, _present(labels, [row[name] for row in rows])
             )
 
-    def _dead_letters(self) -> Iterator[GaugeMetricFamily]:
+    def _dead_letters(self) -> Iterator[ColumnFamily]:
         """Metrics of dead letters, if the audit had dead-letter topics."""
         for table, name, help_text, by, value in (
             ("dead_letters", "group_dead_letters", "Dead letters.", ["group_id", "reason"], ("offset", "count")),
@@ -284,7 +284,7 @@ class Metrics(Collector):
                 ]
                 yield self._family(name, help_text, samples)
 
-    def _run(self) -> Iterator[GaugeMetricFamily]:
+    def _run(self) -> Iterator[ColumnFamily]:
         report, run = self._report, self._report.run
         newest = report.log_time.timestamp() if report.log_time is not None else None
         for name, help_text in (("count", "Findings"), ("open", "Open findings")):
@@ -335,15 +335,13 @@ class Metrics(Collector):
     def _columns(self, name: str, help_text: str, parts: Sequence[Series]) -> ColumnFamily:
         return ColumnFamily(f"share_state_{name}", help_text, parts, self._cluster)
 
-    def _family(
-        self, name: str, help_text: str, samples: Iterable[tuple[Labels, float]]
-    ) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(f"share_state_{name}", help_text)
-        # add_metric would need the labels as lists of values in one order.
-        family.samples = [
-            Sample(family.name, {**self._cluster, **labels}, value) for labels, value in samples
-        ]
-        return family
+    def _family(self, name: str, help_text: str, samples: Iterable[tuple[Labels, float]]) -> ColumnFamily:
+        """A family of samples that all have the same labels."""
+        rows = [*samples]
+        names = rows[0][0] if rows else {}
+        labels = {one: pa.array([of[one] for of, _ in rows], pa.string()) for one in names}
+        values = pa.array([value for _, value in rows], pa.float64())
+        return self._columns(name, help_text, [Series(labels, values)])
 
 
 def _seconds_since(rows: pa.Table, column: str) -> pa.ChunkedArray:

@@ -324,11 +324,11 @@ def is_acknowledged(
 def records_by_state(tables: CommittedTables, where: pc.Expression | None = None) -> Iterator[pa.Table]:
     """The table `in_flight` in pieces: IDENTITY_COLUMNS, and columns of IN_FLIGHT to be summed."""
     zero, one = pa.scalar(0, pa.int64()), pa.scalar(1, pa.int64())
-    for piece in tables.batches("in_flight", [*KEY, "state", "record_count"], where):
+    for piece in tables.batches("in_flight", [*KEY, "delivery_state", "record_count"], where):
         rows = add_topic_key(piece)
-        for state in DELIVERY_STATES:
-            records = pc.if_else(pc.equal(rows["state"], state), rows["record_count"], zero)
-            rows = rows.append_column(state.lower(), records)
+        for state in DeliveryState:
+            records = pc.if_else(pc.equal(rows["delivery_state"], int(state)), rows["record_count"], zero)
+            rows = rows.append_column(state.name.lower(), records)
         yield rows.append_column("ranges", pa.repeat(one, rows.num_rows))
 
 

@@ -236,7 +236,8 @@ class StreamMetrics(Collector):
         """All metrics as text: those of the tables are written once per report, one family at a time.
 
         Objects for all samples of 2,000 share-partitions would take three times the memory of the text.
-        A text is given again for as long as it took to make: clients take half of the time at most.
+        A text is given again for as long as it took of a core to make, so that clients take half of one at most, and
+        to those that ask meanwhile.
 
         Args:
             accept: the header of the request.
@@ -244,15 +245,16 @@ class StreamMetrics(Collector):
             The text, and its content type.
         """
         encode, kind = choose_encoder(accept or "")
+        asked = time.monotonic()
         with self._lock:
-            started = time.monotonic()
-            if started >= self._made + self._took and (report := self.stream.report()) is not None:
+            used = time.thread_time()
+            if asked >= self._made + self._took and (report := self.stream.report()) is not None:
                 self._report, self._texts = report, {}
             if kind not in self._texts:
                 self._texts[kind] = b"".join(self._texts_of_tables(encode))
                 self._release()
                 self._made = time.monotonic()
-                self._took = self._made - started
+                self._took = time.thread_time() - used
             of_tables = self._texts[kind]
         of_stream = [family_text(encode, one) for one in self._of_stream()]
         return b"".join([of_tables, *of_stream, encode(CollectorRegistry())]), kind

@@ -14,7 +14,6 @@ from share_state.kafka.share_partition_keys import (
     KeyTable,
     binary_texts,
     escaped_texts,
-    key_hashes,
     number_of,
     uuid_texts,
 )
@@ -59,6 +58,35 @@ def test_a_key_keeps_the_number_of_its_first_sight(drawn: list[Key]):
     assert len(table) == len(model)
     groups, topics, partitions = (column.to_pylist() for column in table.columns())
     assert list(zip(groups, topics, partitions, strict=True)) == [(key[0], _text(key[1]), key[2]) for key in model]
+
+
+@given(
+    st.lists(keys, max_size=20), st.lists(st.sampled_from([b"g\xff", b"g\xfe", b"g", b"\xff"]), max_size=4), st.data()
+)
+def test_columns_made_key_by_key_are_those_made_at_once(drawn: list[Key], ids: list[bytes], data: st.DataObject):
+    malformed = [struct.pack(">h", len(name)) + name + bytes(20) for name in ids]
+    contents = data.draw(st.permutations([*map(_bytes, drawn), *malformed]))
+    grown, copied = KeyTable(), KeyTable()
+    for content in contents:
+        for table in (grown, copied):
+            table.merge_malformed(np.array([_number(table, content)], np.int32))
+        before, copied = copied, copied.copy()
+        assert all(map(pa.Array.equals, before.columns(), copied.columns()))
+        assert len(grown.columns()[0]) == len(grown.coordinator_hashes()) == len(grown)
+    at_once = KeyTable.of(pa.chunked_array([grown.binary()], pa.binary()))
+    at_once.merge_malformed(np.arange(len(at_once), dtype=np.int32))
+    for table in (grown, copied):
+        assert all(map(pa.Array.equals, table.columns(), at_once.columns()))
+        assert table.coordinator_hashes().tolist() == at_once.coordinator_hashes().tolist()
+
+
+def test_a_copy_and_its_table_grow_apart():
+    table = KeyTable()
+    _number(table, _bytes(("a", bytes(16), 0)))
+    copied = table.copy()
+    assert [_number(one, _bytes((name, bytes(16), 0))) for one, name in ((table, "b"), (copied, "c"))] == [1, 1]
+    assert [one.columns()[0].to_pylist() for one in (table, copied)] == [["a", "b"], ["a", "c"]]
+    assert _number(table, _bytes(("c", bytes(16), 0))) == 2
 
 
 def test_more_keys_than_there_is_room_for_keep_their_numbers():
@@ -114,14 +142,14 @@ def test_a_share_partition_belongs_where_the_broker_puts_it(
 ):
     table = KeyTable()
     _number(table, _bytes((group, topic.bytes, partition)))
-    assert (key_hashes(table) % 50).tolist() == [expected]
+    assert (table.coordinator_hashes() % 50).tolist() == [expected]
 
 
 @given(st.lists(keys, min_size=1, max_size=30), st.integers(1, 1000))
 def test_the_state_partition_is_java_s_hash_of_the_key(drawn: list[Key], state_partitions: int):
     table = KeyTable()
     numbers = [_number(table, _bytes(key)) for key in drawn]
-    found = key_hashes(table) % state_partitions
+    found = table.coordinator_hashes() % state_partitions
     for number, (group, topic, partition) in zip(numbers, drawn, strict=True):
         value = _java_hash(f"{group}:{_text(topic)}:{partition}")
         assert found[number] == (0 if value == -(2**31) else abs(value)) % state_partitions

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from deltalake import DeltaTable
 
 from share_state.cli.main import run
 from share_state.delta.committed import CommittedTables
+from share_state.delta.warehouse import Warehouse
 from share_state.errors import InputError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, checkpoint_share_partitions
 from share_state.fold.history import OUTCOME_COLUMNS
@@ -310,6 +312,28 @@ def test_tables_follow_limits_that_change_while_a_stream_runs(tmp_path: Path, mo
         for name in ("lake", "whole")
     )
     assert sorted(of_stream.to_pylist()) == sorted(expected.to_pylist()) != []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
+def test_tables_give_way_to_reads_and_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    _write([table_of(found(DATA / "4.4.0/dlq"))], tmp_path)
+    own, seen = os.getpriority(os.PRIO_PROCESS, 0), dict[str, int]()
+    merge = Warehouse.merge
+
+    def noted(self: Warehouse, *args: Any, **options: Any) -> Any:
+        seen["tables"] = os.getpriority(os.PRIO_PROCESS, 0)
+        return merge(self, *args, **options)
+
+    monkeypatch.setattr(Warehouse, "merge", noted)
+    read = GrowingFolder.read
+
+    def read_noted(self: GrowingFolder, marks: Mapping[int, ResumePoint]) -> Read:
+        seen["reads"] = os.getpriority(os.PRIO_PROCESS, 0)
+        return read(self, marks)
+
+    monkeypatch.setattr(GrowingFolder, "read", read_noted)
+    _stream(tmp_path)
+    assert seen == {"reads": own, "tables": min(own + 10, 19)}
 
 
 def test_a_stream_that_has_caught_up_frees_its_record_buffers(tmp_path: Path):

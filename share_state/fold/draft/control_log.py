@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -385,7 +386,7 @@ class ControlLogFold:
             last_lost_offset=last_lost_offset,
             has_valid_batches=self.has_valid_batches,
             state_pieces=_states(chains, key, starts, suspect[numbers], retained, self._log_ends),
-            in_flight_pieces=in_flight_in_pieces(chains, dictionary_encoded(key)),
+            in_flight_pieces=in_flight_in_pieces(chains, cache(lambda: dictionary_encoded(key))),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
         )
 
@@ -455,7 +456,7 @@ def _states(
             piece, piece_key, starts[part], suspect[part], ends, retained[part], unfinished
         )
 
-    return table_in_pieces("share_partition_state", chains, key, build_states)
+    return table_in_pieces("share_partition_state", chains, lambda: key, build_states)
 
 
 def _unfinished(chains: Chains, starts: np.ndarray, data_end: int) -> pa.Array:

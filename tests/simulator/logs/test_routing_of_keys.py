@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.kafka.share_partition_keys import KeyTable, key_hashes, number_of
+from share_state.kafka.share_partition_keys import KeyTable, number_of
 from share_state.simulator.state_values import StateKey, state_partition_for
 from tests.kafka.batches import key
 
@@ -36,7 +36,7 @@ def test_every_key_goes_where_the_compiled_hash_sends_it(drawn):
         data = np.frombuffer(key(group=group, topic=topic, partition=partition)[2:], np.uint8)
         number_of(data, 0, len(data), table.slots, table.hashes, table.starts, table.arena, table.count)
     distinct = dict.fromkeys(drawn)
-    for one, expected in zip(distinct, key_hashes(table) % 50, strict=True):
+    for one, expected in zip(distinct, table.coordinator_hashes() % 50, strict=True):
         group, topic, partition = one
         text = base64.urlsafe_b64encode(topic).decode().rstrip("=")
         assert state_partition_for(StateKey(group, text, partition), 50) == expected
