@@ -116,7 +116,7 @@ class LocalStream:
         self._is_saved = True
         self._carried = dict[int, CarriedState]()
         self._problems = list[str]()
-        self._writer = ThreadPoolExecutor(1, "share-state-tables", _give_way)
+        self._writer = ThreadPoolExecutor(1, "share-state-tables", _give_way if is_shown else None)
         self._writing: Future[tuple[float, float]] | None = None
         self._write_at, self._write_seconds = 0.0, 0.0
         self._read_seconds = 0.0

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from tests.pipeline.test_stream_tables import SCENARIOS, _given, pieces, reconst
 from tests.present import present
 from tests.profiles import by_profile, nightly, some_of
 from tests.sources.formats.tables import found, table_of, write
+from tests.sources.kafka_cluster.broker import free_ports
 from tests.truth import DATA
 
 ALONE = ("share_partition_state", "in_flight", "cutoff", "findings")
@@ -318,22 +319,21 @@ def test_tables_follow_limits_that_change_while_a_stream_runs(tmp_path: Path, mo
 def test_tables_give_way_to_reads_and_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _write([table_of(found(DATA / "4.4.0/dlq"))], tmp_path)
     own, seen = os.getpriority(os.PRIO_PROCESS, 0), dict[str, int]()
-    merge = Warehouse.merge
 
-    def noted(self: Warehouse, *args: Any, **options: Any) -> Any:
-        seen["tables"] = os.getpriority(os.PRIO_PROCESS, 0)
-        return merge(self, *args, **options)
+    def noted(name: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            seen[name] = os.getpriority(os.PRIO_PROCESS, 0)
+            return do(*args, **options)
 
-    monkeypatch.setattr(Warehouse, "merge", noted)
-    read = GrowingFolder.read
+        return call
 
-    def read_noted(self: GrowingFolder, marks: Mapping[int, ResumePoint]) -> Read:
-        seen["reads"] = os.getpriority(os.PRIO_PROCESS, 0)
-        return read(self, marks)
-
-    monkeypatch.setattr(GrowingFolder, "read", read_noted)
-    _stream(tmp_path)
+    monkeypatch.setattr(Warehouse, "merge", noted("tables", Warehouse.merge))
+    monkeypatch.setattr(GrowingFolder, "read", noted("reads", GrowingFolder.read))
+    _stream(tmp_path, "--prometheus-port", str(*free_ports(1)))
     assert seen == {"reads": own, "tables": min(own + 10, 19)}
+    shutil.rmtree(tmp_path / "lake")
+    _stream(tmp_path)
+    assert seen == {"reads": own, "tables": own}
 
 
 def test_a_stream_that_has_caught_up_frees_its_record_buffers(tmp_path: Path):
