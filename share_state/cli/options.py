@@ -106,8 +106,11 @@ def fails(by_severity: Mapping[str, int], fail_on: str) -> bool:
 
 
 def announce_compiling() -> None:
-    """Log that kernels will be compiled, if none are cached."""
+    """Log that kernels will be compiled, if none are cached, and begin with it in a second process."""
     from share_state.jit.compile import has_cached_kernels  # noqa: PLC0415
 
     if not has_cached_kernels():
+        from share_state.cli.second_compiler import start_second_compiler  # noqa: PLC0415
+
+        start_second_compiler()
         _LOG.info("compiling kernels, which takes half a minute to two minutes; later commands start at once")

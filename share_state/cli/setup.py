@@ -3,135 +3,22 @@
 import compileall
 import logging
 import sys
-import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
-import pyarrow as pa
 import typer
 
 from share_state.cli.command import Quiet, command
+from share_state.cli.kernels import compile_kernels
 from share_state.errors import SetupError, require
-from share_state.fold.checkpoint import (
-    RowDigest,
-    checkpoint_row,
-    checkpoint_share_partitions,
-    restore_checkpoint,
-)
-from share_state.fold.dialect import verify_cutoff
-from share_state.fold.draft.control_log import fold_control_log
-from share_state.fold.draft.control_replay import ControlReplay
-from share_state.fold.fold_options import FoldOptions
-from share_state.fold.limits import Limits
-from share_state.fold.state_log import fold_log
-from share_state.fold.timeline import decoded_tables, timeline_tables
-from share_state.jit import compile
-from share_state.kafka.control_records import CONTROL_RECORD, ControlRecords
-from share_state.kafka.record_batches import Chunk, locate_records
-from share_state.kafka.share_partition_keys import KeyTable
-from share_state.kafka.state_records import STATE_BATCH
 from share_state.pipeline.progress import Progress
-from share_state.rules.findings import judge, judge_records
-from share_state.simulator.simulation import simulate
 from share_state.sources import jars
-from share_state.sources.as_of import Window
-from share_state.sources.dead_letter_topics import SegmentLetters
-from share_state.sources.discovery import METADATA_FOLDER, find_logs, find_topic_logs
-from share_state.sources.log_partition import LogPartition
-from share_state.sources.metadata_log import read_metadata_log
-from share_state.sources.partition_count import PartitionCount
-from share_state.sources.record_tables import Rows, concat_table_rows, rows_to_chunk
-from share_state.sources.segments import read_chunks
 
 _LOG = logging.getLogger("share_state")
-
-_CORES = 3
-"""Enough to fold slices of share-partitions in parallel."""
-
-
-def warm_up_kernels(scratch: Path) -> None:
-    """Compile every kernel by folding small logs in every way.
-
-    numba compiles a kernel per argument type, and the type of a one-row array differs from that of a longer
-    one, so logs of zero, one and many records are folded. They are written to `scratch`, an empty folder.
-    """
-    simulate(
-        scratch / "many", groups=4, minutes=2, dialect="both", state_partitions=1, updates_per_snapshot=5
-    )
-    many = _only_log(scratch / "many")
-    first = next(read_chunks(many))
-    # Bytes that are not a batch run the kernels that search for the next batch.
-    none = _made(scratch / "none", bytes(range(200)))
-    for log in (none, _made(scratch / "one", first.data[: first.batches["size"][0]].tobytes()), many):
-        _fold(log)
-    for log in (replace(none, topic="none"), *find_topic_logs([str(scratch / "many")])):
-        fold_control_log(log)
-        _run(timeline_tables(log))
-        SegmentLetters([log]).read({})
-    checkpoint = ControlRecords(np.zeros(1, CONTROL_RECORD), np.zeros(0, STATE_BATCH))
-    _run(ControlReplay().apply(checkpoint, np.ones(1, bool)))
-    KeyTable().grow(0)
-    metadata = scratch / METADATA_FOLDER
-    metadata.mkdir()
-    (metadata / f"{0:020}.log").write_bytes(first.data.tobytes())
-    read_metadata_log(metadata)
-    rows = _rows(first)
-    rows_to_chunk(concat_table_rows([rows, rows]))
-    rows.compact()
-
-
-def _fold(log: LogPartition) -> None:
-    folded = fold_log(
-        log,
-        options=FoldOptions(
-            partition_count=PartitionCount(1), limits=Limits(delivery_count=0), judge=judge_records
-        ),
-    )
-    judge(folded)
-    verify_cutoff(folded, Window(), FoldOptions())
-    fold_log(log, options=FoldOptions(cores=_CORES))
-    for pieces in (timeline_tables(log), decoded_tables(log, Window()), read_chunks(log, merge=True)):
-        _run(pieces)
-    _run(folded.state_pieces)
-    _run(folded.in_flight_pieces)
-    if (checkpoint := folded.checkpoint) is not None:
-        row = checkpoint_row(log.name, checkpoint)["carried"]
-        share_partitions = pa.concat_tables(checkpoint_share_partitions(log.name, checkpoint))
-        RowDigest().take(share_partitions)
-        fold_log(
-            log,
-            options=FoldOptions(
-                restore=lambda: restore_checkpoint(row, share_partitions), judge=judge_records
-            ),
-        )
-
-
-def _rows(chunk: Chunk) -> Rows:
-    records = locate_records(chunk.data, chunk.batches)
-    return Rows(chunk.data, records, np.zeros(len(records), np.int32), np.arange(len(records)))
-
-
-def _only_log(folder: Path) -> LogPartition:
-    (log,) = find_logs([str(folder)])
-    return log
-
-
-def _made(folder: Path, data: bytes) -> LogPartition:
-    place = folder / "__share_group_state-0"
-    place.mkdir(parents=True)
-    (place / f"{0:020}.log").write_bytes(data)
-    return _only_log(folder)
-
-
-def _run(pieces: Iterable[object]) -> None:
-    deque(pieces, maxlen=0)
 
 
 @command("share-state setup")
@@ -225,10 +112,3 @@ def _compile_modules() -> None:
     for source in [getattr(module, "__file__", None) for module in list(sys.modules.values())]:
         if source and source.endswith(".py"):
             compileall.compile_file(source, quiet=2)
-
-
-def compile_kernels() -> None:
-    """Compile the kernels into the cache of share_state/jit/compile.py."""
-    with tempfile.TemporaryDirectory(prefix="share-state-kernels-") as scratch:
-        warm_up_kernels(Path(scratch))
-    compile.remove_stale_kernels()

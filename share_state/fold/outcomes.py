@@ -65,7 +65,7 @@ def added_outcomes(before: np.ndarray, new: np.ndarray) -> np.ndarray:
     rows = before.copy()
     rows["limit"] = new["limit"]
     # Few share-partitions have an outcome in a short span.
-    is_blank = new.view(np.int64).reshape(len(new), len(OUTCOMES))[:, :_OF_LIMIT] == _BLANK[:_OF_LIMIT]
+    is_blank = new.view(np.int64).reshape(len(new), len(_BLANK))[:, :_OF_LIMIT] == _BLANK[:_OF_LIMIT]
     changed = np.flatnonzero(~is_blank.all(axis=1))
     if len(changed):
         rows[changed] = _added(take_rows(before, changed), take_rows(new, changed))

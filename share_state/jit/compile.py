@@ -27,7 +27,7 @@ from numba.core.options import DefaultOptions
 from numba.core.sigutils import normalize_signature
 
 from share_state.jit.portable import PORTABLE_CPU
-from share_state.jit.shared_cache import CompilerLock, SharedCache
+from share_state.jit.shared_cache import KernelLocks, SharedCache
 
 KERNEL_PACKAGES = ("fold", "jit", "kafka", "rules", "sources")
 """Packages of share_state whose functions are cached by `KernelCacheLocator`."""
@@ -238,7 +238,7 @@ class KernelCacheLocator:
 register_cache_locator()
 
 _FOLDER = _kernel_folder()
-_LOCK = None if _FOLDER is None or _is_in_package(_FOLDER) else CompilerLock(_FOLDER / "lock")
+_LOCKS = None if _FOLDER is None or _is_in_package(_FOLDER) else KernelLocks(_FOLDER / "lock")
 # Kernels that allocate no array need no atomic reference counts: decode and fold take an eighth less time.
 _WITHOUT_COUNTS = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
 # Set explicitly, because a kernel inherits the option of the kernel that calls it.
@@ -248,7 +248,7 @@ _WITH_COUNTS = dict.fromkeys(_WITHOUT_COUNTS, True)
 def _compiled(function: Callable[..., object], **options: Any) -> Any:
     made: Any = njit(**options)(function)
     if _FOLDER is not None:
-        made._cache = SharedCache(function, _LOCK)
+        made._cache = SharedCache(function, _LOCKS)
     return made
 
 
@@ -267,7 +267,7 @@ class _Callback(CFunc):
 
     def enable_caching(self) -> None:
         """Use the cache of all processes."""
-        self._cache = SharedCache(self._pyfunc, _LOCK)  # pyright: ignore[reportAttributeAccessIssue]
+        self._cache = SharedCache(self._pyfunc, _LOCKS)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def first_class(function: Callable[..., object], signature: Any) -> Any:
@@ -281,6 +281,6 @@ def first_class(function: Callable[..., object], signature: Any) -> Any:
     try:
         made.compile()
     finally:
-        if _LOCK is not None:
-            _LOCK.release()
+        if isinstance(made._cache, SharedCache):
+            made._cache.release()
     return made

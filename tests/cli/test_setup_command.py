@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import pytest
 
+from share_state.cli import second_compiler
 from share_state.cli.main import run
 from share_state.errors import SetupError
 from share_state.jit import compile as compile_module
@@ -45,9 +46,38 @@ def test_a_quiet_command_does_not_say_that_it_compiles(
     options: tuple[str, ...], is_told: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(compile_module, "has_cached_kernels", lambda: False)
+    started = list[bool]()
+    monkeypatch.setattr(second_compiler, "start_second_compiler", lambda: started.append(True))
     text = DATA / "4.3.1/happy/console-consumer-formatter.txt"
     assert run(["decode", str(text), *options]) == 0
     assert ("compiling kernels" in capfd.readouterr().err) == is_told
+    assert started == [True]
+
+
+@nightly("compiles for 10 s")
+def test_a_second_process_compiles_what_folds_records(no_java: Mapping[str, str], tmp_path: Path):
+    env = {**no_java, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "share_state.cli.kernels"]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as process:
+        assert process.wait(300) == 0
+    compiled = {path.name.partition("-")[0] for path in (tmp_path / "cache").rglob("*.nbi")}
+    assert "bit_fold.fold_keys_by_bits" in compiled
+    # Commands need this one only for records that break a rule.
+    assert "context_fold._fold_records" not in compiled
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*bit_fold*")}
+    assert _run(env, "reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "lake").returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*bit_fold*")} == before
+
+
+@nightly("compiles for seconds")
+def test_a_second_process_ends_with_the_command(no_java: Mapping[str, str], tmp_path: Path):
+    env = {**no_java, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "share_state.cli.kernels", "--everything"]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(5)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
 
 
 class _Terminal(io.StringIO):

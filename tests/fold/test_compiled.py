@@ -16,7 +16,7 @@ from tests.sources.formats.tables import table_of, write
 from tests.truth import DATA
 
 SET_UP = """
-from share_state.cli.setup import warm_up_kernels
+from share_state.cli.kernels import warm_up_kernels
 warm_up_kernels(Path(sys.argv[1]))
 """
 
