@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from share_state.errors import InputError
 from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.sources.discovery import names_log
 from share_state.sources.formats import ExportPaths
 from share_state.sources.log_partition import STATE_TOPIC
-from share_state.sources.new_records import GrownLog, Read
+from share_state.sources.new_records import GrownLog, Listing, Read
 from share_state.sources.partition_count import count_partitions
 from share_state.sources.resume_point import KEPT_STATE, ResumePoint, ResumeStatus, resume
 from share_state.sources.segments_format import FORMAT
@@ -67,7 +68,7 @@ class GrowingSegments:
             self._is_away = True
             return Read(is_away=True)
         self._has_read, self._is_away = True, False
-        return Read([*parts])
+        return Read([*parts], listing=None if names_log(self._folder) else Listing((*logs,), count))
 
     def close(self) -> None:
         """Nothing to close."""

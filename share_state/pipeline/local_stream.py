@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,13 +26,21 @@ from share_state.pipeline.live_tables import Shown
 from share_state.pipeline.result import run_row
 from share_state.pipeline.state_file import SavedStream, StateFile
 from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
-from share_state.pipeline.stream_findings import merge_findings, shown_times
+from share_state.pipeline.stream_findings import IS_OF_INPUT, input_findings, merge_findings, shown_times
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun
 from share_state.pipeline.stream_state import CarriedState
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.log_partition import STATE_TOPIC
-from share_state.sources.new_records import EMPTY_ROWS, GrownLog, LogFacts, NewRecords, Read, StreamSource
+from share_state.sources.new_records import (
+    EMPTY_ROWS,
+    GrownLog,
+    Listing,
+    LogFacts,
+    NewRecords,
+    Read,
+    StreamSource,
+)
 from share_state.sources.partition_count import PartitionCount
 from share_state.sources.topics import Topics
 
@@ -116,6 +125,8 @@ class LocalStream:
         self._is_saved = True
         self._carried = dict[int, CarriedState]()
         self._problems = list[str]()
+        self._of_input = _about_partitions(self._findings.filter(IS_OF_INPUT))
+        self._unwritten_of_input: pa.Table | None = None
         self._writer = ThreadPoolExecutor(1, "share-state-tables", _give_way if is_shown else None)
         self._writing: Future[tuple[float, float]] | None = None
         self._write_at, self._write_seconds = 0.0, 0.0
@@ -207,6 +218,8 @@ class LocalStream:
             log.take(folded)
             seen.append(folded.shown_changes())
             new += folded.outcomes_by_key()
+        if read.listing is not None and (of_input := self._judge_input(read.listing)) is not None:
+            seen.append(of_input)
         if new:
             self._outcomes = add_group_outcomes(self._outcomes, pa.concat_tables(new))
         if seen:
@@ -215,6 +228,15 @@ class LocalStream:
         if seen and self._is_shown:
             self._show(seen)
         return read
+
+    def _judge_input(self, listing: Listing) -> LogChanges | None:
+        """The findings about the input as a whole; None if they are as before."""
+        states = {number: log.state for number, log in self.logs.items() if log.state is not None}
+        found = input_findings(listing, states, self._fold.severities)
+        if (rows := _about_partitions(found)) == self._of_input:
+            return None
+        self._of_input, self._unwritten_of_input = rows, found
+        return LogChanges("", of_input=found)
 
     def _note(self, seen: Sequence[LogChanges]) -> None:
         """Note what a read shows, for metrics and for a stream without tables."""
@@ -322,7 +344,8 @@ class LocalStream:
         if tables is None:
             self._write_state()
             return
-        has_changed = bool(self._problems) or any(not log.unwritten.is_empty for log in self.logs.values())
+        has_changed = bool(self._problems) or self._unwritten_of_input is not None
+        has_changed |= any(not log.unwritten.is_empty for log in self.logs.values())
         # At the start, too: topics may have grown since the last process wrote their ends.
         if not has_changed and (tables.run.batch < 0 or now < self._touch_at):
             return
@@ -331,8 +354,10 @@ class LocalStream:
             # The tables of an earlier run have rows of logs that have not grown since.
             unread = {number: log for number, log in self.logs.items() if log.unwritten.is_empty}
             self._judge_unread(unread)
-        problems = [LogChanges("", problems=[problem]) for problem in self._problems]
-        self._problems = []
+        others = [LogChanges("", problems=[problem]) for problem in self._problems]
+        if self._unwritten_of_input is not None:
+            others.append(LogChanges("", of_input=self._unwritten_of_input))
+        self._problems, self._unwritten_of_input = [], None
         unwritten = dict[int, tuple[UnwrittenChanges, FoldCheckpoint | None]]()
         for number, log in self.logs.items():
             if not log.unwritten.is_empty:
@@ -343,7 +368,7 @@ class LocalStream:
         def write() -> tuple[float, float]:
             started = time.monotonic()
             of_logs = [self._changes(number, *one) for number, one in unwritten.items()]
-            tables.write(batch, [*problems, *of_logs], outcomes)
+            tables.write(batch, [*others, *of_logs], outcomes)
             return _taken(started)
 
         self._writing = self._writer.submit(write)
@@ -372,7 +397,7 @@ class LocalStream:
         """Hand the state to the thread that writes it, if there is a file for it and something changed."""
         for log in self.logs.values():
             log.unwritten = UnwrittenChanges(log.state)
-        self._problems = []
+        self._problems, self._unwritten_of_input = [], None
         file, run = self._file, self.run_so_far
         if file is None or self._is_saved:
             return
@@ -386,6 +411,11 @@ class LocalStream:
             return _taken(started)
 
         self._writing = self._writer.submit(write)
+
+
+def _about_partitions(found: pa.Table) -> list[dict[str, Any]]:
+    """What findings say of state partitions."""
+    return found.select(["state_partition", "severity", "message"]).to_pylist()
 
 
 def _give_way() -> None:

@@ -62,12 +62,14 @@ class LogChanges:
         summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew, and
             complete, as in RunResult.complete_times; empty if there are only `problems`.
         problems: what cannot be read at all in the input.
+        of_input: all findings about the input as a whole; None if they are as before. It does not travel.
     """
 
     log: str
     tables: dict[str, pa.Table] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    of_input: pa.Table | None = None
 
     def to_bytes(self) -> bytes:
         """The changes as one value."""

@@ -1,12 +1,15 @@
 """The findings of a stream after a micro-batch: settled ones stay, those of the logs that were read are replaced."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import gcd
 from operator import itemgetter
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import HISTORY_TABLE, add_verdicts
 from share_state.fold.limits import Limits
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
@@ -14,9 +17,11 @@ from share_state.pipeline.result import keep_proven
 from share_state.pipeline.stream_changes import COMPLETE, LogChanges
 from share_state.pipeline.task import FINDINGS
 from share_state.rules.breaches import OFF
-from share_state.rules.findings import cap_findings
+from share_state.rules.findings import cap_findings, findings
 from share_state.rules.registry import Scope, registered
 from share_state.schema.declarations import table_schema
+from share_state.sources.new_records import Listing
+from share_state.sources.partition_count import state_partition_coverage
 from share_state.sources.topics import Topics
 
 _UNREADABLE = "LOG_UNREADABLE"
@@ -25,6 +30,9 @@ IS_OF_LETTERS = pc.field("rule").isin(
     [code for code, one in registered().items() if Scope.DEAD_LETTERS in one.checks]
 )
 """A filter for the rows of `findings` about dead letters."""
+
+IS_OF_INPUT = pc.field("rule").isin([code for code, one in registered().items() if Scope.INPUT in one.checks])
+"""A filter for the rows of `findings` about the input as a whole."""
 
 
 def shown_times(
@@ -70,7 +78,8 @@ def merge_findings(
         # A stream that was killed reads a file again.
         problems = [problem for problem in one.problems if problem not in known]
         new += [_unreadable(problems, severities)] if problems else []
-    if not new and of_letters is None:
+    of_input = [one.of_input for one in changes if one.of_input is not None][-1:]
+    if not new and of_letters is None and not of_input:
         return None
     rows = of_run(named_rows(pa.concat_tables([before.slice(0, 0), *new]), topics), run_id)
     read = pa.array([one.summary["partition"] for one in changes if one.summary], pa.int32())
@@ -82,8 +91,29 @@ def merge_findings(
     kept = before.filter(stays)
     if of_letters is not None:
         kept = pa.concat_tables([kept.filter(~IS_OF_LETTERS), of_run(of_letters, run_id)])
+    for found in of_input:
+        kept = pa.concat_tables([kept.filter(~IS_OF_INPUT), of_run(found, run_id)])
     every = cap_findings(pa.concat_tables([kept, rows]).combine_chunks())
     return None if every.equals(before) else every
+
+
+def input_findings(
+    listing: Listing, states: Mapping[int, FoldCheckpoint], severities: Mapping[str, str]
+) -> pa.Table:
+    """The findings about state partitions that the input of a stream lacks.
+
+    Args:
+        listing: what the input has now.
+        states: state partition -> what the stream has read of it.
+        severities: as in FoldPlan.
+    """
+    hashes = {number: state.keys.coordinator_hashes() for number, state in states.items()}
+    modulus = gcd(*(int(np.gcd.reduce(own - number)) for number, own in hashes.items()))
+    live = sum(int(state.chains.chains["exists"].sum()) for state in states.values())
+    coverage = state_partition_coverage(listing.logs, listing.count, modulus, live)
+    left = {*states} - {log.partition for log in listing.logs}
+    missing = tuple(number for number in coverage.missing if number not in left)
+    return findings(Scope.INPUT, replace(coverage, missing=missing, left=(*sorted(left),)), severities)
 
 
 def of_run(found: pa.Table, run_id: str) -> pa.Table:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.errors import pluralize
 from share_state.fold.durations import duration_text
@@ -20,6 +21,9 @@ EXPORT_STALE = "EXPORT_STALE"
 _HOUR_MS = 3_600_000
 _PARTITIONS = "Kafka CreatePartitionsRequest: the partitions of a topic only increase"
 
+_MISSING = "not in the input, so its share-partitions are not in the tables ({})"
+_LEFT = "no longer in the input; its share-partitions keep the state that was read last"
+
 
 @rule("STATE_PARTITION_MISSING", Scope.INPUT, ERROR, _PARTITIONS)
 def state_partition_missing(coverage: StatePartitionCoverage) -> Breaches:
@@ -30,13 +34,14 @@ def state_partition_missing(coverage: StatePartitionCoverage) -> Breaches:
 
     Do: export every state partition. To look at one log partition alone, give the path of its folder.
     """
-    missing = np.array(coverage.missing, np.int32)
+    missing = np.array([*coverage.missing, *coverage.left], np.int32)
+    has_left = np.isin(missing, coverage.left)
     schema = table_schema("findings")
     identity = {name: pa.nulls(len(missing), schema.field(name).type) for name in KEY}
     identity |= {"dialect": pa.repeat(SHARE_GROUP_STATE, len(missing)), "state_partition": pa.array(missing)}
     return Breaches(
         np.full(len(missing), -1),
-        (f"not in the input, so its share-partitions are not in the tables ({coverage.ground})",),
+        (pc.if_else(pa.array(has_left), _LEFT, _MISSING.format(coverage.ground)),),
         identity=identity,
     )
 

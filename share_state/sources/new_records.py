@@ -66,6 +66,19 @@ class GrownLog:
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """All log partitions that a source has now, with new records or without.
+
+    Attributes:
+        logs: the log partitions.
+        count: how many partitions the topic has.
+    """
+
+    logs: tuple[LogPartition, ...]
+    count: PartitionCount
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """What a source had to read.
 
@@ -75,6 +88,7 @@ class Read:
         behind: records that the source holds beyond these; None if unknown.
         has_more: whether there is more to read at once.
         is_away: whether the source did not answer.
+        listing: None if partitions that are not in the source are none that it lacks.
     """
 
     parts: list[NewRecords | GrownLog] = field(default_factory=list)
@@ -82,6 +96,7 @@ class Read:
     behind: int | None = None
     has_more: bool = False
     is_away: bool = False
+    listing: Listing | None = None
 
 
 class StreamSource(Protocol):

@@ -73,10 +73,12 @@ class StatePartitionCoverage:
     Attributes:
         missing: their numbers, at most 1,000.
         ground: how it is known that they exist.
+        left: numbers of those that a stream has read, and that have left its input since.
     """
 
     missing: tuple[int, ...]
     ground: str
+    left: tuple[int, ...] = ()
 
 
 def state_partition_coverage(

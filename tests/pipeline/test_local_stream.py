@@ -155,6 +155,35 @@ def test_segments_that_grow_are_read_where_they_ended(scenario: str, tmp_path: P
         assert of_states(tmp_path / "lake") == of_states(tmp_path / "truth")
 
 
+def test_state_partitions_that_the_segments_lack_are_found(tmp_path: Path):
+    """As a reconstruct does; a stream also has the state of those that were there before."""
+    *others, last = sorted((DATA / "4.4.0/chaos").glob("__share_group_state-*"))
+
+    def streamed() -> list[tuple[int, str]]:
+        assert _stream(tmp_path) in (0, 1)
+        rows = CommittedTables(str(tmp_path / "lake")).read("findings", pc.field("rule") == "STATE_PARTITION_MISSING")
+        return [(row["state_partition"], row["message"]) for row in rows.to_pylist()]
+
+    shutil.copytree(last, tmp_path / "in" / last.name)
+    numbers = [int(log.name.rpartition("-")[2]) for log in others]
+    assert [number for number, _ in streamed()] == numbers != []
+    truth = ["reconstruct", str(tmp_path / "in"), "--out", str(tmp_path / "truth"), "--quiet"]
+    assert run(truth) == 1
+    assert of_states(tmp_path / "lake") == of_states(tmp_path / "truth")
+    for log in others:
+        shutil.copytree(log, tmp_path / "in" / log.name)
+    assert streamed() == []
+    before = of_states(tmp_path / "lake")
+    # As where a broker hands a partition to another one.
+    shutil.rmtree(tmp_path / "in" / others[0].name)
+    kept = "no longer in the input; its share-partitions keep the state that was read last"
+    assert streamed() == streamed() == [(numbers[0], kept)]
+    assert of_states(tmp_path / "lake")["share_partition_state"] == before["share_partition_state"]
+    shutil.copytree(others[0], tmp_path / "in" / others[0].name)
+    assert streamed() == []
+    assert of_states(tmp_path / "lake") == before
+
+
 def _append(source: Path, target: Path, share: float) -> None:
     """Copy the first part of each log, across its segments, as a broker writes them."""
     for log in source.glob("__share_group_state-*"):
