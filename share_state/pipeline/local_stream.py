@@ -127,6 +127,7 @@ class LocalStream:
         self._problems = list[str]()
         self._of_input = _about_partitions(self._findings.filter(IS_OF_INPUT))
         self._unwritten_of_input: pa.Table | None = None
+        self._listing: Listing | None = None
         self._writer = ThreadPoolExecutor(1, "share-state-tables", _give_way if is_shown else None)
         self._writing: Future[tuple[float, float]] | None = None
         self._write_at, self._write_seconds = 0.0, 0.0
@@ -218,7 +219,7 @@ class LocalStream:
             log.take(folded)
             seen.append(folded.shown_changes())
             new += folded.outcomes_by_key()
-        if read.listing is not None and (of_input := self._judge_input(read.listing)) is not None:
+        if (of_input := self._judge_input(read)) is not None:
             seen.append(of_input)
         if new:
             self._outcomes = add_group_outcomes(self._outcomes, pa.concat_tables(new))
@@ -229,8 +230,12 @@ class LocalStream:
             self._show(seen)
         return read
 
-    def _judge_input(self, listing: Listing) -> LogChanges | None:
+    def _judge_input(self, read: Read) -> LogChanges | None:
         """The findings about the input as a whole; None if they are as before."""
+        listing = read.listing
+        if listing is None or not (read.parts or listing != self._listing):
+            return None
+        self._listing = listing
         states = {number: log.state for number, log in self.logs.items() if log.state is not None}
         found = input_findings(listing, states, self._fold.severities)
         if (rows := _about_partitions(found)) == self._of_input:
