@@ -8,10 +8,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -134,6 +136,17 @@ class LocalStream:
         self._read_seconds = 0.0
         self._judge_at = 0.0
         self._touch_at = 0.0
+        self._is_undisturbed = Event()
+        self._is_undisturbed.set()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Begin no read while metrics are made, for some seconds at most; only one thread at a time enters it."""
+        self._is_undisturbed.clear()
+        try:
+            yield
+        finally:
+            self._is_undisturbed.set()
 
     def group_ids(self) -> frozenset[str]:
         """The share groups that have state."""
@@ -202,6 +215,8 @@ class LocalStream:
             # What is written next is read while the tables must wait.
             due = min(self._write_at - self._read_seconds, latest)
         time.sleep(max(_SHORTEST_PAUSE, due - time.monotonic()))
+        # A read beside an answer would make it late, and not be in it.
+        self._is_undisturbed.wait(_LONGEST_PAUSE)
 
     def _read(self) -> Read:
         """Read and fold what is new."""

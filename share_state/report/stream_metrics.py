@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -63,6 +64,10 @@ class ShownStream(Protocol):
 
     def trouble(self) -> str | None:
         """Why the stream does not follow its source; None if it does."""
+        ...
+
+    def answering(self) -> AbstractContextManager[None]:
+        """Entered while an answer is made of the report."""
         ...
 
 
@@ -130,6 +135,10 @@ class CommittedStream:
     def trouble(self) -> str | None:
         """None: Spark ends a stream that cannot go on."""
         return None
+
+    def answering(self) -> AbstractContextManager[None]:
+        """Nothing: other processes read."""
+        return nullcontext()
 
 
 class LiveStream:
@@ -202,6 +211,10 @@ class LiveStream:
         silent = time.monotonic() - self._stream.answered
         return f"the source has not answered for {silent:.0f} s" if silent > _AWAY_SECONDS else None
 
+    def answering(self) -> AbstractContextManager[None]:
+        """As in LocalStream."""
+        return self._stream.answering()
+
 
 class StreamMetrics(Collector):
     """Shows a stream when Prometheus scrapes."""
@@ -246,7 +259,7 @@ class StreamMetrics(Collector):
         """
         encode, kind = choose_encoder(accept or "")
         asked = time.monotonic()
-        with self._lock:
+        with self._lock, self.stream.answering():
             used = time.thread_time()
             if asked >= self._made + self._took and (report := self.stream.report()) is not None:
                 self._report, self._texts = report, {}

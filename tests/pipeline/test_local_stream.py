@@ -6,9 +6,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -363,6 +365,44 @@ def test_tables_give_way_to_reads_and_metrics(tmp_path: Path, monkeypatch: pytes
     shutil.rmtree(tmp_path / "lake")
     _stream(tmp_path)
     assert seen == {"reads": own, "tables": own}
+
+
+def test_no_read_begins_while_metrics_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(local_stream, "_LONGEST_PAUSE", 0.8)
+    _write([table_of(found(DATA / "4.4.0/dlq"))], tmp_path)
+    reads, must_end = list[float](), Event()
+
+    class Noted(GrowingFolder):
+        def read(self, marks: Mapping[int, ResumePoint]) -> Read:
+            if must_end.is_set():
+                raise InputError("enough")
+            reads.append(time.monotonic())
+            return super().read(marks)
+
+    source, begun = Noted(str(tmp_path / "in"), 1000), SavedStream((str(tmp_path / "in"),))
+    stream = LocalStream(source, StreamFold(), begun, StreamRun("a-stream"), None, trigger=0.0, is_shown=True)
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(stream.run)
+        _until(lambda: len(reads) > 1)
+        with stream.answering():
+            # One may have begun.
+            time.sleep(0.1)
+            before, began = len(reads), time.monotonic()
+            # An answer that never ends does not end the stream.
+            _until(lambda: len(reads) > before)
+            assert time.monotonic() - began > 0.5
+        before = len(reads)
+        _until(lambda: len(reads) > before + 2)
+        must_end.set()
+        with pytest.raises(InputError, match="enough"):
+            running.result(60)
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_stream_that_has_caught_up_frees_its_record_buffers(tmp_path: Path):
