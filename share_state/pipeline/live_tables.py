@@ -130,6 +130,11 @@ class LiveTables(CommittedTables):
             if len(rows):
                 yield rows.select(schema.names).cast(schema)
 
+    def _with_selected(self, table: str, where: pc.Expression | None) -> pc.Expression | None:
+        """As of CommittedTables; the rows of some share-partitions are chosen by their numbers."""
+        is_chosen = table in (STATE, IN_FLIGHT, HISTORY_TABLE) and self._numbers is not None
+        return where if is_chosen else super()._with_selected(table, where)
+
     def _pieces(self, table: str, *, with_batches: bool) -> Iterator[pa.Table]:
         """The rows of a table, with the names of topics; kept, as a report reads some tables eight times."""
         pieces = in_large_pieces(self._named(table, with_batches=with_batches), _LEAST_ROWS)
