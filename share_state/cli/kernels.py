@@ -13,7 +13,7 @@ from threading import Thread
 import numpy as np
 import pyarrow as pa
 
-from share_state.cli.second_compiler import EVERYTHING, start_second_compiler
+from share_state.cli.second_compiler import start_second_compiler
 from share_state.fold.checkpoint import (
     RowDigest,
     checkpoint_row,
@@ -169,10 +169,15 @@ def _run(pieces: Iterable[object]) -> None:
 
 def compile_kernels() -> None:
     """Compile the kernels into the cache of share_state/jit/compile.py."""
-    end = start_second_compiler(everything=True)
     with tempfile.TemporaryDirectory(prefix="share-state-kernels-") as scratch:
-        warm_up_kernels(Path(scratch))
-    end()
+        own, other = Path(scratch, "own"), Path(scratch, "other")
+        own.mkdir()
+        other.mkdir()
+        end = start_second_compiler(other)
+        try:
+            warm_up_kernels(own)
+        finally:
+            end()
     compile.remove_stale_kernels()
 
 
@@ -186,6 +191,5 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     Thread(target=_end_with_parent, daemon=True).start()
     compile_fold()
-    if EVERYTHING in sys.argv:
-        with tempfile.TemporaryDirectory(prefix="share-state-kernels-") as folder:
-            warm_up_kernels(Path(folder), last_first=True)
+    for folder in sys.argv[1:]:
+        warm_up_kernels(Path(folder), last_first=True)

@@ -7,31 +7,41 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
+from share_state.pipeline.memory import available_memory
 from share_state.pipeline.plan import available_cores
 
-EVERYTHING = "--everything"
 _PROGRAM = "share_state.cli.kernels"
+_LEAST_MEMORY = 2 << 30
+"""Bytes that must be free: a process that compiles takes up to 700 MB."""
 
 
-def start_second_compiler(*, everything: bool = False) -> Callable[[], object]:
-    """Start it, unless there is only one core; it ends with this process, or when it is done.
+def start_second_compiler(scratch: Path | None = None) -> Callable[[], object]:
+    """Start it, unless there is only one core or little memory; it ends with this process, or when it is done.
 
     Args:
-        everything: compile all kernels, the last ones first; by default those that fold records, which a command needs
-            once it has compiled those that read them.
+        scratch: an empty folder for logs, to compile all kernels, the last ones first; by default those that fold
+            records, which a command needs once it has compiled those that read them.
     Returns:
         A function that ends it.
     """
-    if available_cores() < 2 or not sys.executable:
+    memory = available_memory()
+    if available_cores() < 2 or (memory is not None and memory < _LEAST_MEMORY) or not sys.executable:
         return int
-    command = [sys.executable, "-m", _PROGRAM, *([EVERYTHING] if everything else [])]
+    command = [sys.executable, "-m", _PROGRAM, *([] if scratch is None else [str(scratch)])]
     quiet = subprocess.DEVNULL
     with suppress(OSError):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
         _started.append(process)
-        return process.kill
+        return partial(_end, process)
     return int
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 _started = list[subprocess.Popen[bytes]]()

@@ -69,10 +69,22 @@ def test_a_second_process_compiles_what_folds_records(no_java: Mapping[str, str]
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*bit_fold*")} == before
 
 
+@pytest.mark.parametrize(("cores", "memory"), [(1, None), (2, 1 << 30)])
+def test_no_second_process_compiles_where_there_is_no_room(
+    cores: int, memory: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(second_compiler, "available_cores", lambda: cores)
+    monkeypatch.setattr(second_compiler, "available_memory", lambda: memory)
+    before = [*second_compiler._started]
+    second_compiler.start_second_compiler()()
+    assert second_compiler._started == before
+
+
 @nightly("compiles for seconds")
 def test_a_second_process_ends_with_the_command(no_java: Mapping[str, str], tmp_path: Path):
     env = {**no_java, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "share_state.cli.kernels", "--everything"]
+    (tmp_path / "scratch").mkdir()
+    command = [sys.executable, "-m", "share_state.cli.kernels", str(tmp_path / "scratch")]
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(5)
