@@ -50,6 +50,20 @@ _CORES = 3
 """Enough to fold slices of share-partitions in parallel."""
 
 
+def compile_kernels() -> None:
+    """Compile the kernels into the cache of share_state/jit/compile.py."""
+    with tempfile.TemporaryDirectory(prefix="share-state-kernels-") as scratch:
+        own, other = Path(scratch, "own"), Path(scratch, "other")
+        own.mkdir()
+        other.mkdir()
+        end = start_second_compiler(other)
+        try:
+            warm_up_kernels(own)
+        finally:
+            end()
+    compile.remove_stale_kernels()
+
+
 def warm_up_kernels(scratch: Path, *, last_first: bool = False) -> None:
     """Compile every kernel by folding small logs in every way.
 
@@ -165,20 +179,6 @@ def _made(folder: Path, data: bytes) -> LogPartition:
 
 def _run(pieces: Iterable[object]) -> None:
     deque(pieces, maxlen=0)
-
-
-def compile_kernels() -> None:
-    """Compile the kernels into the cache of share_state/jit/compile.py."""
-    with tempfile.TemporaryDirectory(prefix="share-state-kernels-") as scratch:
-        own, other = Path(scratch, "own"), Path(scratch, "other")
-        own.mkdir()
-        other.mkdir()
-        end = start_second_compiler(other)
-        try:
-            warm_up_kernels(own)
-        finally:
-            end()
-    compile.remove_stale_kernels()
 
 
 def _end_with_parent() -> None:

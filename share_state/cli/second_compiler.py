@@ -19,7 +19,7 @@ _LEAST_MEMORY = 2 << 30
 
 
 def start_second_compiler(scratch: Path | None = None) -> Callable[[], object]:
-    """Start it, unless there is only one core or little memory; it ends with this process, or when it is done.
+    """Start it once, unless there is only one core or little memory; it ends with this process, or when it is done.
 
     Args:
         scratch: an empty folder for logs, to compile all kernels, the last ones first; by default those that fold
@@ -28,7 +28,8 @@ def start_second_compiler(scratch: Path | None = None) -> Callable[[], object]:
         A function that ends it.
     """
     memory = available_memory()
-    if available_cores() < 2 or (memory is not None and memory < _LEAST_MEMORY) or not sys.executable:
+    has_room = available_cores() > 1 and (memory is None or memory >= _LEAST_MEMORY)
+    if _started or not has_room or not sys.executable:
         return int
     command = [sys.executable, "-m", _PROGRAM, *([] if scratch is None else [str(scratch)])]
     quiet = subprocess.DEVNULL

@@ -188,10 +188,10 @@ class CommittedTables:
         """
         if (opened := self._version_of(table)) is None:
             return
-        chosen = table_schema(table).names if columns is None else list(columns)
+        names = table_schema(table).names if columns is None else list(columns)
         where, place = self._with_selected(table, where), f"{self.root}/{table}"
         with table_read_errors(place, self._fix, WarehouseError):
-            yield from read_rows(place, opened, table, chosen, where, self._list(table, opened))
+            yield from read_rows(place, opened, table, names, where, self._list(table, opened))
 
     def _with_selected(self, table: str, where: pc.Expression | None) -> pc.Expression | None:
         """A filter for the rows of a table that `of` has left."""
@@ -243,15 +243,15 @@ class CommittedTables:
         return any(damaged_files(f"{self.root}/{table}", one) for table, one in opened if one is not None)
 
     def _open(self, table: str) -> "DeltaTable | None":
-        wanted = self.versions.get(table)
-        if (table, wanted) not in self._opened:
-            self._opened[table, wanted] = self._open_version(table, wanted)
-        return self._opened[table, wanted]
+        version = self.versions.get(table)
+        if (table, version) not in self._opened:
+            self._opened[table, version] = self._open_version(table, version)
+        return self._opened[table, version]
 
-    def _open_version(self, table: str, wanted: int | None) -> "DeltaTable | None":
+    def _open_version(self, table: str, version: int | None) -> "DeltaTable | None":
         refuse_link(place := f"{self.root}/{table}")
         with table_read_errors(place, self._fix, WarehouseError):
             opened = open_table(place)
-            if opened is not None and wanted is not None and opened.version() != wanted:
-                opened.load_as_version(version_to_read(opened, wanted))
+            if opened is not None and version is not None and opened.version() != version:
+                opened.load_as_version(version_to_read(opened, version))
             return opened

@@ -326,10 +326,10 @@ class _Durations(NamedTuple):
     milliseconds: np.ndarray
 
 
-Piece = str | np.ndarray | pa.Array | _Durations
+_Piece = str | np.ndarray | pa.Array | _Durations
 
 
-def _reason(verdict: np.ndarray, reasons: dict[str, tuple[Piece, ...]]) -> pa.Array:
+def _reason(verdict: np.ndarray, reasons: dict[str, tuple[_Piece, ...]]) -> pa.Array:
     """The reason for each verdict (an index of VERDICTS); null for none."""
     texts, place = [pa.array([None], pa.string())], np.zeros(len(verdict), np.int64)
     for name, pieces in reasons.items():
@@ -341,7 +341,7 @@ def _reason(verdict: np.ndarray, reasons: dict[str, tuple[Piece, ...]]) -> pa.Ar
     return pa.concat_arrays(texts).take(pa.array(place))
 
 
-def _texts_at(piece: Piece, rows: np.ndarray) -> pa.Scalar | pa.Array:
+def _texts_at(piece: _Piece, rows: np.ndarray) -> pa.Scalar | pa.Array:
     """A piece of a text in some rows."""
     if isinstance(piece, str):
         return pa.scalar(piece)

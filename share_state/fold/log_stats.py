@@ -19,7 +19,7 @@ from share_state.kafka.record_batches import BATCH, CONTROL, TRANSACTIONAL, Batc
 from share_state.kafka.state_records import STATE_RECORD, Fault, Layout, StateRecords
 from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import LogPartition
-from share_state.sources.partition_count import PartitionCount
+from share_state.sources.partition_count import PartitionCount, key_modulus
 from share_state.sources.resume_point import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
@@ -189,7 +189,7 @@ class LogObservations:
 
     def place_keys(self, hashes: np.ndarray, partition: int, count: PartitionCount) -> None:
         """Find the share-partitions that belong to another state partition; `hashes` is from `key_hashes`."""
-        self.key_modulus = int(np.gcd.reduce(hashes - partition))
+        self.key_modulus = key_modulus(hashes, partition)
         self.fits_no_count = 0 < self.key_modulus < max(count.least, partition + 1)
         if count.number is not None and not count.is_contradicted(self.key_modulus, len(hashes)):
             belongs = hashes % count.number

@@ -54,10 +54,12 @@ class LiveRows:
         self._limits = shown.folded.limits_of("delivery_count")
         if before is not None and before.shown.times_read_anew != shown.times_read_anew:
             before = None
-        has_same_keys = before is not None and self._has_keys_of(before)
+        keys = shown.folded.keys
+        place = None if before is None else numbers_in(before._folded.keys, keys)
+        has_same_keys = place is not None and np.array_equal(place, np.arange(len(keys)))
         if before is not None and has_same_keys:
             self._names = before._names
-        changed, row_before = self._compare(before)
+        changed, row_before = self._compare(before, place)
         is_new, row_before = changed[self.numbers], row_before[self.numbers]
         new, starts = self.rows(self.numbers[is_new]), shown.starts[self.numbers]
         states, history = new.states_alone, new.history(starts[is_new])
@@ -116,17 +118,17 @@ class LiveRows:
             return rows
         return rows.take(pa.array(np.searchsorted(self.numbers, numbers)))
 
-    def _has_keys_of(self, before: "LiveRows") -> bool:
-        keys, others = before._folded.keys, self._folded.keys
-        return len(keys) == len(others) and bool((numbers_in(keys, others) == np.arange(len(keys))).all())
+    def _compare(self, before: "LiveRows | None", place: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Whether each share-partition of the log changed (bool), and its row before (int64, -1 for none).
 
-    def _compare(self, before: "LiveRows | None") -> tuple[np.ndarray, np.ndarray]:
-        """Whether each share-partition of the log changed (bool), and its row before (int64, -1 for none)."""
+        Args:
+            before: the rows some time ago.
+            place: `numbers_in` of the keys then and now.
+        """
         folded = self._folded
         changed, row_before = np.ones(len(folded.keys), bool), np.full(len(folded.keys), -1)
-        if before is None:
+        if before is None or place is None:
             return changed, row_before
-        place = numbers_in(before._folded.keys, folded.keys)
         stays = place[before.numbers] >= 0
         row_before[place[before.numbers[stays]]] = np.flatnonzero(stays)
         if before._folded.last_lost_offset != folded.last_lost_offset:
@@ -140,9 +142,9 @@ class LiveRows:
         changed[kept] = self._limits[rows] != before._limits[rows_before]
         return changed, row_before
 
-    def _of(self, chosen: np.ndarray) -> np.ndarray:
-        """The live share-partitions among those that are chosen (bool by number)."""
-        return self.numbers[chosen[self.numbers]]
+    def _of(self, is_meant: np.ndarray) -> np.ndarray:
+        """The live share-partitions among those that are meant (bool by number)."""
+        return self.numbers[is_meant[self.numbers]]
 
     def _count(self, numbers: np.ndarray, sign: int = 1) -> pa.Table:
         """Records in flight of some share-partitions: code, which is group, delivery count and state, and record_count.

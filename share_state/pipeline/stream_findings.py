@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from operator import itemgetter
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,7 +20,7 @@ from share_state.rules.findings import cap_findings, findings
 from share_state.rules.registry import Scope, registered
 from share_state.schema.declarations import table_schema
 from share_state.sources.new_records import Listing
-from share_state.sources.partition_count import state_partition_coverage
+from share_state.sources.partition_count import key_modulus, state_partition_coverage
 from share_state.sources.topics import Topics
 
 _UNREADABLE = "LOG_UNREADABLE"
@@ -107,8 +106,7 @@ def input_findings(
         states: state partition -> what the stream has read of it.
         severities: as in FoldPlan.
     """
-    hashes = {number: state.keys.coordinator_hashes() for number, state in states.items()}
-    modulus = gcd(*(int(np.gcd.reduce(own - number)) for number, own in hashes.items()))
+    modulus = gcd(*(key_modulus(state.keys.coordinator_hashes(), number) for number, state in states.items()))
     live = sum(int(state.chains.chains["exists"].sum()) for state in states.values())
     coverage = state_partition_coverage(listing.logs, listing.count, modulus, live)
     left = {*states} - {log.partition for log in listing.logs}

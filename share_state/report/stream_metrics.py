@@ -258,10 +258,10 @@ class StreamMetrics(Collector):
             The text, and its content type.
         """
         encode, kind = choose_encoder(accept or "")
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         with self._lock, self.stream.answering():
             used = time.thread_time()
-            if asked >= self._made + self._rest and (report := self.stream.report()) is not None:
+            if requested_at >= self._made + self._rest and (report := self.stream.report()) is not None:
                 self._report, self._texts = report, {}
             if kind not in self._texts:
                 self._texts[kind] = b"".join(self._texts_of_tables(encode))

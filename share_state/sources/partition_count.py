@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
+
 from share_state.kafka.primitives import partition_for
 from share_state.sources.discovery import recorded_partitions
 from share_state.sources.kafka_client import KAFKA_FORM
@@ -64,6 +66,16 @@ class PartitionCount:
         is_larger = key_modulus > max(self.least, self.number or 0)
         is_shown = keys >= _KEYS_THAT_SHOW or self.is_contradicted(key_modulus, keys)
         return key_modulus if is_larger and is_shown else None
+
+
+def key_modulus(hashes: np.ndarray, partition: int) -> int:
+    """The greatest number of state partitions with which all keys of a log belong to it; 0 if each number fits.
+
+    Args:
+        hashes: from `KeyTable.coordinator_hashes`.
+        partition: number of the log partition.
+    """
+    return int(np.gcd.reduce(hashes - partition))
 
 
 @dataclass(frozen=True, slots=True)
