@@ -31,6 +31,7 @@ class CutoffEvidence:
         foreign_offset: an offset of a batch that has not the leader epoch of the log there, or precedes the
             base offset in the name of its file; -1 for none.
         misplaced: number of share-partitions whose records belong to another state partition.
+        holds_other_records: whether most of its records are no state records.
         uncommitted: number of share-partitions whose latest snapshot or tombstone is not before
             `committed_end`.
         blocked_by: groups that have a subscription but no checkpoint (control records).
@@ -46,6 +47,7 @@ class CutoffEvidence:
     break_offset: int = NO_OFFSET
     foreign_offset: int = NO_OFFSET
     misplaced: int = 0
+    holds_other_records: bool = False
     uncommitted: int = 0
     blocked_by: tuple[str, ...] = ()
     stable_end: int = NO_OFFSET
@@ -100,6 +102,8 @@ def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
     if evidence.misplaced:
         belonging = pluralize(evidence.misplaced, "share-partition")
         reasons.append(f"the records of {belonging} belong to another state partition")
+    if evidence.holds_other_records:
+        reasons.append("most of its records are no state records")
     if log.topic == STATE_TOPIC and log.partition is None:
         reasons.append("the number of the state partition is not known")
     if evidence.uncommitted:

@@ -5,7 +5,7 @@ is never in memory.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -159,6 +159,7 @@ class LogObservations:
             tombstone.
         key_modulus: the greatest number of state partitions with which no share-partition is misplaced; 0 if
             any number is possible.
+        count: how many state partitions there are; None if the log has no number.
         resume_status: how the log has changed since the last audit; None if there was none.
         read_before: the offset at which the last audit stopped.
         open_records: offset of the first record of an open transaction, the last stable offset, and number of
@@ -178,6 +179,7 @@ class LogObservations:
     fits_no_count: bool = False
     vanished: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     key_modulus: int = 0
+    count: PartitionCount | None = None
     resume_status: ResumeStatus | None = None
     read_before: int = NO_OFFSET
     open_records: tuple[int, int] = (NO_OFFSET, 0)
@@ -190,7 +192,8 @@ class LogObservations:
     def place_keys(self, hashes: np.ndarray, partition: int, count: PartitionCount) -> None:
         """Find the share-partitions that belong to another state partition; `hashes` is from `key_hashes`."""
         self.key_modulus = key_modulus(hashes, partition)
-        self.fits_no_count = 0 < self.key_modulus < max(count.least, partition + 1)
+        self.count = replace(count, least=max(count.least, partition + 1))
+        self.fits_no_count = 0 < self.key_modulus < self.count.least
         if count.number is not None and not count.is_contradicted(self.key_modulus, len(hashes)):
             belongs = hashes % count.number
             keys = np.flatnonzero(belongs != partition)

@@ -474,6 +474,7 @@ class LogFold:
             break_offset=self._last_break(),
             foreign_offset=self.observations.counts.foreign[0],
             misplaced=self.observations.misplaced_count,
+            holds_other_records=self.observations.counts.holds_other_records,
             uncommitted=count_uncommitted(all_chains, self.mark.committed_end),
             stable_end=self.observations.open_records[0],
         )

@@ -20,8 +20,9 @@ from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.dead_letter_checks import judge_letters, known_times
 from share_state.pipeline.driver_side import DriverSide, GroupSide
 from share_state.pipeline.extents import extent_notes
+from share_state.pipeline.mixed_logs import settle_cutoffs
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.result import RunResult, keep_proven, logs_of_other_records, mark_unsafe, summarize
+from share_state.pipeline.result import RunResult, keep_proven, summarize
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
 from share_state.rules.breaches import listed
@@ -65,8 +66,7 @@ def settle_tables(
     split, found = judge_folded_states(side, plan, rows, tables[STATE])
     result = summarize(rows, (), {}, newest_of_others=None if side is None else side.folded.newest_time)
     tables = {**tables, FINDINGS: keep_proven(tables[FINDINGS], result.archiving, result.log_time)}
-    cutoffs = mark_unsafe(tables[CUTOFF], logs_of_other_records(rows))
-    tables = {**tables, CUTOFF: settle_cutoffs(plan, cutoffs, modulus_of(rows))}
+    tables = {**tables, CUTOFF: settle_cutoffs(plan, tables[CUTOFF], modulus_of(rows))}
     found = [*found, judge_cluster(plan)]
     changed = (STATE, IN_FLIGHT) if len(split) else ()
     settled = {
@@ -312,23 +312,3 @@ def judge_input(plan: FoldPlan, result: RunResult) -> RunResult:
     result = result.with_driver_rows(found) if found else result
     notes = (*result.notes, *extent_notes(plan, result.progress))
     return replace(result, cutoff=settle_cutoffs(plan, result.cutoff, result.key_modulus), notes=notes)
-
-
-MIXED = "the keys of the logs fit no number of state partitions, so one holds records of another"
-"""Reason why no cutoff is safe."""
-
-
-def fits_no_count(plan: FoldPlan, modulus: int) -> bool:
-    """Whether the keys of all logs together are misplaced with every possible number of state partitions."""
-    return plan.state_partitions is None and 0 < modulus < plan.options.partition_count.least
-
-
-def settle_cutoffs(plan: FoldPlan, cutoffs: pa.Table, modulus: int) -> pa.Table:
-    """The table `cutoff`, in which no cutoff of a state partition is safe if the logs hold records of each other.
-
-    Args:
-        modulus: `key_modulus` of all logs.
-    """
-    if not fits_no_count(plan, modulus):
-        return cutoffs
-    return mark_unsafe(cutoffs, {log.name: MIXED for log in plan.logs if log.topic == STATE_TOPIC})

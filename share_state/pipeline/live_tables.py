@@ -14,6 +14,8 @@ from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE
 from share_state.fold.limits import Limits
 from share_state.fold.states import in_large_pieces, to_datetime
 from share_state.pipeline.live_rows import LiveRows, ShownLog
+from share_state.pipeline.mixed_logs import mixed_reasons, placed_keys
+from share_state.pipeline.result import mark_unsafe
 from share_state.pipeline.stream_changes import RowsOf
 from share_state.pipeline.stream_findings import KnownGroups, judged_history, named_rows
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
@@ -165,6 +167,11 @@ class LiveTables(CommittedTables):
             for begin in range(0, len(numbers), _ROWS_A_PIECE):
                 yield log.rows(numbers[begin : begin + _ROWS_A_PIECE]).in_flight()
 
+    def _cutoffs(self) -> Iterator[pa.Table]:
+        folded = [log.folded for log in self._shown.logs]
+        reasons = mixed_reasons({one.log.name: placed_keys(one) for one in folded})
+        return (mark_unsafe(one.cutoff, reasons) for one in folded)
+
     def _members(self) -> Iterator[pa.Table]:
         rows = [
             {"group_id": group, "members": count} for group, count in sorted(self._groups.members.items())
@@ -193,7 +200,7 @@ _MAKERS: dict[str, Callable[[LiveTables], Iterator[pa.Table]]] = {
     IN_FLIGHT: LiveTables._in_flight,
     STATE: lambda one: (rows.states for rows in one._rows()),
     HISTORY_TABLE: LiveTables._judged,
-    CUTOFF: lambda one: iter([log.folded.cutoff for log in one._shown.logs]),
+    CUTOFF: LiveTables._cutoffs,
     FINDINGS: lambda one: iter([one._shown.findings]),
     GROUP_OUTCOMES: lambda one: iter([one._shown.outcomes]),
     "share_groups": LiveTables._members,

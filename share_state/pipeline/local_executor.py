@@ -10,12 +10,13 @@ from functools import partial
 import pyarrow as pa
 
 from share_state.delta.warehouse import Warehouse
-from share_state.pipeline.across_logs import modulus_of, settle_cutoffs, settle_tables
+from share_state.pipeline.across_logs import modulus_of, settle_tables
 from share_state.pipeline.deltalake_sink import DeltalakeSink
 from share_state.pipeline.driver_side import GroupSide
 from share_state.pipeline.memory import memory_note
+from share_state.pipeline.mixed_logs import settle_cutoffs
 from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
-from share_state.pipeline.result import check_records, logs_of_other_records, mark_unsafe
+from share_state.pipeline.result import check_records
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import (
     CUTOFF,
@@ -73,8 +74,7 @@ class LocalExecutor:
     def cutoffs(self, plan: FoldPlan) -> pa.Table:
         """The table `cutoff`, in which what all logs show together is considered."""
         rows = self.fold(plan, OutputSpec(()))
-        cutoffs = mark_unsafe(returned_table(rows, CUTOFF), logs_of_other_records(rows))
-        return settle_cutoffs(plan, cutoffs, modulus_of(rows))
+        return settle_cutoffs(plan, returned_table(rows, CUTOFF), modulus_of(rows))
 
     def collect(self, rows: pa.Table) -> pa.Table:
         """The same table."""

@@ -163,7 +163,7 @@ def summarize(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
         records=sum(summary["records"] for summary in summaries),
         share_partitions=sum(limits["live_share_partitions"].to_pylist()),
-        cutoff=mark_unsafe(limits, logs_of_other_records(rows) | changing),
+        cutoff=mark_unsafe(limits, changing),
         findings=dict(sorted(findings.items())),
         progress=progress,
         index={
@@ -217,7 +217,8 @@ def mark_unsafe(cutoffs: pa.Table, reasons: Mapping[str, str]) -> pa.Table:
         name = f"{row['topic']}-{row['partition']}"
         if (reason := of_unnumbered if row["partition"] is None else reasons.get(name)) is not None:
             row["safe"] = False
-            row["reason"] = "; ".join(filter(None, (row["reason"], reason)))
+            known = [] if row["reason"] is None else row["reason"].split("; ")
+            row["reason"] = "; ".join([*known, *({reason} - {*known})])
     return pa.Table.from_pylist(rows, schema=cutoffs.schema)
 
 
@@ -304,15 +305,6 @@ def check_records(results: pa.Table) -> None:
             f"{name}: none of its {pluralize(records, 'record')} is a state record: the log of another topic, or"
             f" an unknown encoding of keys and values; give {STATE_TOPIC}"
         )
-
-
-def logs_of_other_records(results: pa.Table) -> dict[str, str]:
-    """Why no cutoff of a log is safe most of whose records are no state records, by name of the log partition."""
-    summaries = results[SUMMARY].drop_null().to_pylist()
-    return dict.fromkeys(
-        (one["log"] for one in summaries if one["holds_other_records"]),
-        "most of its records are no state records",
-    )
 
 
 def run_row(

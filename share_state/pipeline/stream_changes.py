@@ -27,6 +27,7 @@ from share_state.fold.states import (
 )
 from share_state.kafka.buffers import take_rows
 from share_state.kafka.share_partition_keys import KeyTable
+from share_state.pipeline.mixed_logs import placed_keys
 from share_state.pipeline.stream_state import CARRIED_LOGS, changed_since, from_ipc, numbers_in, taken, to_ipc
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.schema.declarations import table_schema
@@ -59,8 +60,8 @@ class LogChanges:
         log: its name.
         tables: table -> rows to insert or to replace by KEYS, and with DELETED those to delete; for findings,
             all that are new, and those that a later micro-batch replaces.
-        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew, and
-            complete, as in RunResult.complete_times; empty if there are only `problems`.
+        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew,
+            placed_keys, and complete, as in RunResult.complete_times; empty if there are only `problems`.
         problems: what cannot be read at all in the input.
         of_input: all findings about the input as a whole; None if they are as before. It does not travel.
     """
@@ -209,6 +210,7 @@ class UnwrittenChanges:
             "records": self._records,
             "next_offset": folded.next_offset,
             "share_partitions": len(folded.numbers),
+            "placed_keys": placed_keys(folded),
             "newest_time": folded.newest_time,
             "archiving": self._archiving,
             "complete": None if self.latest is None else (self._complete_since, folded.newest_time),

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from share_state.delta.committed import CommittedTables
 from share_state.errors import NothingCommittedError
+from share_state.pipeline.mixed_logs import PlacedKeys
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.task import CUTOFF
 from share_state.schema.declarations import table_schema
@@ -23,7 +24,10 @@ BATCH_OPTION = "batch"
 
 
 COMPLETE_OPTION = "complete_times"
-"""Options of the row of `runs`: which stream wrote it, its latest micro-batch, and StreamRun.complete."""
+
+
+PLACED_OPTION = "placed_keys"
+"""Options of the row of `runs`: which stream wrote it, its latest micro-batch, StreamRun.complete and placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class StreamRun:
         share_partitions: log partition -> live share-partitions.
         notes, inputs: as in its row of `runs`.
         complete: log partition -> as RunResult.complete_times; empty without dead letters.
+        placed: log partition -> the result of `placed_keys`; without those that show nothing.
         begun_from: topic id in the logs of the run whose state it begins with, "" if unknown; None if it
             begins anew.
     """
@@ -54,6 +59,7 @@ class StreamRun:
     notes: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     complete: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
+    placed: Mapping[str, PlacedKeys] = field(default_factory=dict)
     begun_from: str | None = None
 
     def result(self, findings: pa.Table, share_partitions: int) -> RunResult:
@@ -118,4 +124,5 @@ def last_stream_run(warehouse: str) -> StreamRun | None:
         complete={
             log: (times[0], times[1]) for log, times in json.loads(options.get(COMPLETE_OPTION, "{}")).items()
         },
+        placed={log: (one[0], one[1]) for log, one in json.loads(options.get(PLACED_OPTION, "{}")).items()},
     )

@@ -35,7 +35,8 @@ from share_state.fold.history import (
 )
 from share_state.fold.states import compute_lags, key_texts
 from share_state.pipeline.dead_letter_checks import StreamLetters
-from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, run_row
+from share_state.pipeline.mixed_logs import PlacedKeys, mixed_reasons
+from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, mark_unsafe, run_row
 from share_state.pipeline.stream_changes import COMPLETE, KEYS, LogChanges
 from share_state.pipeline.stream_findings import (
     IS_OF_LETTERS,
@@ -51,6 +52,7 @@ from share_state.pipeline.stream_run import (
     BATCH_OPTION,
     COMMAND,
     COMPLETE_OPTION,
+    PLACED_OPTION,
     QUERY_OPTION,
     StreamRun,
 )
@@ -248,6 +250,8 @@ class StreamTables:
             table: [named_rows(change.tables[table], topics) for change in changes if table in change.tables]
             for table in (*self._tables[1:], HISTORY_TABLE)
         }
+        placed = _placed(before.placed, summaries)
+        merged[CUTOFF] = self._settled_cutoffs(merged[CUTOFF], placed)
         merged[STATE].append(stale)
         merged[HISTORY_TABLE] += [
             named_rows(rows, topics) for rows in self._initial_history(merged[HISTORY_TABLE])
@@ -262,20 +266,16 @@ class StreamTables:
         with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
             deque(threads.map(lambda merge: self._merge(merge[0], batch, merge[1]), merged.items()), maxlen=0)
 
-        def latest(known: Mapping[str, int], name: str) -> dict[str, int]:
-            return dict(
-                sorted({**known, **{log: summary[name] for log, summary in summaries.items()}}.items())
-            )
-
         self.run = replace(
             before,
             batch=batch,
             records=before.records + sum(summary["records"] for summary in summaries.values()),
-            progress=latest(before.progress, "next_offset"),
+            progress=_latest(before.progress, summaries, "next_offset"),
             archiving=archiving,
             log_time=None if newest < 0 else newest,
-            share_partitions=latest(before.share_partitions, "share_partitions"),
+            share_partitions=_latest(before.share_partitions, summaries, "share_partitions"),
             complete=complete,
+            placed=placed,
             notes=self._notes(),
         )
         self._commit_run()
@@ -360,14 +360,31 @@ class StreamTables:
         self._known = topics
         if topics.ends.equals(before.ends) and topics.names.equals(before.names):
             return none
-        is_begun = self.run.batch >= 0 or self.run.begun_from is not None
-        rows = CommittedTables(self.root).read(STATE) if is_begun else none.drop_columns(DELETED)
+        earlier = CommittedTables(self.root).read(STATE) if self._has_earlier_rows else None
+        rows = none.drop_columns(DELETED) if earlier is None else earlier
         now, old = named_rows(rows.combine_chunks(), topics), rows
         columns = ("topic", "topic_end_offset")
         is_same = [pc.equal(pc.fill_null(now[one].cast(pa.string()), ""), pc.fill_null(old[one].cast(pa.string()), ""))
                    for one in columns]  # fmt: skip
         changed = [one.tables[STATE] for one in changes if STATE in one.tables]
         return _not_in(changed, without_deleted(now.filter(pc.invert(pc.and_(*is_same)))))
+
+    def _settled_cutoffs(
+        self, changed: Sequence[pa.Table], placed: Mapping[str, PlacedKeys]
+    ) -> list[pa.Table]:
+        """Changed rows of `cutoff`, in which none is safe if the logs hold records of each other."""
+        if not (reasons := mixed_reasons(placed)):
+            return [*changed]
+        rows = pa.concat_tables([table_schema(CUTOFF).empty_table(), *changed])
+        if not mixed_reasons(self.run.placed) and self._has_earlier_rows:
+            others = CommittedTables(self.root).read(CUTOFF)
+            is_changed = pc.is_in(others["partition"], rows["partition"].combine_chunks())
+            rows = pa.concat_tables([rows, others.filter(pc.invert(is_changed))])
+        return [mark_unsafe(rows, reasons)]
+
+    @property
+    def _has_earlier_rows(self) -> bool:
+        return self.run.batch >= 0 or self.run.begun_from is not None
 
     def _clean(self) -> None:
         """Delete files that only versions older than `_KEPT_SECONDS` name, and old entries of the logs."""
@@ -459,6 +476,7 @@ class StreamTables:
         options = self._options | {QUERY_OPTION: run.query, BATCH_OPTION: str(run.batch)}
         options |= {"archiving": json.dumps(run.archiving)} if run.archiving else {}
         options |= {COMPLETE_OPTION: json.dumps(run.complete)} if run.complete else {}
+        options |= {PLACED_OPTION: json.dumps(run.placed)} if run.placed else {}
         with held_signals():
             self._warehouse.commit_run(run_row(self.result(), COMMAND, run.inputs, options, self._started))
             self._note_standing()
@@ -479,6 +497,21 @@ def _complete_times(
         known = None if one["forgets_times"] else before.get(log, (None, 0))[0]
         times[log] = (since if since is None or known is None else known, newest)
     return times
+
+
+def _latest(
+    known: Mapping[str, Any], summaries: Mapping[str, Mapping[str, Any]], name: str
+) -> dict[str, Any]:
+    """What is known of each log partition after a micro-batch, from a value of its summary."""
+    return dict(sorted({**known, **{log: summary[name] for log, summary in summaries.items()}}.items()))
+
+
+def _placed(
+    before: Mapping[str, PlacedKeys], summaries: Mapping[str, Mapping[str, Any]]
+) -> dict[str, PlacedKeys]:
+    """`StreamRun.placed` after a micro-batch."""
+    latest = _latest(before, summaries, "placed_keys")
+    return {log: (modulus, least) for log, (modulus, least) in latest.items() if modulus}
 
 
 def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:

@@ -14,9 +14,10 @@ from pyspark.sql.types import StructType
 from share_state.config.declaration import DATA_SOURCE, OptionSpec
 from share_state.config.input_spec import ARGUMENTS, JUDGE_ALL, JUDGE_STATE, input_options, spec_of_options
 from share_state.errors import ShareStateError
-from share_state.pipeline.across_logs import judge_folded_states, modulus_of, settle_cutoffs
+from share_state.pipeline.across_logs import judge_folded_states, modulus_of
 from share_state.pipeline.driver_side import GroupSide, read_groups
 from share_state.pipeline.local_executor import LocalExecutor
+from share_state.pipeline.mixed_logs import settle_cutoffs
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import DECODED_RECORDS

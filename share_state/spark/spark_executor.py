@@ -21,9 +21,10 @@ from share_state.delta.committed import CommittedTables
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
 from share_state.fold.timeline import TIMELINE
-from share_state.pipeline.across_logs import extended_logs, judge_states, settle_cutoffs
+from share_state.pipeline.across_logs import extended_logs, judge_states
 from share_state.pipeline.deltalake_sink import DeltalakeSink
 from share_state.pipeline.driver_side import GroupSide
+from share_state.pipeline.mixed_logs import settle_cutoffs
 from share_state.pipeline.plan import FoldPlan, cores_per_log
 from share_state.pipeline.result import keep_proven, summarize
 from share_state.pipeline.sink import Sink

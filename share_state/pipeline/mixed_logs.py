@@ -1,0 +1,56 @@
+"""Whether a state partition holds records of another, which only the keys of all logs together may show.
+
+A log alone shows it where the number of state partitions is known, or where its own keys fit no number.
+"""
+
+from collections.abc import Mapping
+from math import gcd
+
+import pyarrow as pa
+
+from share_state.fold.log_stats import Folded
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.result import mark_unsafe
+from share_state.sources.log_partition import STATE_TOPIC
+
+MIXED = "the keys of the logs fit no number of state partitions, so one holds records of another"
+"""Reason why no cutoff is safe."""
+
+PlacedKeys = tuple[int, int]
+"""`key_modulus` of a log, 0 if the number of state partitions is known; the least possible number."""
+
+
+def fits_no_count(plan: FoldPlan, modulus: int) -> bool:
+    """Whether the keys of all logs together are misplaced with every possible number of state partitions."""
+    return plan.state_partitions is None and 0 < modulus < plan.options.partition_count.least
+
+
+def settle_cutoffs(plan: FoldPlan, cutoffs: pa.Table, modulus: int) -> pa.Table:
+    """The table `cutoff`, in which no cutoff of a state partition is safe if the logs hold records of each other.
+
+    Args:
+        plan: what was folded.
+        cutoffs: the table of the folds.
+        modulus: `key_modulus` of all logs.
+    """
+    if not fits_no_count(plan, modulus):
+        return cutoffs
+    return mark_unsafe(cutoffs, {log.name: MIXED for log in plan.logs if log.topic == STATE_TOPIC})
+
+
+def placed_keys(folded: Folded) -> PlacedKeys:
+    """What the keys of a log partition show, for `mixed_reasons`."""
+    found, count = folded.observations, folded.observations.count
+    is_unknown = count is not None and count.number is None
+    return (found.key_modulus, count.least) if count is not None and is_unknown else (0, 0)
+
+
+def mixed_reasons(placed: Mapping[str, PlacedKeys]) -> dict[str, str]:
+    """Why no cutoff of a log of a stream is safe, by its name; empty if no log is known to hold records of another.
+
+    Args:
+        placed: log partition -> the result of `placed_keys`.
+    """
+    modulus = gcd(*(modulus for modulus, _ in placed.values()))
+    least = max((least for _, least in placed.values()), default=0)
+    return dict.fromkeys(placed, MIXED) if 0 < modulus < least else {}
