@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 
 from share_state.errors import InputError, pluralize
 from share_state.kafka.primitives import LARGEST_INT64
+from share_state.sources.encoded_text import NotEncodedError, in_bytes
 from share_state.sources.export_files import data_files
 from share_state.sources.log_partition import LARGEST_PARTITION, STATE_TOPIC
 from share_state.sources.new_records import NewRecords, Read
-from share_state.sources.record_tables import CONSUMED, timestamp_ms
+from share_state.sources.record_tables import CONSUMED, check_time_unit, timestamp_ms
 from share_state.sources.resume_point import ResumePoint
 from share_state.sources.table_plan import list_table_files
 from share_state.stores.object_stores import StoreUnavailableError
@@ -25,14 +26,19 @@ _ROWS_A_PART = 1 << 18
 _MOST_ROWS = 1 << 20
 """Rows of a micro-batch after which no further file is opened."""
 
-READ_ERRORS = (pa.ArrowException, OSError, KeyError, ValueError, TypeError)
+READ_ERRORS = (InputError, pa.ArrowException, OSError, KeyError, ValueError, TypeError)
 
 
-def rows_by_log(table: pa.Table) -> tuple[dict[int, pa.Table], list[str]]:
+def rows_by_log(table: pa.Table, name: str) -> tuple[dict[int, pa.Table], list[str]]:
     """Rows of a table with Spark's Kafka columns, as columns of CONSUMED by log partition; and what is left out.
 
     Args:
-        table: key, value, partition, offset, and optionally topic and timestamp.
+        table: key, value, partition, offset, and optionally topic and timestamp; keys and values are bytes, or
+            text in base64 or hexadecimal.
+        name: of the table, for messages.
+    Raises:
+        InputError: if its times are not in ms.
+        NotEncodedError: if a text is in neither encoding.
     """
     if "topic" in table.column_names:
         is_state = pc.fill_null(pc.equal(table["topic"].cast(pa.string()), STATE_TOPIC), False)
@@ -46,9 +52,12 @@ def rows_by_log(table: pa.Table) -> tuple[dict[int, pa.Table], list[str]]:
         times = np.concatenate(
             [timestamp_ms(chunk) for chunk in table["timestamp"].chunks] or [np.zeros(0, np.int64)]
         )
+        if len(known := times[times > 0]):
+            check_time_unit(name, "timestamp", int(known.min()), int(known.max()))
     else:
         times = np.full(len(table), -1)
-    rows = pa.table({"key": table["key"], "value": table["value"], "offset": offset, "timestamp": times})
+    key, value = (in_bytes(table[column].combine_chunks()) for column in ("key", "value"))
+    rows = pa.table({"key": key, "value": value, "offset": offset, "timestamp": times})
     if problems:
         rows, partition = rows.filter(is_placed), partition.filter(is_placed)
     rows, numbers = rows.cast(CONSUMED), partition.to_numpy()
@@ -89,11 +98,14 @@ def read_file(path: str, root: str) -> Iterator[pa.Table]:
 
 def unreadable(path: str, error: Exception) -> str:
     """The problem of a file that cannot be read."""
-    return f"{path}: cannot be read ({first_line(error)}); its records are left out"
+    reason = str(error) if isinstance(error, InputError) else f"{path}: cannot be read ({first_line(error)})"
+    return f"{reason}; its records are left out"
 
 
 def first_line(error: Exception) -> str:
     """The first line of an error."""
+    if isinstance(error, NotEncodedError):
+        return "a key or value is text but neither base64 nor hexadecimal"
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -110,10 +122,11 @@ def check_readable(folder: str, root: str) -> None:
     for path in sorted(map(str, Path(root).rglob("*.parquet"))):
         try:
             for table in read_file(path, root):
-                rows_by_log(table)
+                rows_by_log(table, path)
                 break
         except READ_ERRORS as error:
-            problem, count = problem or f"{path}: {first_line(error)}", count + 1
+            reason = str(error) if isinstance(error, InputError) else f"{path}: {first_line(error)}"
+            problem, count = problem or reason, count + 1
         else:
             return
     if problem:
@@ -159,14 +172,15 @@ class GrowingFolder:
             try:
                 if self._known and _is_read(path, self._folder, self._known):
                     continue
-                for table in read_file(path, self._folder):
-                    rows, left_out = rows_by_log(table)
-                    problems += [f"{path}: {problem}" for problem in left_out]
-                    count += len(table)
-                    for number, part in rows.items():
-                        by_log.setdefault(number, []).append(part)
+                found = [rows_by_log(table, path) for table in read_file(path, self._folder)]
             except (*READ_ERRORS, StoreUnavailableError) as error:
                 problems.append(unreadable(path, error))
+                continue
+            for rows, left_out in found:
+                problems += [f"{path}: {problem}" for problem in left_out]
+                count += sum(map(len, rows.values()))
+                for number, part in rows.items():
+                    by_log.setdefault(number, []).append(part)
         parts = [NewRecords(number, pa.concat_tables(tables)) for number, tables in sorted(by_log.items())]
         return Read([*parts], problems, has_more=taken < len(new))
 

@@ -3,6 +3,10 @@
 import base64
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.kafka.buffers import column_bytes, is_text, range_rows
 
 Spans = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Bytes of all values (uint8), and the start and the size of each (int64)."""
@@ -23,6 +27,22 @@ _HEX_PREFIXES = (b"0x", b"\\x")
 
 class NotEncodedError(ValueError):
     """Raised when a text is neither base64 nor hexadecimal."""
+
+
+def in_bytes(column: pa.Array) -> pa.Array:
+    """A column of keys or values as bytes, whether it holds bytes or texts.
+
+    Raises:
+        NotEncodedError: if a text is neither base64 nor hexadecimal.
+    """
+    if not is_text(column.type):
+        return column.cast(pa.binary())
+    data, ends = column_bytes(column)
+    decoded, starts, sizes = decode_texts(data, ends[:-1], np.diff(ends))
+    decoded_ends = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    buffers = [None, pa.py_buffer(decoded_ends), pa.py_buffer(decoded[range_rows(starts, sizes)])]
+    texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(column), buffers)
+    return pc.if_else(column.is_valid(), texts, None).cast(pa.binary())
 
 
 def decode_texts(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Spans:

@@ -50,9 +50,9 @@ _PATIENCE = 1
 """Seconds."""
 
 
-def pack_rows(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition."""
-    by_log, problems = rows_by_log(table)
+def pack_rows(table: pa.Table, name: str) -> Iterator[pa.RecordBatch]:
+    """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition; `name` is the table's."""
+    by_log, problems = rows_by_log(table, name)
     yield from map(_problem, problems)
     for number, rows in by_log.items():
         yield packed_batch(number, LogFacts(), rows)
@@ -73,7 +73,7 @@ def _read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
             path = "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
             try:
                 for table in read_file(path, root):
-                    yield from pack_rows(table)
+                    yield from pack_rows(table, path)
             except READ_ERRORS as error:
                 yield _problem(unreadable(path, error))
 

@@ -171,7 +171,7 @@ def test_two_contents_of_one_offset_in_a_micro_batch_are_a_conflict(tmp_path: Pa
 def test_rows_at_a_place_that_no_log_has_are_left_out(partition: int | None, offset: int | None):
     rows = [{"key": b"k", "value": b"v", "partition": 0, "offset": 0}]
     rows.append(rows[0] | {"partition": partition, "offset": offset})
-    packed = [row for batch in pack_rows(pa.Table.from_pylist(rows)) for row in batch.to_pylist()]
+    packed = [row for batch in pack_rows(pa.Table.from_pylist(rows), "rows") for row in batch.to_pylist()]
     problems = [row["problem"] for row in packed if row["problem"] is not None]
     assert problems == ["1 rows without a partition or an offset that a log can have are left out"]
     assert [row["state_partition"] for row in packed if row["problem"] is None] == [0]
