@@ -117,8 +117,8 @@ def fold_records(
         record that is not there makes no state suspect. Rules over whole logs, such as OFFSET_GAP, are not
         judged. A share-partition with records in several state partitions has a row for each.
     Raises:
-        InputError: if the columns are neither those of decoded records nor of records of the topic, or there is
-            no record of the topic.
+        InputError: if the columns are neither those of decoded records nor of records of the topic, there is no
+            record of the topic, or times are in another unit than ms.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
     """

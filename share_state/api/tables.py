@@ -26,8 +26,7 @@ class Tables:
     Attributes:
         share_partition_state: one row per live share-partition.
         in_flight: one row per range of offsets; the ranges cover SPSO to SPEO without gaps.
-        findings: one row per violation of a rule; this table and the next are None for records alone
-            (`fold_records`).
+        findings: one row per violation of a rule.
         cutoff: one row per log partition.
         share_groups: one row per share group; this table and those below are None if the input has no group
             side.

@@ -52,7 +52,7 @@ from share_state.spark.packed_rows import (
     shuffled,
     unpacked,
 )
-from share_state.spark.sorted_tables import WRONG, FrameRows, normalized, record_schema, refuse_without_record
+from share_state.spark.sorted_tables import WRONG, FrameRows, check_first_record, normalized, record_schema
 from share_state.spark.spark_executor import SparkExecutor, completed_findings
 from share_state.spark.spark_sink import SparkSink
 
@@ -93,11 +93,11 @@ def fold_topic_frame(rows: DataFrame, columns: Columns) -> dict[str, DataFrame]:
     Returns:
         As for `fold_decoded_frame`.
     Raises:
-        InputError: if a column is missing or has the wrong type, or there is no record of the topic; when the
-            rows are read, if one has no offset.
+        InputError: if a column is missing or has the wrong type, there is no record of the topic, or the first
+            has a time in another unit than ms; when the rows are read, if one has no offset.
     """
     ours = normalized(rows, columns, LABEL)
-    refuse_without_record(ours, STATE_TOPIC, LABEL)
+    check_first_record(ours, STATE_TOPIC, LABEL)
     if "topic" in ours.columns:
         ours = ours.filter(sql.col("topic") == STATE_TOPIC)
     schema = record_schema(ours.columns)

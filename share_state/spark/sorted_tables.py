@@ -258,18 +258,22 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
     return logs, others
 
 
-def refuse_without_record(ours: DataFrame, topic: str, name: str) -> None:
-    """Refuse rows without a record of a topic; the job ends at the first one.
+def check_first_record(ours: DataFrame, topic: str, name: str) -> None:
+    """Refuse rows without a record of a topic, or with times in another unit than ms; the job ends at the first one.
 
     Args:
         ours: rows of a DataFrame as `normalized` returns them; without a column of topics they are of this one.
         topic: its name.
         name: of the DataFrame, for messages.
     Raises:
-        InputError: if there is none.
+        InputError: if there is none, or its time shows another unit.
     """
     has_topics = "topic" in ours.columns
-    if not (ours.filter(sql.col("topic") == topic) if has_topics else ours).isEmpty():
+    of_topic = ours.filter(sql.col("topic") == topic) if has_topics else ours
+    times = ["timestamp"] if "timestamp" in ours.columns else []
+    if (first := of_topic.select(*times).head()) is not None:
+        if times and first[0] is not None and first[0] > 0:
+            check_time_unit(name, "timestamp", first[0], first[0])
         return
     others = ours.select("topic").distinct().limit(_MOST_TOPICS).collect() if has_topics else ()
     raise _without_topic(name, topic, {row.topic for row in others if row.topic is not None}, is_frame=True)

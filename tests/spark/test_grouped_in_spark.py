@@ -141,6 +141,15 @@ def test_a_frame_without_a_record_of_the_topic_names_the_settings_of_the_connect
         share_state.fold_records(others)
 
 
+def test_times_in_another_unit_are_refused(spark: SparkSession):
+    rows = table_of(find_logs([str(logs_alone(DATA / "4.3.1/happy"))])).slice(0, 3).combine_chunks()
+    in_seconds = rows["timestamp"].cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
+    frame = rows.set_column(rows.schema.get_field_index("timestamp"), "timestamp", in_seconds)
+    for given in (frame, spark.createDataFrame(frame)):
+        with pytest.raises(InputError, match="column timestamp holds seconds since 1970"):
+            share_state.fold_records(given)
+
+
 @nightly("a session of its own; the tests below fold in the shared one")
 def test_the_command_writes_tables_without_a_run(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
