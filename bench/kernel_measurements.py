@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+import llvmlite.binding
 import numpy as np
 
 from bench import runner
@@ -22,6 +23,7 @@ from share_state.fold.draft.control_log import fold_control_log
 from share_state.fold.log_stats import LogCounts, LogExtent
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import fold_log
+from share_state.jit.portable import CPU_VARIABLE
 from share_state.kafka.state_records import decode_state_records
 from share_state.sources.discovery import find_logs
 from share_state.sources.log_partition import LogPartition
@@ -50,6 +52,30 @@ def comparison(settings: Settings, per_core: Bound) -> Iterator[Item]:
         yield Table(f"decode + fold: {export.title}", columns, rows, sides)
         yield per_core.check(ratio, f"{ratio:.1f}", records=export.shape.records, batch=batch)
         yield check
+
+
+def native(settings: Settings, slower: Bound) -> Iterator[Item]:
+    """Fold one log per batch size with kernels for every CPU and with those for this one, by turns."""
+    host = {CPU_VARIABLE: llvmlite.binding.get_host_cpu_name()}
+    for batch in settings.records_per_batch:
+        export = generate(replace(settings.log, batch_size=batch))
+        with runner.fold_process() as portable, runner.fold_process(variables=host) as of_host:
+            calls = [partial(side, export.folder) for side in (portable, of_host)]
+            runner.by_turns(calls, settings.warm_ups)
+            sides = runner.by_turns(calls, settings.runs)
+        ratio = runner.median_ratio(*sides)
+        names = ("every CPU", f"this one, {host[CPU_VARIABLE]}")
+        rows = [(name, *_side("", export, side)[1:-1]) for name, side in zip(names, sides, strict=True)]
+        columns = (
+            "kernels for",
+            "records/s|,.0f",
+            "MB/s|,.0f",
+            "records per CPU s|,.0f",
+            "CPU s|.3f",
+            "spread|.2f",
+        )
+        yield Table(f"decode + fold: {export.title}", columns, rows, sides)
+        yield slower.check(ratio, f"{ratio:.3f}", batch=batch)
 
 
 def _side(name: str, export: Export, passes: Sequence[Pass]) -> tuple[float | str, ...]:

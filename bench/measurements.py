@@ -7,7 +7,7 @@ from math import inf
 from bench.cold_starts import cold_starts
 from bench.command_measurements import end_to_end, large, nightly, shape, small_export
 from bench.growth import growth
-from bench.kernel_measurements import comparison, matrix, profile, read_user_log, table
+from bench.kernel_measurements import comparison, matrix, native, profile, read_user_log, table
 from bench.report import Bound, Item
 from bench.soak import soak
 from bench.spark_measurements import spark_shapes
@@ -71,6 +71,9 @@ FLAT = Bound("memory of a stream, its last tenth over its first", "at most", 1.1
 COLD = Bound(
     "first `reconstruct` of the demo's export over a warm one, kernels shipped, {where}, s", "at most", 2
 )
+PORTABLE = Bound(
+    "CPU time of kernels for every CPU over that of kernels for this one ({batch} a batch)", "at most", 1.1
+)
 LINEAR = Bound("{clock} time over {name}: distance from a straight line", "at most", 0.1)
 
 
@@ -95,6 +98,7 @@ MEASUREMENTS = (
     Measurement(
         "user-log", "a 1 GB user log, compared with a CRC pass", read_user_log, (USER_LOG,), by_default=True
     ),
+    Measurement("native", "decode + fold with kernels for every CPU and for this one", native, (PORTABLE,)),
     Measurement(
         "nightly",
         "audits after two lengths of history, and rules over everything",

@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory, TemporaryFile
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
@@ -79,12 +80,24 @@ Comparison = tuple[
 
 
 @contextmanager
-def _replay_process(side: str, command: Sequence[str]) -> Iterator[Replay]:
-    """Start a process that replays exports and keeps running, so that it is warm."""
+def _replay_process(
+    side: str, command: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Replay]:
+    """Start a process that replays exports and keeps running, so that it is warm.
+
+    Args:
+        side, command: its name and what it runs.
+        variables: of its environment, besides those of this process.
+    """
     with (
         TemporaryFile("w+") as errors,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **variables},
         ) as process,
     ):
 
