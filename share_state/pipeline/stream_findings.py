@@ -172,16 +172,29 @@ class KnownGroups:
 
 
 def judged_history(
-    rows: pa.Table, *, time_ms: int, run_id: str, limits: Limits, groups: KnownGroups
+    rows: pa.Table,
+    *,
+    time_ms: int,
+    run_id: str,
+    limits: Limits,
+    groups: KnownGroups,
+    with_reasons: bool = True,
 ) -> pa.Table:
     """Rows of `share_partition_history` with lag and verdict.
 
     Args:
         rows: from `history_rows`, with the names and ends of topics.
-        time_ms, run_id, limits: as for `add_verdicts`.
+        time_ms, run_id, limits, with_reasons: as for `add_verdicts`.
         groups: the share groups.
     """
     lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
     given = rows.drop_columns(COMPLETE).set_column(rows.schema.get_field_index("lag"), "lag", lag)
-    judged = add_verdicts(given, time=time_ms, run_id=run_id, limits=limits, empty_groups=groups.empty)
+    judged = add_verdicts(
+        given,
+        time=time_ms,
+        run_id=run_id,
+        limits=limits,
+        empty_groups=groups.empty,
+        with_reasons=with_reasons,
+    )
     return judged.cast(table_schema(HISTORY_TABLE))
