@@ -51,6 +51,7 @@ from share_state.report.share_partitions import (
     ascending,
     descending,
     find_poison_records,
+    first_rows,
     group_pieces,
     in_million_rows,
     latest_audit_filter,
@@ -106,7 +107,7 @@ def _survey(
             found.group_by(["rank", "status"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
         ):
             statuses[row["rank"], row["status"]] += row["count_all"]
-        worst = [pa.concat_tables([*worst, found]).sort_by(_WORST_FIRST).slice(0, most)]
+        worst = [first_rows(pa.concat_tables([*worst, found]), _WORST_FIRST, most)]
     by_verdict = dict.fromkeys(VERDICTS, 0) | dict(sorted(verdicts.items()))
     details = pa.table({})
     if flagged:

@@ -28,6 +28,7 @@ from share_state.report.share_partitions import (
     ascending,
     descending,
     first_known,
+    first_rows,
     group_pieces,
     group_rows,
     in_million_rows,
@@ -212,9 +213,7 @@ class Metrics(Collector):
         for piece in in_million_rows(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
             rows = self._with_open_verdicts(with_unreported_verdicts(self._tables, piece))
             ranked = pa.concat_tables([*worst, rows.append_column("rank", verdict_rank(rows))])
-            # Of the worst alone: to sort all takes ten times as long.
-            found = pc.select_k_unstable(ranked, min(self._most, len(ranked)), by)
-            worst = [ranked.take(found).combine_chunks()]
+            worst = [first_rows(ranked, by, self._most)]
             self._worst = worst[0]
             rows = rows.append_column("name", first_known(rows["topic"], rows["topic_key"]))
             rows = rows.append_column(

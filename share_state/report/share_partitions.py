@@ -57,6 +57,12 @@ def descending(*columns: str) -> list[tuple[str, str]]:
     return [(name, "descending") for name in columns]
 
 
+def first_rows(rows: pa.Table, by: Sequence[tuple[str, str]], most: int) -> pa.Table:
+    """The first `most` rows in an order of unique rows; to sort all takes ten times as long."""
+    found = pc.select_k_unstable(rows, min(most, len(rows)), by)
+    return rows.take(found).combine_chunks()
+
+
 def add_topic_key(rows: pa.Table) -> pa.Table:
     """Append the column topic_key."""
     return rows.append_column("topic_key", first_known(rows["topic_id"], rows["topic"]))
