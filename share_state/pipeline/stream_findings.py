@@ -71,7 +71,11 @@ def merge_findings(
         severities: as in FoldPlan.
         of_letters: all findings about dead letters; None if those stay as they were.
     """
-    new = [keep_proven(one.tables[FINDINGS], archiving, newest) for one in changes if FINDINGS in one.tables]
+    of_logs = [one.tables[FINDINGS] for one in changes if FINDINGS in one.tables]
+    new = list[pa.Table]()
+    if of_logs:
+        # At once: few findings cost as much as many.
+        new = [keep_proven(pa.concat_tables(of_logs, promote_options="permissive"), archiving, newest)]
     known = {*before["message"].to_pylist()} if any(one.problems for one in changes) else ()
     for one in changes:
         # A stream that was killed reads a file again.
