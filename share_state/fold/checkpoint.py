@@ -15,7 +15,7 @@ from share_state.fold.outcomes import blank_outcomes
 from share_state.fold.state_chains import CHAIN, NO_OFFSET, Chains
 from share_state.fold.states import RANGE_COLUMNS, batch_lists, read_batch_lists, sizes_before, slice_chains
 from share_state.jit.compile import kernel
-from share_state.kafka.buffers import column_bytes
+from share_state.kafka.buffers import clone_rows, column_bytes
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH, Layout
 from share_state.schema.declarations import table_schema
@@ -369,11 +369,13 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
 
 def copy_of(state: FoldCheckpoint) -> FoldCheckpoint:
     """A copy that a fold may change, equal to what `restore_checkpoint` makes of the rows of a state."""
-    scalars, before = state.chains.chains.copy(), state.chains
+    scalars, before = state.chains.chains, state.chains
     begins_at_zero = state.mark.folded_from == 0
-    scalars["break_offset"] = NO_OFFSET
-    scalars["begins_here"] = scalars["was_deleted"] | begins_at_zero
-    # A fold makes new arrays of these, and changes the others in place.
+    begins_here = scalars["was_deleted"] | begins_at_zero
+    if before.last_break != NO_OFFSET or not np.array_equal(scalars["begins_here"], begins_here):
+        scalars = clone_rows(scalars)
+        scalars["break_offset"], scalars["begins_here"] = NO_OFFSET, begins_here
+    # A fold makes new arrays of these and of the keys, and changes the others in place.
     chains = Chains(scalars, before.ends, before.batches, before.last_snapshot_record, begins_at_zero)
     extent, counts = deepcopy((state.extent, state.counts))
     return replace(state, keys=state.keys.copy(), chains=chains, extent=extent, counts=counts)

@@ -1,6 +1,7 @@
 """Texts of durations: one spelling for every finding, verdict, table and page, as "1 d 1 h"."""
 
 from datetime import timedelta
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,8 @@ _STEPS = ((2 * 86_400_000, 3_600_000), (2 * 3_600_000, 60_000))
 _SHORTEST_STEP = 100
 
 
+# Those of a stream hardly change between two reads.
+@lru_cache(1 << 12)
 def duration_text(milliseconds: int) -> str:
     """A duration in its two largest units, as "3 d 4 h"; below 10 s with a decimal, from 2 h on in whole minutes."""
     if milliseconds < 0:

@@ -182,6 +182,8 @@ def add_verdicts(
     misplaced: Sequence[str] = (),
     empty_groups: Sequence[str] = (),
     record_times: pa.Table | None = None,
+    *,
+    with_reasons: bool = True,
 ) -> pa.Table:
     """Add time, run and verdict to rows of `history_pieces`; the verdicts follow Burrow.
 
@@ -204,6 +206,7 @@ def add_verdicts(
         empty_groups: the groups that have no members, as far as the group side is known.
         record_times: when records of topics were written, as RECORD_TIMES; None if no topic's log is in the
             export.
+        with_reasons: whether the column reason is read; if not, it is null.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """
@@ -239,8 +242,8 @@ def add_verdicts(
         VERDICTS.index(OK),
     )
     came_from, went_to = np.where(is_lower, before, rewound_from), np.where(is_lower, start, rewound_to)
-    members = pc.if_else(pa.array(is_empty), "; the group has no members", "")
-    wait = (unfinished, pc.if_else(pa.array(unfinished == 1), " record waits", " records wait"))
+    members = _Choice(is_empty, "; the group has no members", "")
+    wait = (unfinished, _Choice(unfinished == 1, " record waits", " records wait"))
     reasons = {
         REWIND: (came_from - went_to, " offsets back: SPSO went from ", came_from, " to ", went_to),
         STOP: (*wait, ", and no consumer has changed the state for ", _Durations(idle), members),
@@ -259,7 +262,7 @@ def add_verdicts(
         "run_id": pa.repeat(pa.scalar(run_id), len(rows)),
         "time": to_timestamps(np.full(len(rows), max(time, 0))),
         "verdict": pa.DictionaryArray.from_arrays(pa.array(verdict), list(VERDICTS)),
-        "reason": _reason(verdict, reasons),
+        "reason": _reason(verdict, reasons if with_reasons else {}),
         "oldest_unfinished_time": oldest,
         "oldest_unfinished_from": origin,
     }
@@ -326,7 +329,15 @@ class _Durations(NamedTuple):
     milliseconds: np.ndarray
 
 
-_Piece = str | np.ndarray | pa.Array | _Durations
+class _Choice(NamedTuple):
+    """A piece of a reason: one text where a condition holds (bool, one per row), else the other."""
+
+    holds: np.ndarray
+    text: str
+    other: str
+
+
+_Piece = str | np.ndarray | _Durations | _Choice
 
 
 def _reason(verdict: np.ndarray, reasons: dict[str, tuple[_Piece, ...]]) -> pa.Array:
@@ -347,8 +358,8 @@ def _texts_at(piece: _Piece, rows: np.ndarray) -> pa.Scalar | pa.Array:
         return pa.scalar(piece)
     if isinstance(piece, _Durations):
         return duration_texts(piece.milliseconds[rows])
-    if isinstance(piece, pa.Array):
-        return piece.take(pa.array(rows))
+    if isinstance(piece, _Choice):
+        return pc.if_else(pa.array(piece.holds[rows]), piece.text, piece.other)
     return pa.array([f"{number:,}" for number in piece[rows].tolist()], pa.string())
 
 

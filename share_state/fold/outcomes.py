@@ -11,7 +11,7 @@ Source: Kafka SharePartition.acknowledge, releaseAcquisitionLockOnTimeout; InFli
 import numpy as np
 
 from share_state.jit.compile import inlined, kernel
-from share_state.kafka.buffers import take_rows
+from share_state.kafka.buffers import clone_rows, fill_rows, take_rows, write_rows
 from share_state.kafka.delivery_states import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, is_terminal
 
 NO_TIME = -1
@@ -52,21 +52,22 @@ _OF_LIMIT = list(OUTCOMES.names or ()).index("limit")
 
 def blank_outcomes(count: int) -> np.ndarray:
     """OUTCOMES rows without an outcome."""
-    rows = np.zeros(count, OUTCOMES)
-    rows["failing_since"] = rows["failing_until"] = NO_TIME
+    rows = np.empty(count, OUTCOMES)
+    fill_rows(rows, _BLANK[0])
     return rows
 
 
-_BLANK = blank_outcomes(1).view(np.int64)
+_BLANK = np.zeros(1, OUTCOMES)
+_BLANK["failing_since"] = _BLANK["failing_until"] = NO_TIME
 
 
 def added_outcomes(before: np.ndarray, new: np.ndarray) -> np.ndarray:
     """OUTCOMES rows of two spans of time, one after the other."""
-    rows = before.copy()
+    rows = clone_rows(before)
     rows["limit"] = new["limit"]
     # Few share-partitions have an outcome in a short span.
-    is_blank = new.view(np.int64).reshape(len(new), len(_BLANK))[:, :_OF_LIMIT] == _BLANK[:_OF_LIMIT]
-    changed = np.flatnonzero(~is_blank.all(axis=1))
+    fields, blank = new.view(np.int64).reshape(-1, len(OUTCOMES.names or ())), _BLANK.view(np.int64)
+    changed = np.unique(np.flatnonzero(fields[:, :_OF_LIMIT] != blank[:_OF_LIMIT]) // _OF_LIMIT)
     if len(changed):
         rows[changed] = _added(take_rows(before, changed), take_rows(new, changed))
     return rows
@@ -118,10 +119,10 @@ class GrowingOutcomes:
         count = self._count + len(limits)
         if count >= len(self._buffer):
             buffer = np.empty(2 * count + 1, OUTCOMES)
-            buffer[: self._count] = self.rows
+            write_rows(self.rows, buffer)
             self._buffer = buffer
         # The row for records that do not count lay behind the earlier ones.
-        self._buffer[self._count : count + 1] = blank_outcomes(count + 1 - self._count)
+        fill_rows(self._buffer[self._count : count + 1], _BLANK[0])
         self._buffer["limit"][self._count : count] = limits
         self._count = count
         return self._buffer[: count + 1]

@@ -38,7 +38,7 @@ from share_state.fold.states import (
     state_table,
     table_in_pieces,
 )
-from share_state.kafka.buffers import RecordBuffer, take_rows
+from share_state.kafka.buffers import RecordBuffer, rows_at
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import (
@@ -433,7 +433,7 @@ class LogFold:
             first_lost_offset=tracker.losses.first,
             archiving_ranges=ranges and ranges.table(folded.keys, topics, self.log.partition or 0),
             complete_since=complete_since,
-            outcomes=None if outcomes is None else take_rows(outcomes, numbers),
+            outcomes=None if outcomes is None else rows_at(outcomes, numbers),
             all_outcomes=outcomes,
             record_breaches=folded.record_breaches,
         )

@@ -111,6 +111,11 @@ def take_rows(rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return rows.view(np.dtype((np.void, rows.itemsize)))[numbers].view(rows.dtype)
 
 
+def rows_at(rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The rows with these int64 numbers, which ascend; all rows are not copied."""
+    return rows if len(numbers) == len(rows) else take_rows(rows, numbers)
+
+
 def range_rows(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The row numbers of several ranges, one range after the other.
 

@@ -71,19 +71,21 @@ class KeyTable:
 
     def copy(self) -> "KeyTable":
         """A table with the same keys, which grows on its own."""
+        # Both are full now: the one that gets a key first makes arrays of its own.
+        self.hashes = self.hashes[: len(self)]
         table = copy(self)
-        table.slots, table.hashes = self.slots.copy(), self.hashes.copy()
-        table.starts, table.arena = self.starts.copy(), self.arena.copy()
         table.count, table.malformed = self.count.copy(), dict(self.malformed)
         return table
 
     def grow(self, key_size: int) -> None:
-        """Double the capacity, and make space for a key of `key_size` bytes."""
-        self.hashes = _extended(self.hashes, 2 * len(self.hashes))
-        self.starts = _extended(self.starts, 2 * len(self.starts))
-        self.arena = _extended(self.arena, 2 * len(self.arena) + key_size)
-        self.slots = np.full(2 * len(self.slots), -1, np.int32)
-        _rebuild_slots(self.slots, self.hashes, len(self))
+        """Make arrays with space for more keys, one of them of `key_size` bytes; those before may be shared."""
+        count = len(self)
+        capacity = max(_INITIAL_KEYS, 1 << count.bit_length())
+        self.hashes = _extended(self.hashes[:count], capacity)
+        self.starts = _extended(self.starts[: count + 1], capacity + 1)
+        self.arena = _extended(self.arena[: self.starts[count]], 2 * int(self.starts[count]) + key_size)
+        self.slots = np.full(4 * capacity, -1, np.int32)
+        _rebuild_slots(self.slots, self.hashes, count)
 
     def columns(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         """The keys as Arrow columns, row n for number n: group_id string, topic_id string, partition int32.
@@ -316,7 +318,7 @@ def number_of_hashed(value, data, place, size, slots, hashes, starts, arena, cou
             return np.int64(number)
         slot = (slot + 1) & mask
     number = count[0]
-    if number >= len(hashes) or starts[number] + size > len(arena) or 2 * number >= len(slots):
+    if number >= len(hashes) or starts[number] + size > len(arena):
         return np.int64(-1)
     start = starts[number]
     for byte in range(size):

@@ -10,9 +10,9 @@ from share_state.delta.committed import IN_FLIGHT_COUNTS
 from share_state.fold.history import PREVIOUS_START
 from share_state.fold.log_stats import NO_PREVIOUS_START
 from share_state.fold.state_log import FoldedLog
-from share_state.fold.states import row_texts, state_names, window_tiles
+from share_state.fold.states import KEY, row_texts, state_names, window_tiles
 from share_state.pipeline.stream_changes import KeyColumns, RowsOf, present_numbers
-from share_state.pipeline.stream_state import changed_since, numbers_in, taken
+from share_state.pipeline.stream_state import changed_since, numbers_in, places_kept, taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class LiveRows:
         self.shown = shown
         self.numbers = present_numbers(shown.folded)
         self._names = KeyColumns(shown.folded.keys, encoded=True)
-        self._limits = shown.folded.limits_of("delivery_count")
+        self._limits = np.zeros(len(shown.folded.keys), np.int64)
+        self._limits[shown.folded.numbers] = shown.folded.limits_of("delivery_count")
         if before is not None and before.shown.times_read_anew != shown.times_read_anew:
             before = None
         keys = shown.folded.keys
@@ -133,14 +134,13 @@ class LiveRows:
         row_before[place[before.numbers[stays]]] = np.flatnonzero(stays)
         if before._folded.last_lost_offset != folded.last_lost_offset:
             return changed, row_before
-        changed = changed_since(before._folded.all_chains, folded.all_chains, place)
-        changed |= row_before < 0
-        kept = self.numbers[~changed[self.numbers]]
+        changed, (was, now) = (
+            changed_since(before._folded.all_chains, folded.all_chains, place),
+            places_kept(place),
+        )
         # Limits of groups may be others than before; the log itself shows some.
-        rows = np.searchsorted(folded.numbers, kept)
-        rows_before = np.searchsorted(before._folded.numbers, before.numbers[row_before[kept]])
-        changed[kept] = self._limits[rows] != before._limits[rows_before]
-        return changed, row_before
+        changed[now] |= before._limits[was] != self._limits[now]
+        return changed | (row_before < 0), row_before
 
     def _of(self, is_meant: np.ndarray) -> np.ndarray:
         """The live share-partitions among those that are meant (bool by number)."""
@@ -182,9 +182,23 @@ def _updated(before: pa.Table, new: pa.Table, row_before: np.ndarray, is_new: np
         row_before: int64, row in `before`, one per share-partition.
         is_new: bool, whether a share-partition changed.
     """
+    if np.array_equal(row_before, np.arange(len(before))):
+        # As long as no share-partition comes or goes.
+        meant = pa.array(is_new)
+        columns = {
+            name: _replaced(before[name], meant, new[name]) for name in before.column_names if name not in KEY
+        }
+        return pa.table({name: columns.get(name, before[name]) for name in before.column_names})
     place = row_before.copy()
     place[is_new] = len(before) + np.arange(len(new))
     return pa.concat_tables([before, new]).combine_chunks().take(pa.array(place))
+
+
+def _replaced(column: pa.ChunkedArray, meant: pa.Array, new: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """A column with new values in the rows that are meant (boolean); one that is null in all rows stays."""
+    if column.null_count == len(column) and new.null_count == len(new):
+        return column
+    return pc.replace_with_mask(column.combine_chunks(), meant, new.combine_chunks())
 
 
 def _sums(rows: pa.Table) -> pa.Table:

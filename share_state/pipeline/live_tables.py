@@ -26,8 +26,8 @@ _ROWS_A_PIECE = 2048
 """Share-partitions whose ranges are in memory at a time."""
 _LEAST_ROWS = 1 << 16
 """Rows of a piece: each filter of a piece costs a millisecond, whatever its size."""
-_BATCHES = "state_batches"
-"""The column of `share_partition_state` that takes longer than all others; few readers need it."""
+_COSTLY = {STATE: "state_batches", HISTORY_TABLE: "reason"}
+"""A column of a table that takes longer than most others, and that few readers need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class LiveTables(CommittedTables):
             # A filter copies all columns, even if it keeps all rows.
             where = None
         where = self._with_selected(table, where)
-        for piece in self._pieces(table, with_batches=_BATCHES in schema.names):
+        for piece in self._pieces(table, is_whole=_COSTLY.get(table) in schema.names):
             # Texts are codes until here: a cast costs more than all else, so few columns of few rows get one.
             rows = piece if where is None else piece.filter(where)
             if len(rows):
@@ -137,20 +137,27 @@ class LiveTables(CommittedTables):
         is_chosen = table in (STATE, IN_FLIGHT, HISTORY_TABLE) and self._numbers is not None
         return where if is_chosen else super()._with_selected(table, where)
 
-    def _pieces(self, table: str, *, with_batches: bool) -> Iterator[pa.Table]:
-        """The rows of a table, with the names of topics; kept, as a report reads some tables eight times."""
-        pieces = in_large_pieces(self._named(table, with_batches=with_batches), _LEAST_ROWS)
+    def _pieces(self, table: str, *, is_whole: bool) -> Iterator[pa.Table]:
+        """The rows of a table, with the names of topics; kept, as a report reads some tables eight times.
+
+        Args:
+            table: its name.
+            is_whole: whether a column of _COSTLY is read; if not, it is null.
+        """
+        pieces = in_large_pieces(self._named(table, is_whole=is_whole), _LEAST_ROWS)
         if table == IN_FLIGHT and self._numbers is None:
             # Many rows, which few read.
             return pieces
-        kept = table, with_batches
+        kept = table, is_whole
         if kept not in self._kept:
             self._kept[kept] = list(pieces)
         return iter(self._kept[kept])
 
-    def _named(self, table: str, *, with_batches: bool) -> Iterator[pa.Table]:
+    def _named(self, table: str, *, is_whole: bool) -> Iterator[pa.Table]:
+        if table == HISTORY_TABLE:
+            return self._judged(with_reasons=is_whole)
         made = _MAKERS[table](self) if table in _MAKERS else iter(())
-        if table == STATE and not with_batches:
+        if table == STATE and not is_whole:
             made = (log.states_of(numbers) for log, numbers in self._numbers_by_log())
         return (named_rows(piece, self._topics) for piece in made)
 
@@ -178,7 +185,7 @@ class LiveTables(CommittedTables):
         ]
         yield pa.Table.from_pylist(rows, schema=table_schema("share_groups"))
 
-    def _judged(self) -> Iterator[pa.Table]:
+    def _judged(self, *, with_reasons: bool = True) -> Iterator[pa.Table]:
         """One table for all logs that are judged up to the same time: each costs some milliseconds."""
         now = int(datetime.now(UTC).timestamp() * 1000)
         by_time = dict[int, list[pa.Table]]()
@@ -192,6 +199,7 @@ class LiveTables(CommittedTables):
                 run_id=self.run["run_id"],
                 limits=self._limits,
                 groups=self._groups,
+                with_reasons=with_reasons,
             )
 
 

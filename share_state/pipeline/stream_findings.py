@@ -71,7 +71,11 @@ def merge_findings(
         severities: as in FoldPlan.
         of_letters: all findings about dead letters; None if those stay as they were.
     """
-    new = [keep_proven(one.tables[FINDINGS], archiving, newest) for one in changes if FINDINGS in one.tables]
+    of_logs = [one.tables[FINDINGS] for one in changes if FINDINGS in one.tables]
+    new = list[pa.Table]()
+    if of_logs:
+        # At once: few findings cost as much as many.
+        new = [keep_proven(pa.concat_tables(of_logs, promote_options="permissive"), archiving, newest)]
     known = {*before["message"].to_pylist()} if any(one.problems for one in changes) else ()
     for one in changes:
         # A stream that was killed reads a file again.
@@ -172,16 +176,29 @@ class KnownGroups:
 
 
 def judged_history(
-    rows: pa.Table, *, time_ms: int, run_id: str, limits: Limits, groups: KnownGroups
+    rows: pa.Table,
+    *,
+    time_ms: int,
+    run_id: str,
+    limits: Limits,
+    groups: KnownGroups,
+    with_reasons: bool = True,
 ) -> pa.Table:
     """Rows of `share_partition_history` with lag and verdict.
 
     Args:
         rows: from `history_rows`, with the names and ends of topics.
-        time_ms, run_id, limits: as for `add_verdicts`.
+        time_ms, run_id, limits, with_reasons: as for `add_verdicts`.
         groups: the share groups.
     """
     lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
     given = rows.drop_columns(COMPLETE).set_column(rows.schema.get_field_index("lag"), "lag", lag)
-    judged = add_verdicts(given, time=time_ms, run_id=run_id, limits=limits, empty_groups=groups.empty)
+    judged = add_verdicts(
+        given,
+        time=time_ms,
+        run_id=run_id,
+        limits=limits,
+        empty_groups=groups.empty,
+        with_reasons=with_reasons,
+    )
     return judged.cast(table_schema(HISTORY_TABLE))

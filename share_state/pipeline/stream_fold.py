@@ -21,7 +21,7 @@ from share_state.fold.limits import Limits
 from share_state.fold.outcomes import added_outcomes, blank_outcomes
 from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.state_log import FoldedLog, fold_log
-from share_state.kafka.buffers import concat_rows, take_rows
+from share_state.kafka.buffers import concat_rows, rows_at
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
@@ -279,7 +279,7 @@ def _with_earlier_outcomes(folded: FoldedLog, before: FoldCheckpoint | None) -> 
         is_same = checkpoint.keys is folded.keys
         of_state = totals if is_same else _moved(totals, folded.keys, checkpoint.keys)
         checkpoint = replace(checkpoint, outcomes=of_state)
-    own = take_rows(totals, folded.numbers)
+    own = rows_at(totals, folded.numbers)
     return replace(folded, outcomes=own, all_outcomes=totals, checkpoint=checkpoint)
 
 
@@ -288,7 +288,8 @@ def _moved(outcomes: np.ndarray, keys: KeyTable, others: KeyTable) -> np.ndarray
     place = numbers_in(keys, others)
     if np.array_equal(place, np.arange(len(place))):
         # A fold adds keys behind those before; to copy fields by number takes five times as long.
-        return concat_rows([outcomes, blank_outcomes(len(others) - len(keys))])
+        added = len(others) - len(keys)
+        return concat_rows([outcomes, blank_outcomes(added)]) if added else outcomes
     rows = blank_outcomes(len(others))
     rows[place[place >= 0]] = outcomes[place >= 0]
     return rows

@@ -51,6 +51,7 @@ from share_state.report.share_partitions import (
     ascending,
     descending,
     find_poison_records,
+    first_rows,
     group_pieces,
     in_million_rows,
     latest_audit_filter,
@@ -59,6 +60,7 @@ from share_state.report.share_partitions import (
     left_join,
     plain_run,
     verdict_rank,
+    with_open_verdicts,
     with_unreported_verdicts,
 )
 from share_state.report.troubles import shown_limits
@@ -97,10 +99,7 @@ def _survey(
                 for row in rows["verdict"].filter(is_settled).value_counts().to_pylist()
             }
         )
-        # An acknowledged verdict needs no attention.
-        open_verdict = pc.if_else(is_settled, OK, rows["verdict"].cast(pa.string()))
-        rows = rows.set_column(rows.column_names.index("verdict"), "verdict", open_verdict)
-        rows = _maybe_needing_attention(rows, suspects, counts)
+        rows = _maybe_needing_attention(with_open_verdicts(rows, is_settled), suspects, counts)
         rows = left_join(left_join(rows, suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
         found = _needing_attention(rows)
         flagged += found.num_rows
@@ -108,7 +107,7 @@ def _survey(
             found.group_by(["rank", "status"], use_threads=False).aggregate([([], "count_all")]).to_pylist()
         ):
             statuses[row["rank"], row["status"]] += row["count_all"]
-        worst = [pa.concat_tables([*worst, found]).sort_by(_WORST_FIRST).slice(0, most)]
+        worst = [first_rows(pa.concat_tables([*worst, found]), _WORST_FIRST, most)]
     by_verdict = dict.fromkeys(VERDICTS, 0) | dict(sorted(verdicts.items()))
     details = pa.table({})
     if flagged:
@@ -207,7 +206,7 @@ def read_deliveries(tables: CommittedTables) -> tuple[GroupDeliveries, ...]:
     """`AuditReport.deliveries` of the latest audit of a warehouse; none if it had nothing new to read."""
     if not latest_has_rows(tables):
         return ()
-    columns, latest = ("group_id", *OUTCOME_COLUMNS), pc.field("run_id") == tables.run["run_id"]
+    columns, latest = ("group_id", *OUTCOME_COLUMNS), latest_audit_filter(tables)
     pieces = map(_without_nulls, tables.batches(HISTORY_TABLE, columns, latest))
     found = group_pieces(pieces, ["group_id"], dict.fromkeys(OUTCOME_COLUMNS, "sum"))
     rows = [] if found is None else found.to_pylist()

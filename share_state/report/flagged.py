@@ -113,7 +113,7 @@ def read_flagged(
     findings: dict[int, list[dict[str, Any]]] = {}
     if summary.num_rows:
         places = selected.select([*IDENTITY_COLUMNS, "place"])
-        rows = joined(summary, places, IDENTITY_COLUMNS, "inner")
+        rows = joined(summary, places, IDENTITY_COLUMNS)
         findings = rows_by_place(_first_of_each(rows, MOST_SEVERE_FIRST, _MAX_FINDINGS), _FINDING)
     reported = _reported_troubles(tables, selected, limits)
     return tuple(

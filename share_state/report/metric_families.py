@@ -14,6 +14,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from share_state.kafka.buffers import column_bytes
+
 Encode = Callable[[Collector], bytes]
 """Writes the text of a registry, such as `generate_latest`."""
 
@@ -87,8 +89,11 @@ class ColumnFamily:
 
 
 def _escaped(values: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
+    given = values.as_py().encode() if isinstance(values, pa.Scalar) else column_bytes(values)[0].tobytes()
     for character, escaped in _ESCAPED.items():
-        values = pc.replace_substring(values, character, escaped)
+        # To look for what few values have takes a tenth of the time.
+        if character.encode() in given:
+            values = pc.replace_substring(values, character, escaped)
     return values
 
 

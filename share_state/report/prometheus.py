@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, OK, OUTCOME_COLUMNS
+from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, OUTCOME_COLUMNS
 from share_state.fold.states import KEY
 from share_state.report.audit_data import AuditReport
 from share_state.report.audit_text import OUTCOMES
@@ -27,6 +27,8 @@ from share_state.report.share_partitions import (
     acknowledged_verdicts,
     ascending,
     descending,
+    first_known,
+    first_rows,
     group_pieces,
     group_rows,
     in_million_rows,
@@ -35,6 +37,7 @@ from share_state.report.share_partitions import (
     latest_share_partitions,
     number_rows,
     verdict_rank,
+    with_open_verdicts,
     with_unreported_verdicts,
 )
 
@@ -210,11 +213,9 @@ class Metrics(Collector):
         for piece in in_million_rows(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
             rows = self._with_open_verdicts(with_unreported_verdicts(self._tables, piece))
             ranked = pa.concat_tables([*worst, rows.append_column("rank", verdict_rank(rows))])
-            # Of the worst alone: to sort all takes ten times as long.
-            found = pc.select_k_unstable(ranked, min(self._most, len(ranked)), by)
-            worst = [ranked.take(found).combine_chunks()]
+            worst = [first_rows(ranked, by, self._most)]
             self._worst = worst[0]
-            rows = rows.append_column("name", pc.coalesce(rows["topic"], rows["topic_key"]))
+            rows = rows.append_column("name", first_known(rows["topic"], rows["topic_key"]))
             rows = rows.append_column(
                 "oldest_unfinished_seconds", _seconds_since(rows, "oldest_unfinished_time")
             )
@@ -231,8 +232,7 @@ class Metrics(Collector):
         """Rows in which an acknowledged verdict is OK, so that no alert fires on it."""
         started = self._report.run["started"]
         is_settled = acknowledged_verdicts(rows, self._report.acknowledged, started)
-        verdicts = pc.if_else(is_settled, OK, rows["verdict"].cast(pa.string()))
-        return rows.set_column(rows.column_names.index("verdict"), "verdict", verdicts)
+        return with_open_verdicts(rows, is_settled)
 
     def _share_partitions(self) -> Iterator[ColumnFamily]:
         live = self._report.live
@@ -369,11 +369,11 @@ def _topic_names(rows: pa.Table) -> pa.ChunkedArray:
     The id if the name is unknown or has belonged to two topics, so that no series occurs twice.
     """
     named = rows.select(["group_id", "partition"]).append_column(
-        "name", pc.coalesce(rows["topic"], rows["topic_key"])
+        "name", first_known(rows["topic"], rows["topic_key"])
     )
     key = ["group_id", "name", "partition"]
     counts = named.group_by(key, use_threads=False).aggregate([([], "count_all")])
     numbered = number_rows(named)
-    twice = joined(numbered, counts.filter(pc.field("count_all") > 1), key, "inner")
+    twice = joined(numbered, counts.filter(pc.field("count_all") > 1), key)
     is_ambiguous = pc.is_in(numbered["place"], twice["place"].combine_chunks())
     return pc.if_else(is_ambiguous, rows["topic_key"], named["name"])

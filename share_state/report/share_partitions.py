@@ -57,9 +57,22 @@ def descending(*columns: str) -> list[tuple[str, str]]:
     return [(name, "descending") for name in columns]
 
 
+def first_rows(rows: pa.Table, by: Sequence[tuple[str, str]], most: int) -> pa.Table:
+    """The first `most` rows in an order of unique rows; to sort all takes ten times as long."""
+    found = pc.select_k_unstable(rows, min(most, len(rows)), by)
+    return rows.take(found).combine_chunks()
+
+
 def add_topic_key(rows: pa.Table) -> pa.Table:
     """Append the column topic_key."""
-    return rows.append_column("topic_key", pc.coalesce(rows["topic_id"], rows["topic"]))
+    return rows.append_column("topic_key", first_known(rows["topic_id"], rows["topic"]))
+
+
+def first_known(column: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of texts, with those of another one where it is null; most have no null, or nothing else."""
+    if not column.null_count:
+        return column
+    return other if column.null_count == len(column) else pc.coalesce(column, other)
 
 
 def lacks_beginning(states: pa.Table) -> pa.ChunkedArray:
@@ -106,27 +119,53 @@ def left_join(rows: pa.Table, other: pa.Table | None, columns: dict[str, pa.Data
         other: at most one row per share-partition, with `columns`; None, or no row, if nothing is known.
         columns: name -> type.
     Returns:
-        The rows in any order; null where the other table has no row.
+        The rows; null where the other table has no row.
     """
     if other is None or not other.num_rows:
         for name, kind in columns.items():
             rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
         return rows
-    return joined(rows, other.select([*IDENTITY_COLUMNS, *columns]), IDENTITY_COLUMNS, "left outer")
+    places = _places_among(rows, other)
+    for name in columns:
+        rows = rows.append_column(name, other[name].combine_chunks().take(places))
+    return rows
 
 
-def joined(rows: pa.Table, other: pa.Table, keys: Sequence[str], kind: str) -> pa.Table:
+def _places_among(rows: pa.Table, other: pa.Table) -> pa.Array:
+    """The row of another table with the same IDENTITY_COLUMNS, null for none; a join takes six times as long."""
+    own, theirs = np.zeros(len(rows), np.int64), np.zeros(len(other), np.int64)
+    for name in IDENTITY_COLUMNS:
+        values = other[name].unique().drop_null()
+        # The combinations of values so far, numbered: those of four columns may exceed an int64.
+        own, theirs = (
+            np.where((codes < 0) | (at < 0), -1, codes * len(values) + at)
+            for codes, at in (
+                (own, _places_in(rows[name], values)),
+                (theirs, _places_in(other[name], values)),
+            )
+        )
+        combined = pa.array(np.unique(theirs[theirs >= 0]))
+        own, theirs = (_places_in(pa.array(codes), combined) for codes in (own, theirs))
+    # Null is no value of the other table: it stays null.
+    return pc.index_in(pa.array(own, mask=own < 0), pa.array(theirs))
+
+
+def _places_in(column: pa.ChunkedArray | pa.Array, values: pa.Array) -> np.ndarray:
+    """The place of each value among distinct ones, int64; -1 for none."""
+    return pc.index_in(column, values).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def joined(rows: pa.Table, other: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Rows of two tables with equal keys.
 
     Args:
-        rows, other: the tables.
+        rows, other: the tables; small ones.
         keys: names of columns of both.
-        kind: as pyarrow's join_type.
     Returns:
         The rows in any order.
     """
     # Each thread of a join keeps some megabytes, which an exporter has no use for.
-    return rows.join(other, list(keys), join_type=kind, use_threads=len(rows) > _MOST_UNTHREADED)
+    return rows.join(other, list(keys), join_type="inner", use_threads=len(rows) > _MOST_UNTHREADED)
 
 
 def number_rows(rows: pa.Table) -> pa.Table:
@@ -144,7 +183,7 @@ def select_share_partitions(rows: pa.Table, selected: pa.Table) -> pa.Table:
         Their rows with the column place, in any order.
     """
     places = selected.select([*IDENTITY_COLUMNS, "place"])
-    return joined(add_topic_key(rows), places, IDENTITY_COLUMNS, "inner")
+    return joined(add_topic_key(rows), places, IDENTITY_COLUMNS)
 
 
 def rows_by_place(rows: pa.Table, columns: Sequence[str]) -> dict[int, list[dict[str, Any]]]:
@@ -175,7 +214,9 @@ def group_pieces(
         if rows > 2 * groups + _PENDING_ROWS:
             pending = [group_rows(pa.concat_tables(pending), by, aggregates)]
             rows = groups = pending[0].num_rows
-    return group_rows(pa.concat_tables(pending), by, aggregates) if pending else None
+    if not pending:
+        return None
+    return pending[0] if not pending[1:] else group_rows(pa.concat_tables(pending), by, aggregates)
 
 
 def in_million_rows(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -280,6 +321,19 @@ def with_unreported_verdicts(tables: CommittedTables, rows: pa.Table) -> pa.Tabl
 def latest_has_rows(tables: CommittedTables) -> bool:
     """Whether the latest audit wrote rows of HISTORY_TABLE: it had something new to read."""
     return tables.run["run_id"] in tables.run_ids(HISTORY_TABLE)
+
+
+def with_open_verdicts(rows: pa.Table, is_settled: pa.Array) -> pa.Table:
+    """Rows in which an acknowledged verdict is OK: it needs no attention.
+
+    Args:
+        rows: with the column verdict.
+        is_settled: from `acknowledged_verdicts`.
+    """
+    if not pc.any(is_settled).as_py():
+        return rows
+    verdicts = pc.if_else(is_settled, VERDICTS[-1], rows["verdict"].cast(pa.string()))
+    return rows.set_column(rows.column_names.index("verdict"), "verdict", verdicts)
 
 
 def acknowledged_verdicts(rows: pa.Table, acknowledged: Sequence[Acknowledged], at: datetime) -> pa.Array:

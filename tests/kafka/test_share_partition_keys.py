@@ -89,6 +89,16 @@ def test_a_copy_and_its_table_grow_apart():
     assert _number(table, _bytes(("c", bytes(16), 0))) == 2
 
 
+def test_a_table_that_is_copied_before_each_key_takes_the_room_of_its_keys():
+    table = KeyTable()
+    for number in range(100):
+        table = table.copy()
+        assert _number(table, _bytes(("g", bytes(16), number))) == number
+    assert [_number(table, _bytes(("g", bytes(16), number))) for number in range(100)] == list(range(100))
+    assert len(table.arena) < 100 * len(_bytes(("g", bytes(16), 0))) * 3
+    assert len(table.slots) == len(KeyTable().slots)
+
+
 def test_more_keys_than_there_is_room_for_keep_their_numbers():
     table = KeyTable()
     contents = [_bytes(("g" * (number % 300), bytes(16), number)) for number in range(20_000)]

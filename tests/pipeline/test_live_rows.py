@@ -14,16 +14,18 @@ from prometheus_client import generate_latest
 
 from share_state.delta.committed import CommittedTables
 from share_state.errors import InputError
+from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import HISTORY_TABLE, LOG_TIME
 from share_state.fold.limits import Limits
 from share_state.fold.states import KEY
 from share_state.pipeline import local_stream
-from share_state.pipeline.live_tables import LiveTables
+from share_state.pipeline.live_tables import LiveTables, Shown
 from share_state.pipeline.local_stream import LocalStream
 from share_state.pipeline.state_file import SavedStream
 from share_state.pipeline.stream_findings import KnownGroups
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import StreamRun
+from share_state.pipeline.stream_state import state_bytes
 from share_state.pipeline.task import IN_FLIGHT, STATE
 from share_state.report.audit_data import report_of
 from share_state.report.prometheus import Metrics
@@ -65,6 +67,8 @@ class Reads:
         self.checks = 0
         self.stream: LocalStream | None = None
         self.before: LiveTables | None = None
+        self._earlier = list[tuple[FoldCheckpoint, bytes]]()
+        self._earlier_rows: tuple[Shown, list[str]] | None = None
 
     @staticmethod
     def _parts(logs: dict[int, pa.Table], draw: Random) -> Iterator[Read]:
@@ -80,7 +84,14 @@ class Reads:
         """The next read."""
         del marks
         assert self.stream is not None
+        # Threads that answer and that write have them still.
+        assert all(state_bytes("log", state) == data for state, data in self._earlier)
+        states = [log.state for log in self.stream.logs.values() if log.state is not None]
+        self._earlier = [(state, state_bytes("log", state)) for state in states]
+        if self._earlier_rows is not None:
+            assert _state_rows(self._earlier_rows[0]) == self._earlier_rows[1]
         if self.stream.shown is not None and self.stream.shown.logs:
+            self._earlier_rows = self.stream.shown, _state_rows(self.stream.shown)
             self.before = self.check(self.stream, Random(self.checks), self.before)
             self.checks += 1
         if (found := next(self._reads, None)) is None:
@@ -129,6 +140,12 @@ def _check_selection(kept: LiveTables, anew: LiveTables, draw: Random) -> None:
 
 def _rows(table: pa.Table) -> list[str]:
     return sorted(map(str, table.to_pylist()))
+
+
+def _state_rows(shown: Shown) -> list[str]:
+    """The states and ranges that a stream shows, made anew."""
+    tables = LiveTables(shown, Topics(), Limits(), KnownGroups())
+    return [*_rows(tables.read(STATE)), *_rows(tables.read(IN_FLIGHT))]
 
 
 def _lines(tables: LiveTables, limits: Limits) -> list[bytes]:
