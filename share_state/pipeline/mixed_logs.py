@@ -26,7 +26,7 @@ def fits_no_count(plan: FoldPlan, modulus: int) -> bool:
 
 
 def settle_cutoffs(plan: FoldPlan, cutoffs: pa.Table, modulus: int) -> pa.Table:
-    """The table `cutoff`, in which no cutoff of a state partition is safe if the logs hold records of each other.
+    """The table `cutoff`, in which no state partition is safe if the logs hold records of each other.
 
     Args:
         plan: what was folded.
@@ -46,7 +46,7 @@ def placed_keys(folded: Folded) -> PlacedKeys:
 
 
 def mixed_reasons(placed: Mapping[str, PlacedKeys]) -> dict[str, str]:
-    """Why no cutoff of a log of a stream is safe, by its name; empty if no log is known to hold records of another.
+    """Why no cutoff of a stream is safe, by name of the log; empty if no log is known to be mixed.
 
     Args:
         placed: log partition -> the result of `placed_keys`.

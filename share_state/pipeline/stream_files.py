@@ -33,8 +33,8 @@ def rows_by_log(table: pa.Table, name: str) -> tuple[dict[int, pa.Table], list[s
     """Rows of a table with Spark's Kafka columns, as columns of CONSUMED by log partition; and what is left out.
 
     Args:
-        table: key, value, partition, offset, and optionally topic and timestamp; keys and values are bytes, or
-            text in base64 or hexadecimal.
+        table: key, value, partition, offset, and optionally topic and timestamp; keys and values are bytes,
+            or text in base64 or hexadecimal.
         name: of the table, for messages.
     Raises:
         InputError: if its times are not in ms.

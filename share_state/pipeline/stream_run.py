@@ -27,7 +27,7 @@ COMPLETE_OPTION = "complete_times"
 
 
 PLACED_OPTION = "placed_keys"
-"""Options of the row of `runs`: which stream wrote it, its latest micro-batch, StreamRun.complete and placed."""
+"""Options of the row of `runs`: the stream, its latest micro-batch, StreamRun.complete and placed."""
 
 
 @dataclass(frozen=True, slots=True)

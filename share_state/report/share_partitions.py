@@ -132,7 +132,7 @@ def left_join(rows: pa.Table, other: pa.Table | None, columns: dict[str, pa.Data
 
 
 def _places_among(rows: pa.Table, other: pa.Table) -> pa.Array:
-    """The row of another table with the same IDENTITY_COLUMNS, null for none; a join takes six times as long."""
+    """The row of another table with equal IDENTITY_COLUMNS, or null; a join takes six times as long."""
     own, theirs = np.zeros(len(rows), np.int64), np.zeros(len(other), np.int64)
     for name in IDENTITY_COLUMNS:
         values = other[name].unique().drop_null()

@@ -259,7 +259,7 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
 
 
 def check_first_record(ours: DataFrame, topic: str, name: str) -> None:
-    """Refuse rows without a record of a topic, or with times in another unit than ms; the job ends at the first one.
+    """Refuse rows without a record of a topic, or with times in another unit than ms: reads the first one.
 
     Args:
         ours: rows of a DataFrame as `normalized` returns them; without a column of topics they are of this one.

@@ -51,7 +51,7 @@ _PATIENCE = 1
 
 
 def pack_rows(table: pa.Table, name: str) -> Iterator[pa.RecordBatch]:
-    """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition; `name` is the table's."""
+    """Rows of a named table with Spark's Kafka columns as rows of PACKED, one per log partition."""
     by_log, problems = rows_by_log(table, name)
     yield from map(_problem, problems)
     for number, rows in by_log.items():
