@@ -25,6 +25,7 @@ from share_state.fold.limits import Limits
 from share_state.kafka.state_records import RECORD_BUFFERS
 from share_state.pipeline.live_log import LiveLog
 from share_state.pipeline.live_tables import Shown
+from share_state.pipeline.plan import available_cores
 from share_state.pipeline.result import run_row
 from share_state.pipeline.state_file import SavedStream, StateFile
 from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
@@ -110,6 +111,9 @@ class LocalStream:
         self._source = source
         self._fold = fold
         self._tables = tables
+        if tables is not None and is_shown:
+            # One core is left for reads and answers.
+            tables.at_once = min(tables.at_once, max(1, available_cores() - 1))
         self._trigger = trigger
         self._once = once
         self._is_shown = is_shown
@@ -138,6 +142,13 @@ class LocalStream:
         self._touch_at = 0.0
         self._is_undisturbed = Event()
         self._is_undisturbed.set()
+        self._is_asked, self._has_read = Event(), Event()
+
+    def await_read(self) -> None:
+        """Wait for the read that runs, or for one that begins now, for some seconds at most."""
+        self._has_read.clear()
+        self._is_asked.set()
+        self._has_read.wait(_LONGEST_PAUSE)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -168,6 +179,8 @@ class LocalStream:
             while True:
                 started, used = time.monotonic(), time.thread_time()
                 read = self._read()
+                self._is_asked.clear()
+                self._has_read.set()
                 self.progress = StreamProgress(time.monotonic() - started, read.behind)
                 if read.parts and not self._is_shown:
                     self._read_seconds = self.progress.seconds
@@ -192,19 +205,20 @@ class LocalStream:
             self._write()
             self._finish_write()
         finally:
+            self._has_read.set()
             self._writer.shutdown()
             self._source.close()
 
     def _pause(self, started: float, used: float) -> None:
-        """Wait until it is time for the next read.
+        """Wait until it is time for the next read, or an answer waits for it.
 
         Args:
             started: `time.monotonic` at the latest one.
             used: seconds of CPU time that it used.
         """
         if self._is_shown:
-            # Reads take half of a core at most; how long they wait for one does not count.
-            pause = max(min(self._trigger / _READS_A_TRIGGER, _LONGEST_PAUSE), 2 * used)
+            # Reads between answers take a quarter of a core at most; how long they wait for one does not count.
+            pause = max(min(self._trigger / _READS_A_TRIGGER, _LONGEST_PAUSE), 4 * used)
             due = started + pause
         else:
             latest = started + _LONGEST_UNSHOWN_PAUSE
@@ -214,7 +228,7 @@ class LocalStream:
                     self._finish_write()
             # What is written next is read while the tables must wait.
             due = min(self._write_at - self._read_seconds, latest)
-        time.sleep(max(_SHORTEST_PAUSE, due - time.monotonic()))
+        self._is_asked.wait(max(_SHORTEST_PAUSE, due - time.monotonic()))
         # A read beside an answer would make it late, and not be in it.
         self._is_undisturbed.wait(_LONGEST_PAUSE)
 

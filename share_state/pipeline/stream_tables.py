@@ -95,6 +95,7 @@ class StreamTables:
         findings: the rows of that table.
         outcomes: the rows of `group_outcomes`.
         limits: by which verdicts are judged.
+        at_once: how many tables are merged side by side.
         committed: seconds since 1970, when this process last committed; None before.
     """
 
@@ -128,6 +129,7 @@ class StreamTables:
         self.run = run
         self._tables = (*_TABLES, *_STATE_TABLES) if keeps_state else _TABLES
         self._fold, self.limits = fold, fold.limits
+        self.at_once = _TABLES_AT_ONCE
         self._options = dict(options or {})
         self._topics = topics
         self._started, self.root = datetime.now(UTC), warehouse
@@ -263,7 +265,7 @@ class StreamTables:
         if not outcomes.equals(self.outcomes):
             merged[GROUP_OUTCOMES] = [outcomes]
             self.outcomes = outcomes
-        with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
+        with ThreadPoolExecutor(self.at_once) as threads:
             deque(threads.map(lambda merge: self._merge(merge[0], batch, merge[1]), merged.items()), maxlen=0)
 
         self.run = replace(

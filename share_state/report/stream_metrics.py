@@ -66,6 +66,10 @@ class ShownStream(Protocol):
         """Why the stream does not follow its source; None if it does."""
         ...
 
+    def await_read(self) -> None:
+        """Wait until the source is read once more, for some seconds at most."""
+        ...
+
     def answering(self) -> AbstractContextManager[None]:
         """Entered while an answer is made of the report."""
         ...
@@ -135,6 +139,9 @@ class CommittedStream:
     def trouble(self) -> str | None:
         """None: Spark ends a stream that cannot go on."""
         return None
+
+    def await_read(self) -> None:
+        """Nothing: other processes read."""
 
     def answering(self) -> AbstractContextManager[None]:
         """Nothing: other processes read."""
@@ -211,6 +218,10 @@ class LiveStream:
         silent = time.monotonic() - self._stream.answered
         return f"the source has not answered for {silent:.0f} s" if silent > _AWAY_SECONDS else None
 
+    def await_read(self) -> None:
+        """As in LocalStream."""
+        self._stream.await_read()
+
     def answering(self) -> AbstractContextManager[None]:
         """As in LocalStream."""
         return self._stream.answering()
@@ -259,18 +270,25 @@ class StreamMetrics(Collector):
         """
         encode, kind = choose_encoder(accept or "")
         requested_at = time.monotonic()
-        with self._lock, self.stream.answering():
+        with self._lock:
+            if requested_at >= self._made + self._rest or kind not in self._texts:
+                self._write_text(kind, encode)
+            of_tables = self._texts[kind]
+        of_stream = [family_text(encode, one) for one in self._of_stream()]
+        return b"".join([of_tables, *of_stream, encode(CollectorRegistry())]), kind
+
+    def _write_text(self, kind: str, encode: Encode) -> None:
+        """Write the text of a type, if there is something new since it was written."""
+        self.stream.await_read()
+        with self.stream.answering():
             used = time.thread_time()
-            if requested_at >= self._made + self._rest and (report := self.stream.report()) is not None:
+            if (report := self.stream.report()) is not None:
                 self._report, self._texts = report, {}
             if kind not in self._texts:
                 self._texts[kind] = b"".join(self._texts_of_tables(encode))
                 self._release()
                 self._made = time.monotonic()
                 self._rest = (time.thread_time() - used) / 2
-            of_tables = self._texts[kind]
-        of_stream = [family_text(encode, one) for one in self._of_stream()]
-        return b"".join([of_tables, *of_stream, encode(CollectorRegistry())]), kind
 
     def _of_tables(self) -> Iterator[Metric]:
         if self._report is not None:

@@ -46,6 +46,8 @@ _CHECKPOINT_FILES = (
 )
 _JUDGED_EVERY_MS = 60_000
 """How often a log partition is judged by the clock."""
+_TURNS = 12
+"""Groups of log partitions that are judged at different times, so that no micro-batch judges all."""
 _PATIENCE = 1
 """Seconds."""
 
@@ -100,7 +102,8 @@ class LogProcessor(StatefulProcessor):
             if step is not None:
                 self._state.update(partition, step)
             if self._has_timers and next(self._handle.listTimers(), None) is None:
-                self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + _JUDGED_EVERY_MS)
+                wait = _JUDGED_EVERY_MS * (1 + partition % _TURNS) // _TURNS
+                self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + wait)
         if changes is not None:
             yield Row(state_partition=partition, changes=changes.to_bytes())
 

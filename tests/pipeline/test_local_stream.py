@@ -35,13 +35,16 @@ from share_state.pipeline.resume import VACUUMED
 from share_state.pipeline.state_file import SavedStream
 from share_state.pipeline.stream_changes import LogChanges, UnwrittenChanges
 from share_state.pipeline.stream_files import GrowingFolder
+from share_state.pipeline.stream_findings import KnownGroups
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import StreamRun
 from share_state.pipeline.stream_state import CarriedState, checkpoint_of, state_bytes
 from share_state.pipeline.stream_tables import StreamTables
+from share_state.report.stream_metrics import LiveStream, StreamMetrics
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import LogFacts, NewRecords, Read
 from share_state.sources.resume_point import ResumePoint
+from share_state.sources.topics import Topics
 from tests.pipeline.test_stream_tables import SCENARIOS, _given, pieces, reconstructed, tables_in
 from tests.present import present
 from tests.profiles import by_profile, nightly, some_of
@@ -394,6 +397,36 @@ def test_no_read_begins_while_metrics_are_made(tmp_path: Path, monkeypatch: pyte
         before = len(reads)
         _until(lambda: len(reads) > before + 2)
         must_end.set()
+        with pytest.raises(InputError, match="enough"):
+            running.result(60)
+
+
+def test_an_answer_holds_what_was_there_when_it_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # Without an answer that waits, the next read would begin after a minute.
+    for name in ("_LONGEST_PAUSE", "_SHORTEST_PAUSE"):
+        monkeypatch.setattr(local_stream, name, 60.0)
+    records = table_of(found(DATA / "4.4.0/dlq"))
+    _write([records.slice(0, 100)], tmp_path)
+    must_end = Event()
+
+    class Ended(GrowingFolder):
+        def read(self, marks: Mapping[int, ResumePoint]) -> Read:
+            if must_end.is_set():
+                raise InputError("enough")
+            return super().read(marks)
+
+    begun = SavedStream((str(tmp_path / "in"),))
+    source, run_before = Ended(str(tmp_path / "in"), 1000), StreamRun("a-stream")
+    stream = LocalStream(source, StreamFold(), begun, run_before, None, trigger=600.0, is_shown=True)
+    shown = LiveStream(stream, None, Topics, Limits, KnownGroups)
+    metrics = StreamMetrics(shown, 10)
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(stream.run)
+        _until(lambda: b"records_total 100.0" in metrics.text(None)[0])
+        _write([records.slice(100, 50)], tmp_path, 1)
+        _until(lambda: b"records_total 150.0" in metrics.text(None)[0])
+        must_end.set()
+        metrics.stream.await_read()
         with pytest.raises(InputError, match="enough"):
             running.result(60)
 
