@@ -52,9 +52,11 @@ _LOG = logging.getLogger("share_state")
 _UNREAD = "left unread: {}, which the source does not deliver now; run it again"
 _JUDGED_EVERY = 60.0
 """Seconds between two times that all share-partitions are judged by the clock."""
-_LONGEST_PAUSE, _SHORTEST_PAUSE = 2.5, 0.1
-"""Seconds between two reads while metrics are served."""
-_READS_A_TRIGGER = 4
+_LONGEST_PAUSE, _SHORTEST_PAUSE = 5.0, 0.1
+"""Seconds between two reads while metrics are served, unless an answer waits for one."""
+_READS_A_TRIGGER = 2
+_PATIENCE = 2.5
+"""Seconds that an answer waits for a read, and a read for an answer."""
 _LONGEST_UNSHOWN_PAUSE = 10.0
 """Seconds between two reads without metrics: what is read earlier than it is written costs a fold more."""
 _RESTS_WHILE_BEHIND = 4
@@ -148,7 +150,7 @@ class LocalStream:
         """Wait for the read that runs, or for one that begins now, for some seconds at most."""
         self._has_read.clear()
         self._is_asked.set()
-        self._has_read.wait(_LONGEST_PAUSE)
+        self._has_read.wait(_PATIENCE)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -230,7 +232,7 @@ class LocalStream:
             due = min(self._write_at - self._read_seconds, latest)
         self._is_asked.wait(max(_SHORTEST_PAUSE, due - time.monotonic()))
         # A read beside an answer would make it late, and not be in it.
-        self._is_undisturbed.wait(_LONGEST_PAUSE)
+        self._is_undisturbed.wait(_PATIENCE)
 
     def _read(self) -> Read:
         """Read and fold what is new."""

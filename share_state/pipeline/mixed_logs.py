@@ -40,9 +40,10 @@ def settle_cutoffs(plan: FoldPlan, cutoffs: pa.Table, modulus: int) -> pa.Table:
 
 def placed_keys(folded: Folded) -> PlacedKeys:
     """What the keys of a log partition show, for `mixed_reasons`."""
-    found, count = folded.observations, folded.observations.count
-    is_unknown = count is not None and count.number is None
-    return (found.key_modulus, count.least) if count is not None and is_unknown else (0, 0)
+    count = folded.observations.count
+    if count is None or count.number is not None:
+        return 0, 0
+    return folded.observations.key_modulus, count.least
 
 
 def mixed_reasons(placed: Mapping[str, PlacedKeys]) -> dict[str, str]:

@@ -371,7 +371,7 @@ def test_tables_give_way_to_reads_and_metrics(tmp_path: Path, monkeypatch: pytes
 
 
 def test_no_read_begins_while_metrics_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(local_stream, "_LONGEST_PAUSE", 0.8)
+    monkeypatch.setattr(local_stream, "_PATIENCE", 0.8)
     _write([table_of(found(DATA / "4.4.0/dlq"))], tmp_path)
     reads, must_end = list[float](), Event()
 
