@@ -17,12 +17,7 @@ MIXED = "the keys of the logs fit no number of state partitions, so one holds re
 """Reason why no cutoff is safe."""
 
 PlacedKeys = tuple[int, int]
-"""`key_modulus` of a log, 0 if the number of state partitions is known; the least possible number."""
-
-
-def fits_no_count(plan: FoldPlan, modulus: int) -> bool:
-    """Whether the keys of all logs together are misplaced with every possible number of state partitions."""
-    return plan.state_partitions is None and 0 < modulus < plan.options.partition_count.least
+"""`key_modulus` of a log, and the least possible number of state partitions; both 0 if that number is known."""
 
 
 def settle_cutoffs(plan: FoldPlan, cutoffs: pa.Table, modulus: int) -> pa.Table:
@@ -33,9 +28,12 @@ def settle_cutoffs(plan: FoldPlan, cutoffs: pa.Table, modulus: int) -> pa.Table:
         cutoffs: the table of the folds.
         modulus: `key_modulus` of all logs.
     """
-    if not fits_no_count(plan, modulus):
+    if plan.state_partitions is not None:
         return cutoffs
-    return mark_unsafe(cutoffs, {log.name: MIXED for log in plan.logs if log.topic == STATE_TOPIC})
+    names = (log.name for log in plan.logs if log.topic == STATE_TOPIC)
+    return mark_unsafe(
+        cutoffs, mixed_reasons(dict.fromkeys(names, (modulus, plan.options.partition_count.least)))
+    )
 
 
 def placed_keys(folded: Folded) -> PlacedKeys:
@@ -47,7 +45,7 @@ def placed_keys(folded: Folded) -> PlacedKeys:
 
 
 def mixed_reasons(placed: Mapping[str, PlacedKeys]) -> dict[str, str]:
-    """Why no cutoff of a stream is safe, by name of the log; empty if no log is known to be mixed.
+    """Why no cutoff of some logs is safe, by name of the log; empty if none is known to be mixed.
 
     Args:
         placed: log partition -> the result of `placed_keys`.

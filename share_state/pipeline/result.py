@@ -217,8 +217,8 @@ def mark_unsafe(cutoffs: pa.Table, reasons: Mapping[str, str]) -> pa.Table:
         name = f"{row['topic']}-{row['partition']}"
         if (reason := of_unnumbered if row["partition"] is None else reasons.get(name)) is not None:
             row["safe"] = False
-            known = [] if row["reason"] is None else row["reason"].split("; ")
-            row["reason"] = "; ".join([*known, *({reason} - {*known})])
+            known = row["reason"].split("; ") if row["reason"] else []
+            row["reason"] = "; ".join(known if reason in known else [*known, reason])
     return pa.Table.from_pylist(rows, schema=cutoffs.schema)
 
 

@@ -44,7 +44,7 @@ class StreamRun:
         share_partitions: log partition -> live share-partitions.
         notes, inputs: as in its row of `runs`.
         complete: log partition -> as RunResult.complete_times; empty without dead letters.
-        placed: log partition -> the result of `placed_keys`; without those that show nothing.
+        placed: log partition -> the result of `placed_keys`; without those whose keys need not show it.
         begun_from: topic id in the logs of the run whose state it begins with, "" if unknown; None if it
             begins anew.
     """

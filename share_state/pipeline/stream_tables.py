@@ -513,7 +513,7 @@ def _placed(
 ) -> dict[str, PlacedKeys]:
     """`StreamRun.placed` after a micro-batch."""
     latest = _latest(before, summaries, "placed_keys")
-    return {log: (modulus, least) for log, (modulus, least) in latest.items() if modulus}
+    return {log: (modulus, least) for log, (modulus, least) in latest.items() if least}
 
 
 def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:

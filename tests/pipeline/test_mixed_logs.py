@@ -89,6 +89,21 @@ def test_keys_of_a_second_log_make_the_cutoff_of_the_first_unsafe(tmp_path: Path
         assert [(row["safe"], row["reason"]) for row in _safety(cutoffs)] == [(False, MIXED), (False, MIXED)]
 
 
+def test_a_log_whose_keys_cannot_be_read_counts_as_one_of_the_partitions(tmp_path: Path):
+    # The keys of two logs fit some numbers of partitions, but none that has the third log, too.
+    placed, modulus = next(
+        (placed, modulus)
+        for placed in ([(0, 0), (one, 1)] for one in range(1, 100))
+        if 1 < (modulus := _modulus(placed)) < 50
+    )
+    third = rows(modulus, [0], [NOW], [b"no key"], [b"no value"])
+    stream, tables = Stream(tmp_path / "lake"), [*_records(placed), third]
+    stream.write([stream.fold_rows(one) for one in tables])
+    expected = share_state.cutoff(str(write(pa.concat_tables(tables), tmp_path / "whole.parquet")))
+    for cutoffs in (expected, CommittedTables(stream.lake).read("cutoff")):
+        assert all(MIXED in row["reason"] for row in _safety(cutoffs))
+
+
 def _in_memory(folder: Path) -> LiveTables:
     """The tables that metrics of a stream show."""
     source, begun = GrowingFolder(str(folder), 1000), SavedStream((str(folder),))
