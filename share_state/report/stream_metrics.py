@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _CLIENT_SECONDS = 10.0
 """How long a client may take to send its request, and for each part of the answer."""
 _SHOWN_SECONDS = 1.0
-"""How long a report is shown again: the clock changes it as well as records do."""
+"""How long a report is shown again: the clock changes it as well as records do. A read is asked for as rarely."""
 _AWAY_SECONDS = 60.0
 
 
@@ -172,7 +172,7 @@ class LiveStream:
         self._tables = tables
         self._topics = topics
         self._limits, self._groups = limits, groups
-        self._made = 0.0
+        self._made = self._awaited = 0.0
         self._reported: Shown | None = None
         self._live: LiveTables | None = None
 
@@ -219,8 +219,11 @@ class LiveStream:
         return f"the source has not answered for {silent:.0f} s" if silent > _AWAY_SECONDS else None
 
     def await_read(self) -> None:
-        """As in LocalStream."""
-        self._stream.await_read()
+        """As in LocalStream, at most once a second: a client that asks without a pause must not set the pace."""
+        now = time.monotonic()
+        if now - self._awaited >= _SHOWN_SECONDS:
+            self._awaited = now
+            self._stream.await_read()
 
     def answering(self) -> AbstractContextManager[None]:
         """As in LocalStream."""
@@ -260,8 +263,8 @@ class StreamMetrics(Collector):
         """All metrics as text: those of the tables are written once per report, one family at a time.
 
         Objects for all samples of 2,000 share-partitions would take three times the memory of the text.
-        A text is given again for half as long as it took of a core to make, so that clients take two thirds of one at
-        most, and to those that ask meanwhile.
+        A text is given again for half as long as it took of a core to make, so that clients, with the read before
+        it, take three quarters of one at most, and to those that ask meanwhile.
 
         Args:
             accept: the header of the request.
@@ -271,24 +274,27 @@ class StreamMetrics(Collector):
         encode, kind = choose_encoder(accept or "")
         requested_at = time.monotonic()
         with self._lock:
-            if requested_at >= self._made + self._rest or kind not in self._texts:
-                self._write_text(kind, encode)
+            is_due = requested_at >= self._made + self._rest
+            if is_due or kind not in self._texts:
+                self._write_text(kind, encode, is_due=is_due)
             of_tables = self._texts[kind]
         of_stream = [family_text(encode, one) for one in self._of_stream()]
         return b"".join([of_tables, *of_stream, encode(CollectorRegistry())]), kind
 
-    def _write_text(self, kind: str, encode: Encode) -> None:
-        """Write the text of a type, if there is something new since it was written."""
-        self.stream.await_read()
+    def _write_text(self, kind: str, encode: Encode, *, is_due: bool) -> None:
+        """Write the text of a type, if a report is due and there is a new one, or if it is not written yet."""
+        if is_due:
+            self.stream.await_read()
         with self.stream.answering():
             used = time.thread_time()
-            if (report := self.stream.report()) is not None:
+            if is_due and (report := self.stream.report()) is not None:
                 self._report, self._texts = report, {}
             if kind not in self._texts:
                 self._texts[kind] = b"".join(self._texts_of_tables(encode))
                 self._release()
-                self._made = time.monotonic()
-                self._rest = (time.thread_time() - used) / 2
+                if is_due:
+                    self._made = time.monotonic()
+                    self._rest = (time.thread_time() - used) / 2
 
     def _of_tables(self) -> Iterator[Metric]:
         if self._report is not None:

@@ -426,7 +426,7 @@ def test_an_answer_holds_what_was_there_when_it_was_asked_for(tmp_path: Path, mo
         _write([records.slice(100, 50)], tmp_path, 1)
         _until(lambda: b"records_total 150.0" in metrics.text(None)[0])
         must_end.set()
-        metrics.stream.await_read()
+        stream.await_read()
         with pytest.raises(InputError, match="enough"):
             running.result(60)
 

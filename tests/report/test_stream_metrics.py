@@ -144,6 +144,20 @@ def test_many_clients_at_once_cost_one_report(tmp_path: Path):
     assert len(reports) == 2
 
 
+def test_clients_of_two_content_types_cost_one_report(tmp_path: Path):
+    tables, reports = StreamTables(str(tmp_path / "lake"), StreamRun("a-stream")), list[float]()
+
+    class Busy(CommittedStream):
+        def report(self) -> None:
+            reports.append(time.thread_time())
+            while time.thread_time() < reports[-1] + 0.5:
+                pass
+
+    metrics = StreamMetrics(Busy(tables, lambda: None, Limits(), str(tmp_path)), 2)
+    kinds = {metrics.text(accept)[1] for accept in ("", "application/openmetrics-text; version=1.0.0", "")}
+    assert (len(kinds), len(reports)) == (2, 1)
+
+
 def test_metrics_are_served_as_openmetrics_and_compressed(metrics: StreamMetrics):
     (port,) = free_ports(1)
     stop = serve_metrics("127.0.0.1", port, metrics)
