@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from share_state.errors import InputError, pluralize
 from share_state.kafka.primitives import LARGEST_INT64
-from share_state.sources.encoded_text import NotEncodedError, in_bytes
+from share_state.sources.encoded_text import NOT_ENCODED, NotEncodedError, in_bytes
 from share_state.sources.export_files import data_files
 from share_state.sources.log_partition import LARGEST_PARTITION, STATE_TOPIC
 from share_state.sources.new_records import NewRecords, Read
-from share_state.sources.record_tables import CONSUMED, check_time_unit, timestamp_ms
+from share_state.sources.record_tables import CONSUMED, known_span, timestamp_ms
 from share_state.sources.resume_point import ResumePoint
 from share_state.sources.table_plan import list_table_files
 from share_state.stores.object_stores import StoreUnavailableError
@@ -52,8 +52,7 @@ def rows_by_log(table: pa.Table, name: str) -> tuple[dict[int, pa.Table], list[s
         times = np.concatenate(
             [timestamp_ms(chunk) for chunk in table["timestamp"].chunks] or [np.zeros(0, np.int64)]
         )
-        if len(known := times[times > 0]):
-            check_time_unit(name, "timestamp", int(known.min()), int(known.max()))
+        known_span(name, "timestamp", times)
     else:
         times = np.full(len(table), -1)
     key, value = (in_bytes(table[column].combine_chunks()) for column in ("key", "value"))
@@ -105,7 +104,7 @@ def unreadable(path: str, error: Exception) -> str:
 def first_line(error: Exception) -> str:
     """The first line of an error."""
     if isinstance(error, NotEncodedError):
-        return "a key or value is text but neither base64 nor hexadecimal"
+        return NOT_ENCODED
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

@@ -23,7 +23,7 @@ from share_state.kafka.dead_letter_headers import (
 from share_state.sources.as_of import Window
 from share_state.sources.log_partition import LARGEST_PARTITION, LogPartition, Segment
 from share_state.sources.pruned_logs import read_pieces
-from share_state.sources.record_tables import check_distinct, check_time_unit, int64_column, timestamp_ms
+from share_state.sources.record_tables import check_distinct, int64_column, known_span, timestamp_ms
 from share_state.sources.resume_point import digest_of_logs
 from share_state.sources.segments import index_records, read_chunks
 from share_state.stores.paths import InputPath
@@ -277,8 +277,7 @@ def _checked(batch: pa.RecordBatch, path: str, rows_before: int) -> pa.RecordBat
             f"{path}: row {row}: partition is {partitions[beyond[0]]}; Kafka's are up to 2^31 - 1"
         )
     times = timestamp_ms(batch["timestamp"])
-    if len(known := times[times > 0]):
-        check_time_unit(path, "timestamp", int(known.min()), int(known.max()))
+    known_span(path, "timestamp", times)
     columns = {
         "headers": batch["headers"],
         "topic": batch["topic"].cast(pa.string()),

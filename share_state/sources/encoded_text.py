@@ -25,6 +25,10 @@ _HEX_PREFIXES = (b"0x", b"\\x")
 """How SQL engines begin a binary value that they print."""
 
 
+NOT_ENCODED = "a key or value is text but neither base64 nor hexadecimal"
+"""What messages say of such a text."""
+
+
 class NotEncodedError(ValueError):
     """Raised when a text is neither base64 nor hexadecimal."""
 

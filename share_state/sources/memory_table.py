@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 from share_state.errors import InputError
 from share_state.kafka.buffers import column_bytes, is_text
 from share_state.kafka.record_batches import Chunk
+from share_state.sources.encoded_text import NOT_ENCODED
 from share_state.sources.formats import SortedLogs
 from share_state.sources.log_partition import LARGEST_PARTITION, LogPartition, Segment
 from share_state.sources.record_tables import (
-    NO_TIME,
     Columns,
     NotEncodedError,
-    check_time_unit,
     int64_column,
+    known_span,
     rows_in_chunks,
     rows_of_batches,
     timestamp_ms,
@@ -76,8 +76,7 @@ class MemoryRows:
             yield from rows_in_chunks(rows_of_batches(self.rows.to_batches(_BATCH_ROWS)), chunk)
         except NotEncodedError:
             raise InputError(
-                f"{LABEL}: partition {log.partition}: a key or value is text but neither base64 nor hexadecimal; "
-                "give binary columns, or one of these"
+                f"{LABEL}: partition {log.partition}: {NOT_ENCODED}; give binary columns, or one of these"
             ) from None
 
 
@@ -143,17 +142,7 @@ def _logs_of(rows: pa.Table, topic: str) -> Iterator[LogPartition]:
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))
     for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
         own = rows.take(pa.array(order[begin:end])).combine_chunks()
-        times = _time_span(own) if has_times else None
+        times = known_span(LABEL, "timestamp", own["timestamp"].to_numpy()) if has_times else None
         segment = Segment(LABEL, own["offset"][0].as_py(), own["key"].nbytes + own["value"].nbytes)
         source = MemoryRows(own, has_times, times)
         yield LogPartition(topic, int(numbers[begin]), (segment,), segment.base_offset, source=source)
-
-
-def _time_span(rows: pa.Table) -> tuple[int, int] | None:
-    stamps = rows["timestamp"].to_numpy()
-    stamps = stamps[stamps > max(NO_TIME, 0)]
-    if not len(stamps):
-        return None
-    span = int(stamps.min()), int(stamps.max())
-    check_time_unit(LABEL, "timestamp", *span)
-    return span

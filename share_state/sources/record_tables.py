@@ -17,7 +17,7 @@ from share_state.jit.compile import allocating_kernel, kernel
 from share_state.kafka.buffers import column_bytes, is_text, without_views
 from share_state.kafka.record_batches import BATCH, RECORD, BatchStatus, Chunk
 from share_state.kafka.state_records import LARGEST_OFFSET
-from share_state.sources.encoded_text import NotEncodedError, decode_texts
+from share_state.sources.encoded_text import NOT_ENCODED, NotEncodedError, decode_texts
 from share_state.sources.log_partition import LogPartition
 from share_state.stores.paths import parquet_source
 
@@ -355,8 +355,7 @@ class TableRows:
                     yield rows, min(least, following)
             except NotEncodedError:
                 raise InputError(
-                    f"{path}: row group {group.number}: a key or value is text but neither base64 nor hexadecimal;"
-                    f" give binary columns, or one of these"
+                    f"{path}: row group {group.number}: {NOT_ENCODED}; give binary columns, or one of these"
                 ) from None
             except (pa.ArrowException, OSError) as error:
                 reason = str(error).splitlines()[0]
@@ -453,6 +452,22 @@ def check_time_unit(path: str, name: str, least: int, greatest: int) -> None:
                 f"{path}: column {name} holds {unit} since 1970 ({least} to {greatest}), not milliseconds;"
                 " write it in milliseconds, or as a timestamp"
             )
+
+
+def known_span(path: str, name: str, times: np.ndarray) -> tuple[int, int] | None:
+    """The first and the last known time (ms); None if none is known.
+
+    Args:
+        path, name: of the table, and of its column.
+        times: int64, as of `timestamp_ms`.
+    Raises:
+        InputError: as `check_time_unit`.
+    """
+    if not len(known := times[times > 0]):
+        return None
+    span = int(known.min()), int(known.max())
+    check_time_unit(path, name, *span)
+    return span
 
 
 def timestamp_ms(column: pa.Array) -> np.ndarray:

@@ -24,6 +24,7 @@ from share_state.sources.record_tables import (
     check_distinct,
     check_time_unit,
     int64_column,
+    known_span,
     timestamp_ms,
 )
 from share_state.stores.object_stores import read_errors
@@ -237,8 +238,7 @@ def _check_times(parquet: pq.ParquetFile, path: str, name: str) -> tuple[int, in
         return span if len(known) == len(spans) else None
     for group in range(parquet.num_row_groups):
         times = timestamp_ms(parquet.read_row_group(group, columns=[name])[name].combine_chunks())
-        if len(times := times[times > 0]):
-            check_time_unit(path, name, int(times.min()), int(times.max()))
+        if known_span(path, name, times) is not None:
             break
     return None
 

@@ -64,7 +64,7 @@ def _problem(text: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"state_partition": -1, "problem": text}], schema=PACKED)
 
 
-def _read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Read and pack the Parquet files of a micro-batch.
 
     A file that cannot be read is a problem, not a failure.
@@ -74,10 +74,11 @@ def _read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
             path = address.removeprefix("file://") if address.startswith("file:///") else address
             path = "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
             try:
-                for table in read_file(path, root):
-                    yield from pack_rows(table, path)
+                # All of a file, or nothing: a later part of it may be unreadable.
+                packed = [row for table in read_file(path, root) for row in pack_rows(table, path)]
             except READ_ERRORS as error:
-                yield _problem(unreadable(path, error))
+                packed = [_problem(unreadable(path, error))]
+            yield from packed
 
 
 class LogProcessor(StatefulProcessor):
@@ -279,6 +280,6 @@ def _folder_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
     root = spec.source
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _read_files(root, batches)
+        return read_files(root, batches)
 
     return files.load(local_address(root)).select("path").mapInArrow(read, from_arrow_schema(PACKED))

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from share_state.cli.main import run
 from share_state.delta.committed import CommittedTables
+from share_state.pipeline import stream_files
 from share_state.pipeline.stream_files import rows_by_log
 from share_state.sources.encoded_text import in_bytes
+from share_state.spark.streaming import read_files
 from tests.pipeline.test_stream_tables import reconstructed, tables_in
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
@@ -68,6 +70,19 @@ def test_times_in_another_unit_are_refused_and_later_left_out(unit: str, factor:
     (message,) = found_here["message"].to_pylist()
     assert f"column timestamp holds {unit} since 1970" in message
     assert "its records are left out" in message
+
+
+def test_a_file_whose_end_is_unreadable_gives_a_stream_on_spark_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stream_files, "_ROWS_A_PART", 10)
+    times = [1_700_000_000_000] * 10 + [1_700_000_000] * 10
+    columns = {"key": [b"k"] * 20, "value": [b"v"] * 20, "partition": [0] * 20, "offset": range(20)}
+    path = write(pa.table(columns | {"timestamp": times}), tmp_path / "in/0.parquet")
+    batches = iter([pa.record_batch({"path": [str(path)]})])
+    packed = [row for batch in read_files(str(tmp_path / "in"), batches) for row in batch.to_pylist()]
+    assert [row["state_partition"] for row in packed] == [-1]
+    assert "seconds" in packed[0]["problem"]
 
 
 def test_texts_in_no_encoding_are_named():
