@@ -21,8 +21,9 @@ from share_state.fold.checkpoint import (
     sealed,
     with_digest,
 )
+from share_state.fold.outcomes import blank_outcomes
 from share_state.fold.state_chains import Chains
-from share_state.kafka.buffers import range_rows, take_rows
+from share_state.kafka.buffers import concat_rows, range_rows, take_rows
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.schema.declarations import table_schema
 
@@ -89,24 +90,69 @@ def checkpoint_of(state: bytes, changes: Sequence[bytes] = ()) -> FoldCheckpoint
         state: the state.
         changes: from `change_bytes`, what has changed since, in order.
     """
-    parts = [from_ipc(state), *map(from_ipc, changes)]
-    carried = (parts[-1].schema.metadata or {})[_LOG].decode()
-    if resume_point_of(carried) is None:
+    rows = from_ipc(state)
+    if (carried := _carried(rows)) is None:
         return None
-    return restore_checkpoint(carried, _latest_rows(parts) if changes else parts[0])
+    return changed_state(restore_checkpoint(carried, rows), changes)
+
+
+def changed_state(state: FoldCheckpoint, changes: Sequence[bytes]) -> FoldCheckpoint | None:
+    """A state after changes from `change_bytes`, in order; None if another release wrote them in another format."""
+    if not changes:
+        return state
+    parts = [from_ipc(one) for one in changes]
+    if (carried := _carried(parts[-1])) is None:
+        return None
+    rows = _latest_rows(parts)
+    is_gone = rows[DELETED]
+    part = restore_checkpoint(carried, rows.filter(pc.invert(is_gone)).drop_columns(DELETED).combine_chunks())
+    before, place = len(state.keys), numbers_in(part.keys, state.keys)
+    is_known = place >= 0
+    # Those that were known keep their numbers, by which metrics and later changes find them at once.
+    source = np.arange(before)
+    source[place[is_known]] = before + np.flatnonzero(is_known)
+    gone = pc.is_in(state.keys.binary(), rows["key"].filter(is_gone).combine_chunks())
+    source = source[~gone.to_numpy(zero_copy_only=False)]
+    return _joined(state, part, np.concatenate((source, before + np.flatnonzero(~is_known))))
+
+
+def _joined(state: FoldCheckpoint, part: FoldCheckpoint, numbers: np.ndarray) -> FoldCheckpoint:
+    """Some share-partitions of two states of a log, of which the second is later.
+
+    Args:
+        numbers: theirs; those of the second begin behind all of the first.
+    """
+    first, second = state.chains, part.chains
+    ends = np.concatenate((first.ends, first.ends[-1] + second.ends[1:]))
+    chains = concat_rows([first.chains, second.chains])
+    batches = concat_rows([first.batches, second.batches])
+    both = replace(second, chains=chains, ends=ends, batches=batches)
+    keys = pa.concat_arrays([state.keys.binary(), part.keys.binary()]).take(pa.array(numbers))
+    outcomes = None
+    if state.outcomes is not None or part.outcomes is not None:
+        known = [
+            blank_outcomes(len(one.keys)) if one.outcomes is None else one.outcomes for one in (state, part)
+        ]
+        outcomes = take_rows(concat_rows(known), numbers)
+    return replace(
+        part, keys=KeyTable.of(pa.chunked_array([keys])), chains=taken(both, numbers), outcomes=outcomes
+    )
+
+
+def _carried(rows: pa.Table) -> str | None:
+    """What the state or change says of its log; None if another release wrote it in another format."""
+    carried = (rows.schema.metadata or {})[_LOG].decode()
+    return None if resume_point_of(carried) is None else carried
 
 
 def _latest_rows(parts: Sequence[pa.Table]) -> pa.Table:
-    """The last row of each key, without those that are DELETED; the first part has no such column."""
-    rows = pa.concat_tables(
-        part.replace_schema_metadata() for part in (without_deleted(parts[0]), *parts[1:])
-    )
+    """The last row of each key."""
+    rows = pa.concat_tables(part.replace_schema_metadata() for part in parts)
     codes = rows["key"].combine_chunks().dictionary_encode()
     latest = np.zeros(len(codes.dictionary), np.int64)
     # Of places with equal codes, the last one stays.
     latest[codes.indices.to_numpy()] = np.arange(len(rows))
-    kept = rows.take(pa.array(np.sort(latest)))
-    return kept.filter(pc.invert(kept[DELETED])).drop_columns(DELETED).combine_chunks()
+    return rows.take(pa.array(np.sort(latest)))
 
 
 class CarriedState:

@@ -12,11 +12,12 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.pipeline.stream_fold import Step
-from share_state.pipeline.stream_state import change_bytes, checkpoint_of, state_bytes
+from share_state.pipeline.stream_state import change_bytes, changed_state, checkpoint_of, state_bytes
 from share_state.sources.log_partition import STATE_TOPIC
 
 MOST_CHANGED = 0.5
 """Bytes of changes that are stored for each byte of the whole, before the whole is stored again."""
+_BETWEEN_TOKENS = ","
 _HELD_SECONDS = 300.0
 """How long a worker holds a state that it was not asked for: another worker may have the log partition now."""
 
@@ -26,13 +27,13 @@ class _Held:
     """The latest state of a log partition.
 
     Attributes:
-        token: of what the store holds; None if another release wrote it.
+        tokens: of the whole in the store and of each change since, as far as known; empty if the store holds none.
         state: the state.
         whole, changed: bytes of the whole and of the changes in the store.
         used: `time.monotonic` when it was used last.
     """
 
-    token: str | None
+    tokens: list[str]
     state: FoldCheckpoint | None
     whole: int
     changed: int
@@ -61,23 +62,31 @@ class StoredLog:
             initial: gives the state if no micro-batch has left one.
         """
         now, stored = time.monotonic(), self._token.get()
-        token = None if stored is None else stored[0]
+        tokens = [] if stored is None else stored[0].split(_BETWEEN_TOKENS)
         for number in [number for number, one in held.items() if one.used < now - _HELD_SECONDS]:
             del held[number]
-        if token is None or partition not in held or held[partition].token != token:
-            held[partition] = self._read(token, partition, initial)
-        held[partition].used = now
-        return held[partition].state
+        known = held.get(partition)
+        if known is None or not tokens or known.tokens != tokens:
+            held[partition] = known = self._read(tokens, known, lambda: initial(partition))
+        known.used = now
+        return known.state
 
     def _read(
-        self, token: str | None, partition: int, initial: Callable[[int], FoldCheckpoint | None]
+        self, tokens: list[str], known: _Held | None, initial: Callable[[], FoldCheckpoint | None]
     ) -> _Held:
         stored = self._whole.get()
         if stored is None:
-            return _Held(None, initial(partition), 0, 0, 0.0)
-        whole, changes = bytes(stored[0]), [bytes(one[0]) for one in self._changes.get()]
+            return _Held([], initial(), 0, 0, 0.0)
+        changes = [bytes(one[0]) for one in self._changes.get()]
+        changed = sum(map(len, changes))
+        if known is not None and known.state is not None and known.tokens and known.tokens[-1] in tokens:
+            # Another worker has had the log partition since.
+            later = len(tokens) - 1 - tokens.index(known.tokens[-1])
+            state = changed_state(known.state, changes[len(changes) - later :])
+            return _Held(tokens, state, known.whole, changed, 0.0)
+        whole = bytes(stored[0])
         state = checkpoint_of(whole, changes) if whole else None
-        return _Held(token, state, len(whole), sum(map(len, changes)), 0.0)
+        return _Held(tokens, state, len(whole), changed, 0.0)
 
     def update(self, partition: int, step: Step) -> None:
         """Store the state after a micro-batch; before it, `get` was called."""
@@ -88,11 +97,13 @@ class StoredLog:
         if part is not None and known.changed + len(part) <= MOST_CHANGED * known.whole:
             self._changes.appendValue((part,))
             known.changed += len(part)
+            kept = known.tokens
         else:
             # An empty value: the log is empty, and an audit left the state of another.
             whole = b"" if step.after is None else state_bytes(name, step.after)
             self._whole.update((whole,))
             self._changes.clear()
             known.whole, known.changed = len(whole), 0
-        known.token, known.state = uuid.uuid4().hex, step.after
-        self._token.update((known.token,))
+            kept = []
+        known.tokens, known.state = [*kept, uuid.uuid4().hex], step.after
+        self._token.update((_BETWEEN_TOKENS.join(known.tokens),))

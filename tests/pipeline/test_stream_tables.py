@@ -61,6 +61,7 @@ class Stream:
         self.lake, self.fold = str(lake), StreamFold()
         self.stores = dict[int, MemoryStore]()
         self._steps = 0
+        self._of_other = dict[int, Any]()
 
     def state(self, number: int) -> FoldCheckpoint | None:
         """The state of a log partition."""
@@ -73,10 +74,19 @@ class Stream:
             return None
         self._stored(number).update(number, step)
         self._steps += 1
-        if self._steps % 3 == 0:
-            # As if another worker had the log partition next.
+        if self._steps % 7 == 0:
+            # As if a new worker had the log partition next.
             stored_log.held.clear()
+        elif self._steps % 3 == 0:
+            self.change_worker()
         return step.changes
+
+    def change_worker(self) -> None:
+        """Let the other of two workers go on, which holds what it had last."""
+        own = dict(stored_log.held)
+        stored_log.held.clear()
+        stored_log.held.update(self._of_other)
+        self._of_other = own
 
     def _stored(self, number: int) -> stored_log.StoredLog:
         return stored_log.StoredLog(cast("Any", self.stores.setdefault(number, MemoryStore())))
@@ -136,6 +146,8 @@ def test_a_state_is_read_from_its_whole_and_its_changes(
     for part in islice(pieces(table_of(found(DATA / scenario)), size), 60):
         stream.fold_rows(part)
         held = {number: _carried(stream.state(number)) for number in stream.stores}
+        stream.change_worker()
+        assert {number: _carried(stream.state(number)) for number in stream.stores} == held
         stored_log.held.clear()
         assert {number: _carried(stream.state(number)) for number in stream.stores} == held
         most = max(most, *(len(store.values["changes"]) for store in stream.stores.values()))
