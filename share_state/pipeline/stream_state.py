@@ -97,7 +97,7 @@ def checkpoint_of(state: bytes, changes: Sequence[bytes] = ()) -> FoldCheckpoint
 
 
 def changed_state(state: FoldCheckpoint, changes: Sequence[bytes]) -> FoldCheckpoint | None:
-    """A state after changes from `change_bytes`, in order; None if another release wrote them in another format."""
+    """A state after changes from `change_bytes`, in order; None if another release wrote them otherwise."""
     if not changes:
         return state
     parts = [from_ipc(one) for one in changes]
@@ -137,6 +137,10 @@ def _joined(state: FoldCheckpoint, part: FoldCheckpoint, numbers: np.ndarray) ->
     return replace(
         part, keys=KeyTable.of(pa.chunked_array([keys])), chains=taken(both, numbers), outcomes=outcomes
     )
+
+
+def _outcomes(state: FoldCheckpoint) -> np.ndarray:
+    return blank_outcomes(len(state.keys)) if state.outcomes is None else state.outcomes
 
 
 def _carried(rows: pa.Table) -> str | None:

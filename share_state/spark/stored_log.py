@@ -27,7 +27,7 @@ class _Held:
     """The latest state of a log partition.
 
     Attributes:
-        tokens: of the whole in the store and of each change since, as far as known; empty if the store holds none.
+        tokens: of the whole in the store and of each change since, as far as known; empty for none.
         state: the state.
         whole, changed: bytes of the whole and of the changes in the store.
         used: `time.monotonic` when it was used last.

@@ -41,6 +41,7 @@ from share_state.spark.stored_log import StoredLog
 _CHANGES = "state_partition int, changes binary"
 _FILES = "path string, modificationTime timestamp, length long, content binary"
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _CHECKPOINT_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -231,6 +232,9 @@ def _start(
     spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]
 ) -> StreamingQuery:
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
+    # Else a micro-batch ends with a snapshot of RocksDB's files, which takes longer than its changes.
+    # A query that ends before Spark's maintenance makes one would leave its changes to every later query.
+    spark.conf.set(_CHANGELOG, not spec.once)
     if "://" not in spec.checkpoint:
         # By default Hadoop starts 80 processes per micro-batch (`readlink`) to rename local files.
         spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINT_FILES)
