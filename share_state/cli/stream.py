@@ -252,6 +252,10 @@ def stream(
     milliseconds = _milliseconds(trigger)
     on_spark = is_on_spark(running.choice)
     _check_combination(out, checkpoint, prometheus_port, on_spark=on_spark, no_tables=no_tables)
+    if no_tables and options.get("dead_letters"):
+        raise InputError(
+            "--dead-letters: a stream without tables does not match them; give --out, or leave them to the audit"
+        )
     if out is not None:
         _check_out(out, on_spark=on_spark)
     _check_places(source, out, checkpoint)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -63,6 +64,7 @@ class LiveTables(CommittedTables):
         limits: Limits,
         groups: KnownGroups,
         before: "LiveTables | None" = None,
+        letters: Mapping[str, pa.Table] | None = None,
     ) -> None:
         """Show what a stream has read.
 
@@ -72,9 +74,11 @@ class LiveTables(CommittedTables):
             limits: as for `add_verdicts`.
             groups: the share groups that are known now.
             before: the tables some time ago; only share-partitions that changed since get new rows.
+            letters: as of StreamTables.
         """
         self.root = ""
         self._shown = shown
+        self._letters = letters or {}
         self._topics = topics
         self._limits = limits
         self._groups = groups
@@ -91,7 +95,9 @@ class LiveTables(CommittedTables):
 
     def holds(self, table: str) -> bool:
         """Whether a stream has a table."""
-        return table in _MAKERS and (table != "share_groups" or bool(self._groups.members))
+        if table in _MAKERS:
+            return table != "share_groups" or bool(self._groups.members)
+        return table in self._letters
 
     def run_ids(self, table: str) -> set[str]:
         """The stream alone has rows."""
@@ -156,7 +162,9 @@ class LiveTables(CommittedTables):
     def _named(self, table: str, *, is_whole: bool) -> Iterator[pa.Table]:
         if table == HISTORY_TABLE:
             return self._judged(with_reasons=is_whole)
-        made = _MAKERS[table](self) if table in _MAKERS else iter(())
+        # Rows of a table that the stream does not make, or that matched dead letters have as well.
+        others = (self._letters[table],) if table in self._letters else ()
+        made = chain(_MAKERS[table](self) if table in _MAKERS else (), others)
         if table == STATE and not is_whole:
             made = (log.states_of(numbers) for log, numbers in self._numbers_by_log())
         return (named_rows(piece, self._topics) for piece in made)

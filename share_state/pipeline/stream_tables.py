@@ -26,6 +26,7 @@ from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE
 from share_state.fold.dead_letters.archiving import RANGES
+from share_state.fold.dead_letters.matching import LETTERS, LOST
 from share_state.fold.history import (
     GROUP_OUTCOMES,
     HISTORY_TABLE,
@@ -288,6 +289,14 @@ class StreamTables:
         """The notes of the stream, and those of the last match of dead letters."""
         own = tuple(note for note in self.run.notes if not note.startswith(DEAD_LETTERS_NOTE))
         return own if self._letters is None else own + self._letters.notes
+
+    @property
+    def letters(self) -> dict[str, pa.Table]:
+        """The tables of dead letters, and the findings about them, as of the last match; empty without any."""
+        if self._letters is None:
+            return {}
+        tables = {name: self._letters.tables[name] for name in (LETTERS, LOST)}
+        return tables | {FINDINGS: self.findings.filter(IS_OF_LETTERS)}
 
     def match_letters(self) -> None:
         """Read the dead letters now, match and commit them: a stream that ends has no later micro-batch.

@@ -208,7 +208,8 @@ class LiveStream:
         if shown is None or not shown.logs or is_recent:
             return None
         limits = self._limits()
-        self._live = LiveTables(shown, self._topics(), limits, self._groups(), self._live)
+        letters = None if self._tables is None else self._tables.letters
+        self._live = LiveTables(shown, self._topics(), limits, self._groups(), self._live, letters)
         found = report_of(self._live, limits=limits)
         self._made, self._reported = time.monotonic(), shown
         return found

@@ -92,6 +92,10 @@ def test_metrics_are_those_of_the_states_after_a_kill_and_while_clients_hang(tmp
     [
         (["--prometheus-port", "9", "--out", "lake"], "--out lake: --no-tables writes none; leave one of the two out"),
         ([], "--no-tables: shows nothing without --prometheus-port; give a port"),
+        (
+            ["--prometheus-port", "9", "--dead-letters", "x"],
+            "--dead-letters: a stream without tables does not match",
+        ),
         (["--prometheus-port", "9", "--master", "local[1]"], "--no-tables: a stream on Spark writes tables; leave"),
     ],
 )

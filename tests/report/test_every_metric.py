@@ -17,13 +17,15 @@ from share_state.fold.limits import Limits
 from share_state.report.audit_data import read_report
 from share_state.report.stream_metrics import StreamMetrics
 from share_state.rules.registry import Scope, registered
+from tests.log_writer import snapshot
+from tests.pipeline.test_dead_letter_topics import KEY, Export, archived, letter
 from tests.truth import DATA
 
 Values = dict[tuple[str, ...], float]
 _STATES = ("available", "acquired", "acknowledged", "archiving", "archived")
 _NOT_OF_TABLES = re.compile(r"stream_.*|last_success_.*|run_duration_.*")
 """Metrics of the process."""
-_OF_ONE_LOG = {Scope.RECORD, Scope.STATE_BATCH, Scope.RECORD_BATCHES, Scope.LOG, Scope.STATE_LOG}
+_OF_ONE_LOG = {Scope.RECORD, Scope.STATE_BATCH, Scope.RECORD_BATCHES, Scope.LOG, Scope.STATE_LOG, Scope.DEAD_LETTERS}
 _OF_THE_STREAM = {code for code, one in registered().items() if {*one.checks} & _OF_ONE_LOG}
 """Rules that need one log alone; docs/stream.md says which others are left to the audit."""
 
@@ -35,8 +37,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Values]:
-    """Metric -> labels in the order of their names -> value, once a stream has read a folder."""
+def shown(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Values]:
+    """Metric -> labels in the order of their names -> value, once a stream with these options has read a folder."""
     seen = list[StreamMetrics]()
 
     def keep(_address: str, _port: int, metrics: StreamMetrics) -> Callable[[], None]:
@@ -44,7 +46,8 @@ def shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Values]:
         return lambda: None
 
     monkeypatch.setattr(stream_command, "serve_metrics", keep)
-    assert run(["stream", str(folder), "--once", "--no-tables", "--prometheus-port", "9"]) == 0
+    command = ["stream", str(folder), "--once", "--prometheus-port", "9", "--fail-on", "off"]
+    assert run([*command, *options]) == 0
     text, _ = seen[0].text("")
     found = defaultdict[str, Values](dict)
     for family in text_string_to_metric_families(text.decode()):
@@ -155,12 +158,22 @@ def _of_logs(tables: CommittedTables) -> dict[str, Values]:
     return {f"log_partition_{name}": _sums(rows, name, "topic_name", "partition_id") for name in columns}
 
 
+def _of_letters(tables: CommittedTables) -> dict[str, Values]:
+    if not tables.holds("dead_letters"):
+        return {}
+    letters = [{"n": 1} | row for row in tables.read("dead_letters").to_pylist()]
+    return {
+        "group_dead_letters": _sums(letters, "n", "group_id", "reason"),
+        "group_lost_dead_letters": _sums(tables.read("lost_dead_letters").to_pylist(), "record_count", "group_id"),
+    }
+
+
 def expected(tables: CommittedTables) -> dict[str, Values]:
     """What the tables of an audit say of each metric."""
     rows, run_row = _share_partitions(tables), tables.run
     found = [row | {"n": 1} for row in tables.read("findings").to_pylist() if row["rule"] in _OF_THE_STREAM]
     findings = _sums(found, "n", "rule", "severity")
-    values = _of_share_partitions(rows) | _of_groups(tables, rows) | _of_logs(tables)
+    values = _of_share_partitions(rows) | _of_groups(tables, rows) | _of_logs(tables) | _of_letters(tables)
     values |= {"findings": findings, "open_findings": findings, "share_partitions_without_series": {(): 0}}
     flagged = [
         {"n": 1, "group_id": one.now["group_id"], "trouble": one.trouble} for one in read_report(tables.root).flagged
@@ -178,10 +191,33 @@ def test_each_metric_of_a_stream_is_what_the_tables_of_an_audit_say(
     log: str, simulated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder, lake = simulated if log == "simulated" else DATA / "4.3.1/chaos", str(tmp_path / "lake")
+    _audit(folder, lake)
+    _compare(shown(folder, monkeypatch, "--no-tables"), lake)
+
+
+def test_a_stream_shows_the_dead_letters_that_an_audit_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    export, lake = Export(tmp_path), str(tmp_path / "lake")
+    export.state([snapshot(KEY)], *archived(10, 14), *archived(20, 20)).letters(letter(10), letter(13), letter(14))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (tmp_path / "__share_group_state-0").rename(logs / "__share_group_state-0")
+    options = ["--topics", str(tmp_path / "topics.json"), "--dead-letters", str(tmp_path / "dlq.app-0")]
+    options += ["--dead-letters-copied-last", "--rule", "EXPORT_STALE=off"]
+    _audit(logs, lake, *options)
+    seen = shown(logs, monkeypatch, "--out", str(tmp_path / "live"), *options)
+    assert (seen["group_lost_dead_letters"], len(seen["group_dead_letters"])) == ({("app",): 3}, 1)
+    assert seen["findings"]["DEAD_LETTER_LOST", "error"] == 1
+    _compare(seen, lake)
+
+
+def _audit(folder: Path, lake: str, *options: str) -> None:
     # A rule that is left to the audit.
     audit = ["audit", str(folder), "--out", lake, "--rule", "RECORDS_LOST=off", "--fail-on", "off", "--quiet"]
-    assert run(audit) == 0
-    seen, told = shown(folder, monkeypatch), expected(CommittedTables(lake))
+    assert run([*audit, *options]) == 0
+
+
+def _compare(seen: Mapping[str, Values], lake: str) -> None:
+    told = expected(CommittedTables(lake))
     assert seen.keys() == told.keys()
     for name, values in told.items():
         assert seen[name] == pytest.approx(values), name
