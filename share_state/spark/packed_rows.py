@@ -233,9 +233,12 @@ def _rows_of_a_batch(rows: pa.RecordBatch) -> int:
 
 def _compressed(batches: Iterable[pa.RecordBatch]) -> list[pa.Array]:
     """Columns of `_BATCH`."""
-    serialized = [batch.serialize() for batch in batches]
-    sizes = [given.size for given in serialized]
-    compressed = [pa.compress(given, codec=_CODEC, asbytes=True) for given in serialized]
+    sizes, compressed = list[int](), list[bytes]()
+    # One at a time, so that the memory of a batch serves the next one while it is in the CPU cache.
+    for batch in batches:
+        serialized = batch.serialize()
+        sizes.append(serialized.size)
+        compressed.append(pa.compress(serialized, codec=_CODEC, asbytes=True))
     return [pa.array(sizes, pa.int64()), pa.array(compressed, pa.binary())]
 
 
