@@ -192,6 +192,8 @@ class LossTracker:
         Returns:
             int64 rows (first missing offset, first offset after the gap).
         """
+        if self._is_sparse:
+            return np.zeros((0, 2), np.int64)
         until = self.next_offset if self._window.until_offset is None else self._window.until_offset
         missing = np.clip(missing_offsets(batches, records), self.first_offset, until)
         missing = missing[missing[:, 0] < missing[:, 1]]

@@ -73,7 +73,8 @@ class MemoryRows:
         """
         del merge
         try:
-            yield from rows_in_chunks(rows_of_batches(self.rows.to_batches(_BATCH_ROWS)), chunk)
+            parts = rows_of_batches(self.rows.to_batches(_BATCH_ROWS))
+            yield from rows_in_chunks(parts, chunk, holds_all=log.holds_all)
         except NotEncodedError:
             raise InputError(
                 f"{LABEL}: partition {log.partition}: {NOT_ENCODED}; give binary columns, or one of these"

@@ -133,7 +133,7 @@ def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return data, at, np.where(present, sizes, -1)
 
 
-def rows_to_chunk(rows: Rows) -> Chunk:
+def rows_to_chunk(rows: Rows, *, holds_all: bool = True) -> Chunk:
     """Convert rows of a log partition to a chunk in offset order, each offset once.
 
     Rows that repeat an offset with the same key and value are dropped and counted. If the contents of one
@@ -142,6 +142,7 @@ def rows_to_chunk(rows: Rows) -> Chunk:
 
     Args:
         rows: all rows of the offsets that they contain.
+        holds_all: as in LogPartition.
     """
     offsets = rows.records["offset"]
     if (np.diff(offsets) < 0).any():
@@ -149,7 +150,7 @@ def rows_to_chunk(rows: Rows) -> Chunk:
         offsets = rows.records["offset"]
     repeated_at = np.flatnonzero(np.diff(offsets) == 0)
     if not len(repeated_at):
-        batches, records = _split_runs(rows)
+        batches, records = _split_runs(rows, holds_all)
         return Chunk(rows.data, batches, records=records)
     is_equal = _same_bytes(rows.data, rows.records, repeated_at)
     left_out = np.zeros(len(offsets), bool)
@@ -163,7 +164,7 @@ def rows_to_chunk(rows: Rows) -> Chunk:
         kept = distinct.pop(candidates[-1][1:3])
         left_out[first:end], left_out[kept] = True, False
         conflicting_rows += distinct.values()
-    batches, records = _split_runs(rows.take(~left_out))
+    batches, records = _split_runs(rows.take(~left_out), holds_all)
     conflicts = rows.take(np.array(conflicting_rows, np.int64))
     # As in logs of segments, conflicting batches come before the one that is kept.
     at = np.searchsorted(batches["base_offset"], conflicts.records["offset"], side="right")
@@ -172,12 +173,15 @@ def rows_to_chunk(rows: Rows) -> Chunk:
     return Chunk(rows.data, batches, repeated=int(left_out.sum()) - len(conflicting_rows), records=records)
 
 
-def rows_in_chunks(parts: Iterable[tuple[Rows, int]], chunk: int) -> Iterator[Chunk]:
+def rows_in_chunks(
+    parts: Iterable[tuple[Rows, int]], chunk: int, *, holds_all: bool = True
+) -> Iterator[Chunk]:
     """Convert rows of a log partition to chunks in offset order; rows wait until all lower offsets are read.
 
     Args:
         parts: rows in any order, and with each part the lowest offset that may follow.
         chunk: bytes of keys and values in a chunk.
+        holds_all: as in LogPartition.
     """
     waiting: list[Rows] = []
     for rows, bound in parts:
@@ -187,10 +191,10 @@ def rows_in_chunks(parts: Iterable[tuple[Rows, int]], chunk: int) -> Iterator[Ch
             continue
         merged = concat_table_rows(waiting)
         is_ready = merged.records["offset"] < bound
-        yield rows_to_chunk(merged if is_ready.all() else merged.take(is_ready))
+        yield rows_to_chunk(merged if is_ready.all() else merged.take(is_ready), holds_all=holds_all)
         waiting = [] if is_ready.all() else [merged.take(~is_ready).compact()]
     if waiting:
-        yield rows_to_chunk(concat_table_rows(waiting))
+        yield rows_to_chunk(concat_table_rows(waiting), holds_all=holds_all)
 
 
 def _content(rows: Rows, row: int) -> tuple[tuple[bool, bytes], tuple[bool, bytes]]:
@@ -212,10 +216,14 @@ def _conflict_batches(rows: Rows) -> np.ndarray:
     return batches
 
 
-def _split_runs(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """One BATCH row for each run of consecutive offsets, and the records, each with the row of its run."""
+def _split_runs(rows: Rows, holds_all: bool) -> tuple[np.ndarray, np.ndarray]:
+    """One BATCH row for each run of consecutive offsets, and the records, each with the row of its run.
+
+    Where records of the log are elsewhere, a missing offset says nothing, and the rows are one run.
+    """
     records = rows.records
-    starts = np.flatnonzero(np.diff(records["offset"], prepend=records["offset"][:1] - 2) != 1)
+    steps = np.diff(records["offset"], prepend=records["offset"][:1] - 2)
+    starts = np.flatnonzero(steps != 1) if holds_all else np.flatnonzero(steps[:1])
     runs, ends = np.zeros(len(starts), BATCH), np.append(starts[1:], len(records))
     runs["base_offset"], runs["last_offset"] = records["offset"][starts], records["offset"][ends - 1]
     runs["count"] = ends - starts

@@ -63,7 +63,6 @@ _FOLDED = OutputSpec((STATE, FINDINGS), incomplete=(FINDINGS,))
 """What a task makes; Spark makes `in_flight` of the states where it is read, as most of the rows are its."""
 _TYPE_BYTES = 2
 """Bytes of a key before those of the share-partition: snapshots and updates have different types."""
-_LONGEST_KEY = 2**31 - 1
 
 
 def fold_decoded_frame(records: DataFrame, plan: FoldPlan | None = None) -> dict[str, DataFrame]:
@@ -188,9 +187,8 @@ def _place_bytes(records: pa.Table) -> Placed:
         raise InputError(f"{LABEL}: {reasons[0].as_py()}")
     schema = record_schema(records.column_names)
     rows = records.select(schema.names).cast(schema)
-    # Without an end, Arrow fails for keys that are shorter than the type.
-    keys = pc.binary_slice(pc.fill_null(rows["key"], b""), _TYPE_BYTES, _LONGEST_KEY)
-    return Placed(rows, hashes_of(keys), rows["partition"].cast(pa.string()).combine_chunks())
+    hashes = hashes_of(pc.fill_null(rows["key"], b""), _TYPE_BYTES)
+    return Placed(rows, hashes, rows["partition"].cast(pa.string()).combine_chunks())
 
 
 def _packed(batch: pa.RecordBatch) -> pa.RecordBatch:

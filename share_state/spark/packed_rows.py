@@ -45,6 +45,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _PARTITIONS_BY_DEFAULT = 200
 _CANDIDATES_PER_TASK = 64
 _LABELS = dict[int, list[int]]()
+_LONGEST = 2**31 - 1
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -99,10 +100,16 @@ def shuffled(
     return sent.sortWithinPartitions(_LOG, _FIRST).mapInArrow(unpack, from_arrow_schema(result))
 
 
-def hashes_of(column: pa.ChunkedArray) -> np.ndarray:
-    """uint64, a hash of each text or of each row of bytes, none of which is null; equal in every process."""
+def hashes_of(column: pa.ChunkedArray, skipped: int = 0) -> np.ndarray:
+    """uint64, a hash of each text or of each row of bytes, none of which is null; equal in every process.
+
+    Args:
+        column: the texts or bytes.
+        skipped: how many bytes at the start of each do not count.
+    """
     encoded = pc.dictionary_encode(column.combine_chunks())
-    values = encoded.dictionary.cast(pa.binary()).to_pylist()
+    # Without an end, Arrow fails for bytes that are shorter than that.
+    values = pc.binary_slice(encoded.dictionary.cast(pa.binary()), skipped, _LONGEST).to_pylist()
     hashed = np.fromiter(map(xxhash.xxh3_64_intdigest, values), np.uint64, len(values))
     return hashed[encoded.indices.to_numpy()]
 
@@ -233,9 +240,12 @@ def _rows_of_a_batch(rows: pa.RecordBatch) -> int:
 
 def _compressed(batches: Iterable[pa.RecordBatch]) -> list[pa.Array]:
     """Columns of `_BATCH`."""
-    serialized = [batch.serialize() for batch in batches]
-    sizes = [given.size for given in serialized]
-    compressed = [pa.compress(given, codec=_CODEC, asbytes=True) for given in serialized]
+    sizes, compressed = list[int](), list[bytes]()
+    # One at a time, so that the memory of a batch serves the next one while it is in the CPU cache.
+    for batch in batches:
+        serialized = batch.serialize()
+        sizes.append(serialized.size)
+        compressed.append(pa.compress(serialized, codec=_CODEC, asbytes=True))
     return [pa.array(sizes, pa.int64()), pa.array(compressed, pa.binary())]
 
 

@@ -140,7 +140,7 @@ class FrameRows:
         """The chunks of a log partition; outside of tasks its rows are collected on the driver."""
         del merge
         if self.read is not None:
-            yield from rows_in_chunks(rows_of_batches(self.read(log)), chunk)
+            yield from rows_in_chunks(rows_of_batches(self.read(log)), chunk, holds_all=log.holds_all)
 
 
 def map_frame(

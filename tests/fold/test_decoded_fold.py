@@ -1,6 +1,7 @@
 """Records that are no log, in pieces cut anywhere, fold to what their logs fold to; the rest is unknown."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ from share_state.pipeline.given_records import _OF_WHOLE_LOGS, RECORDS_ONLY
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
-from share_state.sources.log_partition import LogPartition
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition
+from share_state.sources.memory_table import find_memory_logs
+from share_state.sources.record_tables import Columns
+from share_state.sources.segments import read_chunks
 from tests.fold import random_logs
 from tests.fold.control_records import test_against_model as control_records
 from tests.fold.control_records.logs import checkpoint, control, delta, log_of
@@ -211,6 +215,16 @@ def test_records_of_the_topic_fold_in_python():
     source = DATA / "4.3.1/happy"
     folded = share_state.fold_records(table_of(find_logs([str(source)])))
     assert len(folded.share_partition_state) == len(share_state.reconstruct(source).share_partition_state) > 0
+
+
+def test_rows_of_a_part_of_a_log_are_one_run_in_which_no_offset_is_missed():
+    every_other = table_of(find_logs([str(DATA / "4.3.1/happy")]))[::2]
+    for log in find_memory_logs(every_other, Columns(), [STATE_TOPIC])[0]:
+        ways = (log, replace(log, holds_all=False))
+        runs = [[len(chunk.batches) for chunk in read_chunks(way)] for way in ways]
+        folded = [fold_log(way) for way in ways]
+        assert runs == [[folded[1].record_count], [1]]
+        assert [one.last_lost_offset == -1 for one in folded] == [False, True]
 
 
 def test_what_is_no_table_of_records_is_refused():
