@@ -15,10 +15,11 @@ from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
 from share_state.incidents.offset_story import OffsetStory, Reset, read_story
 from share_state.kafka.delivery_states import state_name
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.resume import COMMAND
 from share_state.repairs.commands import quote
 from share_state.repairs.opened_input import OpenedInput
 from share_state.repairs.remedies import repairs
-from share_state.repairs.repair_plan import empty_groups
+from share_state.repairs.repair_plan import emptiness_of_groups
 from share_state.repairs.status import SharePartitionStatus, Survey, survey
 from share_state.repairs.subject import HARM, Option, Repair
 from share_state.report.broken_rules import summarize_findings
@@ -156,7 +157,7 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
     repair = None
     if status.troubles and status.row["dialect"] == SHARE_GROUP_STATE:
         asked = replace(surveyed, found=(status,))
-        (repair,) = repairs(asked, opened.tools, empty_groups(tables))
+        (repair,) = repairs(asked, opened.tools, emptiness_of_groups(tables))
     elif status.troubles:
         unknown.append("what mends it: `repair` has no plan for control records of the draft")
     if repair is not None and repair.trouble not in status.troubles:
@@ -339,7 +340,8 @@ def _last_hour(
 
 def _counts_from_the_start(tables: CommittedTables) -> bool:
     """Whether the tables are of a first audit, whose counts of deliveries begin with the log."""
-    return tables.holds(HISTORY_TABLE) and tables.run["sequence"] == 0
+    run = tables.run
+    return run["command"] == COMMAND and tables.holds(HISTORY_TABLE) and run["sequence"] == 0
 
 
 def _with_logs_of(plan: FoldPlan, tables: CommittedTables, selection: SharePartitionFilter) -> FoldPlan:

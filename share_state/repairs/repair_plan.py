@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from share_state.delta.committed import CommittedTables
 from share_state.errors import ShareStateError, pluralize
+from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS
 from share_state.fold.limits import Limits
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.releases import refusal_of, release_of
@@ -24,7 +25,7 @@ from share_state.repairs.remedies import repairs
 from share_state.repairs.status import Survey, survey
 from share_state.repairs.subject import HARM, Option, Repair
 from share_state.report.console import format_name, format_number, format_time
-from share_state.report.share_partitions import ascending
+from share_state.report.share_partitions import ascending, latest_audit_filter
 
 _MAX_RANGES = 20
 
@@ -200,16 +201,21 @@ def make_plan(
         WarehouseError: if a table is gone.
     """
     found = survey(tables, groups, limits, release, most)
-    options = repairs(found, tools or KafkaTools(), empty_groups(tables))
+    options = repairs(found, tools or KafkaTools(), emptiness_of_groups(tables))
     return RepairPlan(options, found, _control_findings(tables, groups))
 
 
-def empty_groups(tables: CommittedTables) -> frozenset[str]:
-    """The groups that had no member when the group side was read; none if it was not."""
-    if not tables.holds("share_groups"):
-        return frozenset()
-    rows = tables.read("share_groups", pc.field("state") == "Empty", ("group_id",))
-    return frozenset(rows["group_id"].to_pylist())
+def emptiness_of_groups(tables: CommittedTables) -> dict[str, bool]:
+    """Whether a group had no member when groups were read; without the groups of which that is not known."""
+    if tables.holds("share_groups"):
+        rows = tables.read("share_groups", columns=("group_id", "state"))
+        states = zip(rows["group_id"].to_pylist(), rows["state"].to_pylist(), strict=True)
+        return {group: state == "Empty" for group, state in states}
+    if not tables.holds(HISTORY_TABLE):
+        return {}
+    # A stream follows the members of groups, and keeps the verdict alone.
+    is_empty = latest_audit_filter(tables) & (pc.field("verdict") == NO_MEMBERS)
+    return dict.fromkeys(tables.read(HISTORY_TABLE, is_empty, ("group_id",))["group_id"].to_pylist(), True)
 
 
 def _control_findings(tables: CommittedTables, groups: Sequence[str]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from share_state.pipeline.audit import run_audit
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import WRITER
+from share_state.pipeline.stream_run import ARCHIVING_OPTION
 from share_state.report.lags import lags_of
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
@@ -353,10 +354,12 @@ def _state(code: int) -> DeliveryState:
 
 def releases_of(tables: CommittedTables, states: pa.Table) -> tuple[str, ...]:
     """The releases that may have written the log: as configured, or as far as the state shows."""
-    configured = dict(tables.run["options"]).get("limits.writer_version")
+    options = dict(tables.run["options"])
+    configured = options.get("limits.writer_version")
     if configured is not None:
         return (configured,)
-    archives = any(note.startswith(WRITER) for note in tables.run["notes"] or ())
+    notes = tables.run["notes"] or ()
+    archives = ARCHIVING_OPTION in options or any(note.startswith(WRITER) for note in notes)
     archiving = pc.field("delivery_state") == int(DeliveryState.ARCHIVING)
     if archives or next(tables.batches("in_flight", ["partition"], archiving), None) is not None:
         return _with(lambda release: release.dead_letters)
