@@ -20,7 +20,7 @@ from share_state.repairs.commands import quote
 from share_state.repairs.opened_input import OpenedInput
 from share_state.repairs.remedies import repairs
 from share_state.repairs.repair_plan import emptiness_of_groups
-from share_state.repairs.status import SharePartitionStatus, Survey, survey
+from share_state.repairs.status import NO_VERDICTS, SharePartitionStatus, Survey, survey, unknown_of
 from share_state.repairs.subject import HARM, Option, Repair
 from share_state.report.broken_rules import summarize_findings
 from share_state.report.console import format_duration
@@ -31,6 +31,7 @@ from share_state.simulator.types import find_release
 from share_state.sources.log_partition import STATE_TOPIC
 
 HOUR = timedelta(hours=1)
+_STARTS = ("start_offset", "effective_start_offset")
 _MOST = 1000
 """Share-partitions of a group that are looked at."""
 
@@ -109,7 +110,8 @@ class Incident:
             "cause": self.cause,
             "since": self.since,
             "time": self.time,
-            **{name: row[name] for name in state},
+            # -1 is no offset, as for `show`.
+            **{name: None if name in _STARTS and row[name] == -1 else row[name] for name in state},
             "waits_for": waits and asdict(waits) | {"state": state_name(waits.state)},
             "delivery_limit": self.limit,
             "delivery_limit_observed": self.limit_is_observed,
@@ -190,7 +192,7 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
             (f"{one.name}-{one.row['partition']}", worst[0]) for one, worst in troubled if one is not first
         ),
         healthy=0 if is_cut else len(surveyed.found) - max(len(troubled), 1) + surveyed.left_out,
-        unknown=(*unknown, *_unknown(status, surveyed)),
+        unknown=tuple(dict.fromkeys((*unknown, *_unknown(status, surveyed), *unknown_of(tables, (group,))))),
         commands=_commands(status, trouble, opened.words, offset),
     )
 
@@ -359,7 +361,7 @@ def _unknown(status: SharePartitionStatus, found: Survey) -> list[str]:
     if row["lag"] is None and row["topic_end_offset"] is None:
         lines.append("the lag: the end of the topic is not known (--topics names a file)")
     if row["verdict"] is None:
-        lines.append("whether consumers work: a reconstruct gives no verdicts; run `share-state audit`")
+        lines.append(NO_VERDICTS)
     if len(found.releases) > 1:
         lines.append(f"the release that wrote the log: {found.releases[0]} to {found.releases[-1]}")
     return lines

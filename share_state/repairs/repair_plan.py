@@ -22,7 +22,7 @@ from share_state.repairs.plan_files import (
 )
 from share_state.repairs.rehearsal import Effect, Ranges, count_offsets
 from share_state.repairs.remedies import repairs
-from share_state.repairs.status import Survey, survey
+from share_state.repairs.status import Survey, survey, unknown_of
 from share_state.repairs.subject import HARM, Option, Repair
 from share_state.report.console import format_name, format_number, format_time
 from share_state.report.share_partitions import ascending, latest_audit_filter
@@ -38,11 +38,13 @@ class RepairPlan(WrittenPlan):
         repairs: the most severe first.
         survey: what they are about, and how many more are in trouble.
         control_findings: what is wrong with control records, for which there is no plan, one line each.
+        unknown: what the input cannot show of the groups, one line each.
     """
 
     repairs: tuple[Repair, ...]
     survey: Survey
     control_findings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -67,6 +69,7 @@ class RepairPlan(WrittenPlan):
             "inputs": list(self.survey.inputs),
             "time": self.survey.time,
             "releases": list(self.survey.releases),
+            "unknown": list(self.unknown),
         }
         left_out = {"left_out": self.survey.left_out, "control_findings": list(self.control_findings)}
         return head | {"share_partitions": repair_rows} | left_out
@@ -100,6 +103,11 @@ class RepairPlan(WrittenPlan):
             yield from _listed(without, "share-partitions without a state", _INITIALIZE)
         if self.control_findings:
             yield from _listed(self.control_findings, "control records", _NO_TOOL)
+        if self.unknown:
+            yield "Not known:"
+            yield ""
+            yield from (f"- {format_name(line)}" for line in self.unknown)
+            yield ""
         if not self.repairs:
             yield self._nothing_to_do()
             return
@@ -121,6 +129,8 @@ class RepairPlan(WrittenPlan):
                 f"No share-partition{state} is in trouble, but there are errors or warnings: {counts}. "
                 f"`share-state rules {next(iter(others))}` says what to do."
             )
+        if self.unknown:
+            return f"No share-partition{state} is in trouble, as far as the input shows."
         return f"No share-partition{state} is in trouble: there is nothing{' else' if state else ''} to do."
 
     def _cases(self) -> Iterator[ScriptCase]:
@@ -202,7 +212,7 @@ def make_plan(
     """
     found = survey(tables, groups, limits, release, most)
     options = repairs(found, tools or KafkaTools(), emptiness_of_groups(tables))
-    return RepairPlan(options, found, _control_findings(tables, groups))
+    return RepairPlan(options, found, _control_findings(tables, groups), unknown_of(tables, groups))
 
 
 def emptiness_of_groups(tables: CommittedTables) -> dict[str, bool]:

@@ -27,7 +27,10 @@ from share_state.pipeline.audit import run_audit
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import WRITER
+from share_state.pipeline.resume import COMMAND as AUDIT
 from share_state.pipeline.stream_run import ARCHIVING_OPTION
+from share_state.pipeline.stream_run import COMMAND as STREAM
+from share_state.report.absent_states import absent_states, possibly_absent_states
 from share_state.report.lags import lags_of
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
@@ -69,6 +72,13 @@ _HISTORY = {
     "oldest_unfinished_time": _TIME, "rewound_from": pa.int64(),
 }  # fmt: skip
 _RANGE = ("first_offset", "last_offset", "delivery_state", "delivery_count", "gap")
+
+
+NO_VERDICTS = "whether consumers work: a reconstruct gives no verdicts; run `share-state audit`"
+_LEFT_TO_AUDITS = (
+    "whether groups and topics still exist, whether records were deleted before they were finished, "
+    "and whether state is in several state partitions: a stream leaves that to `share-state audit`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +280,21 @@ def survey(
         _without_state(tables, where),
         {rule: count for rule, count in others.items() if count},
     )
+
+
+def unknown_of(tables: CommittedTables, groups: Sequence[str] = ()) -> tuple[str, ...]:
+    """What tables cannot show about share-partitions of groups, one line each.
+
+    Args:
+        tables, groups: as for `survey`.
+    """
+    lines = [*absent_states(tables, groups), *possibly_absent_states(tables, groups)]
+    command = tables.run["command"]
+    if command == STREAM:
+        lines.append(_LEFT_TO_AUDITS)
+    elif command != AUDIT:
+        lines.append(NO_VERDICTS)
+    return tuple(lines)
 
 
 def _other_rules(tables: CommittedTables, where: pc.Expression) -> dict[str, int]:

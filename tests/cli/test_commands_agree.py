@@ -1,6 +1,7 @@
 """A command says the same of logs and of the tables that `reconstruct`, `audit` and `stream` wrote of them."""
 
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 import pytest
@@ -10,8 +11,10 @@ from share_state.pipeline.live_groups import LiveGroups
 from share_state.sources.group_configs import ClusterLimits
 from share_state.sources.kafka_client import ClientProperties
 from tests.cli.commands import Command
+from tests.damage.damage import KINDS
 from tests.damage.exports import RELEASES, whole_export
 from tests.profiles import nightly, some_of
+from tests.truth import DATA
 
 LIMIT = "group.share.delivery.count.limit=6\n"
 _OF_VERDICTS = ("cause", "since", "trouble", "others", "healthy", "verdict", "unknown", "option", "also", "time")
@@ -83,3 +86,23 @@ def test_limits_of_a_call_precede_those_of_a_running_cluster():
     assert (groups.limits.delivery_count, groups.limits.record_locks) == (7, 400)
     assert groups.origins["limits.of_cluster.record_locks"] == "400"
     assert "limits.of_cluster.delivery_count" not in groups.origins
+
+
+def test_the_cutoff_of_a_warehouse_sees_damage_behind_the_last_record(cli: Command, tmp_path: Path):
+    export = whole_export("4.2", 1).copied()
+    KINDS["garbage_after"](export, "__share_group_state-2", Random(1))
+    logs = tmp_path / "logs"
+    export.write(logs)
+    lake = _write("reconstruct", logs, tmp_path / "lake", cli)
+    of_logs = cli("cutoff", logs, "-q")
+    assert of_logs.code == 1
+    of_tables = cli("cutoff", lake, "-q")
+    assert (of_tables.code, of_tables.out) == (of_logs.code, of_logs.out)
+
+
+def test_a_warehouse_of_texts_without_offsets_stands_for_them(cli: Command, tmp_path: Path):
+    text = DATA / "cases/console-claims/strimzi.json"
+    lake = _write("reconstruct", text, tmp_path / "lake", cli)
+    for command in ("cutoff", "decode"):
+        of_tables = cli(command, lake, "-q")
+        assert (of_tables.code, of_tables.out) == (0, cli(command, text, "-q").out)
