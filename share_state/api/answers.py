@@ -274,7 +274,7 @@ def _opened(
         plan = lacks = None
         try:
             if needs_logs:
-                logs, of_run = logs_of_run(tables.run)
+                logs, of_run = logs_of_run(tables)
                 plan = build_plan(spec_of_options(KEYS, logs, of_run, names_only=True), KEYS)
         except ShareStateError as error:
             lacks = f"the logs of its last run cannot be read ({error})"

@@ -142,7 +142,7 @@ def plan_of(
         if (tables := open_warehouse(named)) is not None:
             # Topics and groups of the call are options, too.
             asked = given_options | {one: more[one] for one in ("known_topics", "group_frame") if one in more}
-            named, given_options = logs_of_warehouse(named[0], tables.run, asked)
+            named, given_options = logs_of_warehouse(named[0], tables, asked)
     spec = spec_of_options(ARGUMENTS, named, given_options, reads_groups=reads_groups, **more)
     sorter = None
     if (session := session_of(groups, session_of(input, spark))) is not None:

@@ -333,7 +333,7 @@ def cutoff(
         console.print_json(result_rows | {"delete_records": delete_records if named is not None else None})
     else:
         print_cutoffs(result_rows["cutoff"])
-        if not spec.has_as_of:
+        if not result.cut:
             print_pruning(result_rows["cutoff"])
         if result_rows["findings"]:
             console.print_findings(result_rows["findings"])

@@ -51,7 +51,7 @@ def offsets(
     latest = None
     if any(name in options.given for name in POINTS) and (tables := open_warehouse(inputs)) is not None:
         # Of a warehouse: its logs, at another moment.
-        inputs, given = logs_of_warehouse(inputs[0], tables.run, options.given)
+        inputs, given = logs_of_warehouse(inputs[0], tables, options.given)
         options = InputOptions(given)
         (latest,) = read_states([tables], SharePartitionFilter())
     elif any(name in options.given for name in POINTS):

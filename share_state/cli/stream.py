@@ -23,7 +23,6 @@ from share_state.delta.committed import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, ShareStateError, WarehouseError, require
-from share_state.fold.limits import Limits
 from share_state.pipeline.local_stream import LocalStream
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.state_file import SavedStream, StateFile
@@ -120,10 +119,6 @@ class _Call:
         """The share groups that are known now."""
         return KnownGroups() if self.live.groups is None else self.live.groups.known
 
-    def limits(self) -> Limits:
-        """The limits of the cluster and of its groups that are known now."""
-        return self.live.limits if self.live.groups is None else self.live.groups.limits
-
     def open_tables(
         self,
         place: str,
@@ -141,6 +136,7 @@ class _Call:
             run,
             fold,
             options={**self.texts, **texts},
+            facts=self.live.facts,
             topics=self.live.topics,
             letters=letters,
             keeps_state=keeps_state,
@@ -365,7 +361,7 @@ def _pace(call: _Call) -> dict[str, Any]:
         "trigger": call.milliseconds / 1000,
         "once": call.once,
         "is_shown": call.port is not None,
-        "limits": call.limits,
+        "limits": call.live.limits_now,
         "release": collect_garbage,
     }
 
@@ -384,7 +380,7 @@ def _follow(call: _Call, opened: ExitStack, stream: LocalStream, tables: StreamT
             stream,
             tables,
             call.live.topics,
-            call.limits,
+            call.live.limits_now,
             call.groups,
         ),
     )

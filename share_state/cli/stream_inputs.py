@@ -2,9 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -15,7 +15,7 @@ from share_state.config.input_spec import InputSpec
 from share_state.errors import InputError
 from share_state.fold.limits import Limits
 from share_state.pipeline.dead_letter_checks import StreamLetters
-from share_state.pipeline.facts import merge_topics, settle_live_limits
+from share_state.pipeline.facts import limits_of_groups, merge_topics, settle_live_limits
 from share_state.pipeline.followed_groups import AdjacentGroups, FollowedGroups
 from share_state.pipeline.growing_segments import GrowingSegments
 from share_state.pipeline.stream_files import GrowingFolder, check_readable
@@ -80,11 +80,22 @@ class Live:
         topics: names and ends of topics.
         limits: the limits of the cluster when the stream began.
         groups: follows the share groups of a cluster, or those beside segments; None where they are not known.
+        origins: where `limits` come from, as in SettledFacts.
     """
 
     topics: Callable[[], Topics]
     limits: Limits
     groups: FollowedGroups | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def limits_now(self) -> Limits:
+        """The limits of the cluster and of its groups that are known now."""
+        return self.limits if self.groups is None else self.groups.limits
+
+    def facts(self) -> dict[str, str]:
+        """What is known of the cluster now, as options of a run."""
+        origins = self.origins if self.groups is None else self.groups.origins
+        return {**origins, **limits_of_groups(self.limits_now())}
 
 
 class _Refreshed(Generic[_Answer]):
@@ -120,7 +131,7 @@ def topics_and_limits(
         InputError: if a folder is missing, or no broker answers or denies access.
         SetupError: if the Kafka client library is missing.
     """
-    limits = spec.limits.to_limits()
+    limits, explicit = spec.limits.to_limits(), frozenset(spec.limits.model_fields_set)
     if not find_cluster_address([source]):
         return _live_folder(source, spec, limits)
     from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415  a live cluster alone needs it
@@ -135,10 +146,11 @@ def topics_and_limits(
         asked, notes = ask_limits(source, kafka_properties)
         for note in notes:
             _LOG.info("%s", note)
-        return Live(topics, settle_live_limits(asked, limits, frozenset()).limits)
+        settled = settle_live_limits(asked, limits, explicit)
+        return Live(topics, settled.limits, origins=settled.origins)
     from share_state.pipeline.live_groups import LiveGroups  # noqa: PLC0415  imports the client
 
-    groups = LiveGroups(cluster, properties, limits)
+    groups = LiveGroups(cluster, properties, limits, explicit)
     return Live(topics, groups.limits, groups)
 
 

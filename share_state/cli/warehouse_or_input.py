@@ -65,7 +65,7 @@ def open_input(
             plan = lacks = None
             try:
                 if needs_logs:
-                    logs, of_run = logs_of_run(tables.run)
+                    logs, of_run = logs_of_run(tables)
                     plan = stack.enter_context(open_plan(InputOptions(of_run).spec(logs, names_only=True)))
             except ShareStateError as error:
                 lacks = f"the logs of its last run cannot be read ({error})"
@@ -112,7 +112,7 @@ def logs_of(inputs: Sequence[str], options: InputOptions) -> tuple[list[str], In
         tables = open_warehouse(inputs)
     if tables is None:
         return list(inputs), options
-    logs, given = logs_of_warehouse(inputs[0], tables.run, options.given)
+    logs, given = logs_of_warehouse(inputs[0], tables, options.given)
     return logs, InputOptions(given)
 
 

@@ -1,50 +1,74 @@
 """The inputs and options of a run, from its row of `runs`: with them, a warehouse stands for its logs."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.config.declaration import OptionSpec
 from share_state.config.input_spec import input_options
 from share_state.errors import ShareStateError
+from share_state.sources.log_partition import STATE_TOPIC
 from share_state.stores.paths import to_path
 
 POINTS = ("as_of_offset", "as_of_time")
 """Options of a point of the logs, which a call may give for a warehouse, too."""
 
 
-def logs_of_run(run: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+class RunTables(Protocol):
+    """The tables of a run."""
+
+    run: dict[str, Any]
+
+    def read(self, table: str, where: pc.Expression | None, columns: Sequence[str] | None) -> pa.Table:
+        """Some rows of a table."""
+        ...
+
+
+def logs_of_run(tables: RunTables) -> tuple[list[str], dict[str, Any]]:
     """The inputs of a run, and its options up to the records that it read.
 
     Args:
-        run: its row of `runs`.
+        tables: those of the run.
     Returns:
         Paths or addresses; name of an option -> its value, as `spec_of_options` takes it.
     """
+    run = tables.run
     options = dict(run["options"] or ())
     given = {
         option.name: value for option in input_options() if (value := _given(option, options)) is not None
     }
-    if progress := dict(run["progress"] or ()):
+    ends, absent = dict(run["progress"] or ()), _absent_logs(tables)
+    # A format without offsets is read whole; of a log that the run missed, the end is that of an earlier audit.
+    if progress := {log: end for log, end in ends.items() if end is not None and log not in absent}:
         given = {name: value for name, value in given.items() if name not in POINTS}
         given["as_of_offset"] = progress
     given.pop("judge", None)
     return list(run["inputs"]), given
 
 
+def _absent_logs(tables: RunTables) -> set[str]:
+    """The log partitions that were not in the input of a run."""
+    where = pc.field("rule") == "STATE_PARTITION_MISSING"
+    rows = tables.read("findings", where, ("state_partition",))
+    return {f"{STATE_TOPIC}-{number}" for number in rows["state_partition"].to_pylist()}
+
+
 def logs_of_warehouse(
-    warehouse: str, run: Mapping[str, Any], asked: Mapping[str, Any]
+    warehouse: str, tables: RunTables, asked: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:
     """The logs that a call reads in place of a warehouse, and its options.
 
     Args:
         warehouse: as the caller named it.
-        run: the row of `runs` of its last run.
+        tables: those of its last run.
         asked: the options of the call: a point of the logs, and limits; others are refused.
     Raises:
         ShareStateError: if another option is given, or the logs are gone.
     """
     refuse_options(warehouse, [name for name in asked if name not in (*POINTS, "limits")])
-    logs, kept = logs_of_run(run)
+    logs, kept = logs_of_run(tables)
     for path in logs:
         if not _may_exist(path):
             raise ShareStateError(

@@ -15,6 +15,10 @@ from share_state.errors import pluralize
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 
+_POSSIBLY_ONLY = "possibly the only records of a share-partition"
+_EARLIER_ONLY = "earlier records may be the only ones of a share-partition"
+_NO_OFFSETS = "this format has no offsets"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutoffEvidence:
@@ -65,7 +69,7 @@ def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
     """
     log, base = evidence.log, evidence.base
     if not log.has_offsets:
-        return ["this format has no offsets"]
+        return [_NO_OFFSETS]
     reasons = list[str]()
     if evidence.blocked_by:
         first, *others = evidence.blocked_by
@@ -76,8 +80,7 @@ def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
         reasons.append(f"{untrusted} cannot be trusted since the latest {base}")
     if evidence.lost_offset != NO_OFFSET:
         reasons.append(
-            f"records from offset {evidence.lost_offset} on are missing or unreadable, possibly the only records of a"
-            " share-partition"
+            f"records from offset {evidence.lost_offset} on are missing or unreadable, {_POSSIBLY_ONLY}"
         )
     if evidence.break_offset != NO_OFFSET:
         reasons.append(
@@ -97,7 +100,7 @@ def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
     if not evidence.start_is_shown:
         reasons.append(
             f"the input begins at offset {log.log_start_offset}, and nothing in it shows that the broker's log does:"
-            f" earlier records may be the only ones of a share-partition"
+            f" {_EARLIER_ONLY}"
         )
     if evidence.misplaced:
         belonging = pluralize(evidence.misplaced, "share-partition")
@@ -113,6 +116,13 @@ def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
             f" so another replica may not have it; give --as-of-offset {log.partition}={log.committed_end}"
         )
     return reasons
+
+
+def hiding_reasons(reason: str | None) -> list[str]:
+    """Those of the reasons of a cutoff for which a share-partition may have no row in the tables."""
+    texts = (reason or "").split("; ")
+    unknown = [f"{_NO_OFFSETS}, so it does not show whether records are missing"] * (_NO_OFFSETS in texts)
+    return [*unknown, *(text for text in texts if text.endswith((_POSSIBLY_ONLY, _EARLIER_ONLY)))]
 
 
 @dataclass(frozen=True, slots=True)

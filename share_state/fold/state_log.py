@@ -78,6 +78,7 @@ class FoldedLog(Folded):
         complete_since: ms, every record since then is folded; 0 if the whole log is, None if records are
             missing or unreadable, or if the ranges were not requested.
         all_outcomes: `outcomes` of every share-partition of `keys`.
+        is_cut: whether the window leaves out later records of the log.
     """
 
     dialect: ClassVar[str] = SHARE_GROUP_STATE
@@ -91,6 +92,7 @@ class FoldedLog(Folded):
     archiving_ranges: pa.Table | None
     complete_since: int | None
     all_outcomes: np.ndarray | None = None
+    is_cut: bool = False
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of share-partitions by number."""
@@ -192,6 +194,7 @@ class LogFold:
         self.has_valid_batches = checkpoint is not None
         self.record_count = 0
         self.has_open_transaction = self.is_stopped = False
+        self.is_cut = False
         self.stable_checkpoint: FoldCheckpoint | None = None
         # Before the fold changes the states of the checkpoint.
         self.previous_starts = np.zeros(0, np.int64)
@@ -231,6 +234,7 @@ class LogFold:
 
     def prepare(self, part: Chunk) -> RecordIndex:
         """Find the records of a chunk that count."""
+        self.is_cut = self.is_cut or self.window.ends_before(part.batches)
         return index_records(part, max(self.log.log_start_offset, self.mark.next_offset), self.window)
 
     def take(self, part: RecordIndex) -> None:
@@ -385,7 +389,6 @@ class LogFold:
         tracker.admit()
         self.extent.forget_before(first)
         complete_since = self._complete_since()
-        limits = folded.observed_limits(self.observations.counts.deliveries)
         checkpoint = self._stable_or_last_checkpoint(end)
         # Not part of the checkpoint: a later audit reads these bytes again.
         tracker.note_open_damage()
@@ -424,7 +427,7 @@ class LogFold:
             ),
             in_flight_pieces=in_flight_in_pieces(chains, encoded),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
-            limits=limits,
+            limits=folded.observed_limits(self.observations.counts.deliveries),
             newest_time=self.mark.newest_time,
             judged_at=max(self.mark.newest_time, self.options.judged_at or NO_OFFSET),
             checkpoint=checkpoint,
@@ -436,6 +439,7 @@ class LogFold:
             outcomes=None if outcomes is None else rows_at(outcomes, numbers),
             all_outcomes=outcomes,
             record_breaches=folded.record_breaches,
+            is_cut=self.is_cut,
         )
 
     def _state_pieces(

@@ -15,11 +15,12 @@ from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
 from share_state.incidents.offset_story import OffsetStory, Reset, read_story
 from share_state.kafka.delivery_states import state_name
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.resume import COMMAND
 from share_state.repairs.commands import quote
 from share_state.repairs.opened_input import OpenedInput
 from share_state.repairs.remedies import repairs
-from share_state.repairs.repair_plan import empty_groups
-from share_state.repairs.status import SharePartitionStatus, Survey, survey
+from share_state.repairs.repair_plan import emptiness_of_groups
+from share_state.repairs.status import NO_VERDICTS, SharePartitionStatus, Survey, survey, unknown_of
 from share_state.repairs.subject import HARM, Option, Repair
 from share_state.report.broken_rules import summarize_findings
 from share_state.report.console import format_duration
@@ -30,6 +31,7 @@ from share_state.simulator.types import find_release
 from share_state.sources.log_partition import STATE_TOPIC
 
 HOUR = timedelta(hours=1)
+_STARTS = ("start_offset", "effective_start_offset")
 _MOST = 1000
 """Share-partitions of a group that are looked at."""
 
@@ -108,7 +110,8 @@ class Incident:
             "cause": self.cause,
             "since": self.since,
             "time": self.time,
-            **{name: row[name] for name in state},
+            # -1 is no offset, as for `show`.
+            **{name: None if name in _STARTS and row[name] == -1 else row[name] for name in state},
             "waits_for": waits and asdict(waits) | {"state": state_name(waits.state)},
             "delivery_limit": self.limit,
             "delivery_limit_observed": self.limit_is_observed,
@@ -156,7 +159,7 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
     repair = None
     if status.troubles and status.row["dialect"] == SHARE_GROUP_STATE:
         asked = replace(surveyed, found=(status,))
-        (repair,) = repairs(asked, opened.tools, empty_groups(tables))
+        (repair,) = repairs(asked, opened.tools, emptiness_of_groups(tables))
     elif status.troubles:
         unknown.append("what mends it: `repair` has no plan for control records of the draft")
     if repair is not None and repair.trouble not in status.troubles:
@@ -189,7 +192,7 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
             (f"{one.name}-{one.row['partition']}", worst[0]) for one, worst in troubled if one is not first
         ),
         healthy=0 if is_cut else len(surveyed.found) - max(len(troubled), 1) + surveyed.left_out,
-        unknown=(*unknown, *_unknown(status, surveyed)),
+        unknown=tuple(dict.fromkeys((*unknown, *_unknown(status, surveyed), *unknown_of(tables, (group,))))),
         commands=_commands(status, trouble, opened.words, offset),
     )
 
@@ -339,7 +342,8 @@ def _last_hour(
 
 def _counts_from_the_start(tables: CommittedTables) -> bool:
     """Whether the tables are of a first audit, whose counts of deliveries begin with the log."""
-    return tables.holds(HISTORY_TABLE) and tables.run["sequence"] == 0
+    run = tables.run
+    return run["command"] == COMMAND and tables.holds(HISTORY_TABLE) and run["sequence"] == 0
 
 
 def _with_logs_of(plan: FoldPlan, tables: CommittedTables, selection: SharePartitionFilter) -> FoldPlan:
@@ -357,7 +361,7 @@ def _unknown(status: SharePartitionStatus, found: Survey) -> list[str]:
     if row["lag"] is None and row["topic_end_offset"] is None:
         lines.append("the lag: the end of the topic is not known (--topics names a file)")
     if row["verdict"] is None:
-        lines.append("whether consumers work: a reconstruct gives no verdicts; run `share-state audit`")
+        lines.append(NO_VERDICTS)
     if len(found.releases) > 1:
         lines.append(f"the release that wrote the log: {found.releases[0]} to {found.releases[-1]}")
     return lines

@@ -12,6 +12,7 @@ from share_state.repairs.repair_plan import describe_effect, describe_ranges
 from share_state.repairs.subject import HARM
 from share_state.report.audit_text import outcomes_text
 from share_state.report.console import UNKNOWN, format_duration, format_name, format_number, format_time
+from share_state.report.share_partitions import NO_BEGINNING
 
 WIDTH = 80
 _WIDEST = 110
@@ -83,7 +84,8 @@ def _start(incident: Incident) -> str:
     start = row["effective_start_offset"]
     text = format_number(None if start is None or start < 0 else start)
     if waits is None:
-        return f"{text}, nothing in flight is unfinished"
+        none = _nothing(incident, "nothing in flight is unfinished", "what it waits for is not known")
+        return f"{text}, {none}"
     span = f"{waits.first:,}" if waits.first == waits.last else f"{waits.first:,} to {waits.last:,}"
     limit = f"{'at least ' * incident.limit_is_observed}{incident.limit}"
     state = "a gap: the log shows no delivery" if waits.is_gap else state_name(waits.state)
@@ -103,7 +105,16 @@ def _in_flight(incident: Incident) -> str:
     for batch in incident.status.ranges:
         name = "gap" if batch[0] in incident.status.gaps else state_name(int(batch[2]))
         counts[name] = counts.get(name, 0) + batch[1] - batch[0] + 1
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "nothing in flight"
+    recorded = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return recorded or _nothing(incident, "nothing in flight", "what is in flight is not known")
+
+
+def _nothing(incident: Incident, known: str, unknown: str) -> str:
+    """That nothing is recorded; of a suspect state, that it is not known."""
+    row = incident.status.row
+    if not row["suspect"]:
+        return known
+    return f"{unknown}: {NO_BEGINNING if row['snapshot_offset'] is None else 'its state cannot be trusted'}"
 
 
 def _rest_of_group(incident: Incident) -> list[str]:

@@ -159,7 +159,7 @@ def judge_across_logs(
     Returns:
         The result with these findings counted, and a run_id of all sides; the rows of the driver.
     """
-    result = replace(result, notes=(*result.notes, *extent_notes(plan, result.progress)))
+    result = replace(result, notes=(*result.notes, *extent_notes(plan, result)))
     result, findings = _settle_across_logs(side.groups, plan, result, sink, now_ms)
     extended = extended_logs(plan, result.progress)
     if extended:
@@ -310,5 +310,5 @@ def judge_input(plan: FoldPlan, result: RunResult) -> RunResult:
     """The result of a fold whose states nobody needs, with what `judge_across_logs` finds in the summaries alone."""
     found = judge_coverage(plan, result.key_modulus, result.share_partitions)
     result = result.with_driver_rows(found) if found else result
-    notes = (*result.notes, *extent_notes(plan, result.progress))
+    notes = (*result.notes, *extent_notes(plan, result))
     return replace(result, cutoff=settle_cutoffs(plan, result.cutoff, result.key_modulus), notes=notes)

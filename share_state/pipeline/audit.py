@@ -29,7 +29,7 @@ from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import extended_logs, judge_across_logs, judge_export_age
 from share_state.pipeline.driver_side import DriverSide, read_driver_side
 from share_state.pipeline.executor import Executor
-from share_state.pipeline.facts import without_origins
+from share_state.pipeline.facts import limits_of_groups, without_origins
 from share_state.pipeline.oldest_records import judge_oldest_records
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
@@ -104,7 +104,7 @@ def run_audit(
     """
     progress = progress or Progress()
     started = datetime.now(UTC)
-    fingerprint = {**(options or {}), **plan.facts, **_limits_of_groups(plan)}
+    fingerprint = {**(options or {}), **plan.facts, **limits_of_groups(plan.options.limits)}
     clock = int(started.timestamp() * 1000)
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.
     tables = Warehouse(warehouse)
@@ -204,15 +204,6 @@ def _cluster_of(warehouse: str, last: LastRun | None, cluster: str) -> str:
             f"{warehouse}: holds cluster {known}, not {cluster}; give each cluster its own warehouse"
         )
     return cluster or known or ""
-
-
-def _limits_of_groups(plan: FoldPlan) -> dict[str, str]:
-    """The limits of groups, as options of a run: the options do not hold those that were read from a cluster."""
-    return {
-        f"limits.groups.{group}.{name}": str(value)
-        for group, limits in plan.options.limits.groups.items()
-        for name, value in limits.items()
-    }
 
 
 def _digests(plan: FoldPlan, last: LastRun | None) -> dict[str, str]:

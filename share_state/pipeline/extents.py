@@ -1,6 +1,6 @@
 """Notes on what is not in an input, as far as it shows that: beginnings and ends of logs, partitions, groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,13 +10,14 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import (
     ABSENT_NOTE,
     GROUPS_NOTE,
+    PAST_NOTE,
     START_NOTE,
     TAIL_NOTE,
     TIME_NOTE,
     TOPICS_NOTE,
+    RunResult,
 )
 from share_state.rules.breaches import listed
-from share_state.sources.as_of import Window
 from share_state.sources.discovery import recorded_partitions
 from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, LogPartition
 from share_state.sources.partition_count import missing_numbers
@@ -33,18 +34,32 @@ _WITHOUT_GROUPS = (
 )
 
 
-def extent_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
+def extent_notes(plan: FoldPlan, result: RunResult) -> list[str]:
     """What is not in the input, as far as it shows that: beginnings and ends of logs, partitions of ordinary topics.
 
     And which topics file was found beside the logs.
 
     Args:
-        progress: as in RunResult.
+        result: the result of the tasks.
     """
     outside = [] if plan.outside is None else [f"{TIME_NOTE}{plan.outside}"]
     outside += [f"{TOPICS_NOTE}{plan.topics_note}"] if plan.topics_note else []
     outside += [f"{GROUPS_NOTE}{_WITHOUT_GROUPS}"] if plan.lacks_groups else []
-    return [*outside, *_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, progress)]
+    outside += _past_notes(plan, result.cut)
+    return [*outside, *_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, result)]
+
+
+def _past_notes(plan: FoldPlan, cut: Collection[str]) -> list[str]:
+    """A note on logs of an as-of point whose first records are not in them any more."""
+    pruned = [log for log in plan.logs if log.name in cut and log.log_start_offset > 0]
+    if not pruned:
+        return []
+    names = listed([log.name for log in pruned], _NAMES_NOTED)
+    return [
+        f"{PAST_NOTE}{names}: records before offset {min(log.log_start_offset for log in pruned)}"
+        f"{' or later' * (len(pruned) > 1)} are not in the log any more: "
+        "share-partitions of which only records after the given point are left are not in the tables"
+    ]
 
 
 def _start_notes(plan: FoldPlan) -> list[str]:
@@ -109,12 +124,12 @@ def _partition_counts(topics: Topics, names: Sequence[str]) -> dict[str, int]:
     return {name: number for name, number in reversed(by_name) if number is not None}
 
 
-def _tail_notes(plan: FoldPlan, progress: Mapping[str, int | None]) -> list[str]:
+def _tail_notes(plan: FoldPlan, result: RunResult) -> list[str]:
     """A note on each copy that ends before the high watermark that is recorded beside it."""
     notes = list[str]()
     for log in plan.logs:
-        end = progress.get(log.name)
-        if end is None or plan.window_of(log) != Window() or (log.high_watermark or 0) <= end:
+        end = result.progress.get(log.name)
+        if end is None or log.name in result.cut or (log.high_watermark or 0) <= end:
             continue
         records = pluralize((log.high_watermark or 0) - end, "record")
         notes.append(

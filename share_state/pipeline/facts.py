@@ -163,6 +163,15 @@ def settle_live_limits(
     )
 
 
+def limits_of_groups(limits: Limits) -> dict[str, str]:
+    """The limits of groups, as options of a run: those of the call do not hold what was read from a cluster."""
+    return {
+        f"limits.groups.{group}.{name}": str(value)
+        for group, own in limits.groups.items()
+        for name, value in own.items()
+    }
+
+
 def settle_group_configs(
     facts: ClusterFacts | None, asked: "ClusterLimits | None", addresses: Sequence[str], limits: LimitSettings
 ) -> GroupConfigs:

@@ -5,7 +5,7 @@
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
@@ -39,6 +39,7 @@ class FollowedGroups:
     Attributes:
         known: what is known of them.
         limits: the limits of the cluster and of its groups.
+        origins: as in SettledFacts.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -50,6 +51,7 @@ class FollowedGroups:
         self._stopped, self._lock = Event(), Lock()
         self.known = KnownGroups()
         self.limits = limits
+        self.origins: Mapping[str, str] = {}
 
     @property
     def pause(self) -> float:
@@ -164,6 +166,7 @@ class AdjacentGroups(FollowedGroups):
         if folders := find_data_folders(segment_folders(logs)):
             self._settled = self._settle(read_cluster_facts(folders))
             self.topics, self.limits = self._settled.topics, self._settled.limits
+            self.origins = self._settled.origins
 
     def _settle(self, facts: ClusterFacts) -> SettledFacts:
         return settle_facts(

@@ -31,17 +31,20 @@ class _Followed:
 class LiveGroups(FollowedGroups):
     """Follows the share groups of a cluster that have state."""
 
-    def __init__(self, cluster: Cluster, properties: ClientProperties, limits: Limits) -> None:
+    def __init__(
+        self, cluster: Cluster, properties: ClientProperties, limits: Limits, explicit_limits: frozenset[str]
+    ) -> None:
         """Ask for the limits of the brokers.
 
         Args:
             cluster, properties: the cluster.
             limits: limits of the call, Kafka's defaults for the rest.
+            explicit_limits: names of those that the call sets.
         """
         super().__init__(limits)
         self._cluster = cluster
         self._properties = properties
-        self._own_limits = limits
+        self._own_limits, self._explicit_limits = limits, explicit_limits
         self._logs, self._topic_id = dict[int, _Followed](), ""
         self._is_denied = False
         self._take_limits(frozenset())
@@ -77,7 +80,8 @@ class LiveGroups(FollowedGroups):
 
     def _take_limits(self, groups: frozenset[str]) -> None:
         asked: ClusterLimits = self._cluster.fetch_limits(groups)
-        self.limits = settle_live_limits(asked, self._own_limits, frozenset()).limits
+        settled = settle_live_limits(asked, self._own_limits, self._explicit_limits)
+        self.limits, self.origins = settled.limits, settled.origins
 
     def _read(self, offsets: PartitionOffsets, topic: TopicOffsets) -> None:
         known = self._logs.get(offsets.partition)

@@ -20,7 +20,7 @@ from share_state.fold.fold_options import FoldOptions, SharePartitionFilter
 from share_state.fold.limits import GroupLimits
 from share_state.fold.log_stats import Folded
 from share_state.fold.offset_history import share_partitions
-from share_state.fold.state_log import fold_log
+from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
 from share_state.rules.cluster_settings import FactConflict
@@ -319,7 +319,8 @@ class FoldPlan:
             with_unproven=True,
             clock=self.options.judged_at,
             # The ends of topics were fetched before a log that is read beyond its planned end.
-            compares_topics=self.window_of(folded.log) == Window()
+            compares_topics=isinstance(folded, FoldedLog)
+            and not folded.is_cut
             and not getattr(folded.log.source, "is_extended", False),
         )
         return explain_counts(found, self.group_configs)

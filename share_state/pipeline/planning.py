@@ -20,6 +20,7 @@ from share_state.sources.discovery import names_log
 from share_state.sources.formats import ExportPaths, RowSorter
 from share_state.sources.input_contents import ExportRequest, InputContents, InputRequest, read_input
 from share_state.sources.log_partition import GROUP_TOPIC, STATE_TOPIC, LogPartition
+from share_state.sources.log_times import end_offset
 from share_state.sources.partition_count import infer_partition_count
 
 _LOG = logging.getLogger("share_state")
@@ -203,14 +204,18 @@ def _outside(names: FieldNames, contents: InputContents) -> str | None:
 def _windows(spec: InputSpec, names: FieldNames, contents: InputContents) -> dict[str, Window]:
     """Log partition -> its own window.
 
-    A bare number in `as_of_offsets` names every log partition of that number.
+    A bare number in `as_of_offsets` names every log partition of that number. The end of a log leaves nothing out,
+    not even damaged bytes behind it: a warehouse names the end that its run read.
     """
     windows = dict[str, Window]()
     for key, offset in spec.as_of_offsets.items():
-        named = [log.name for log in contents.logs if key in (log.name, str(log.partition))]
+        named = [log for log in contents.logs if key in (log.name, str(log.partition))]
         if not named:
             raise InputError(
                 f"{names.name('as_of_offsets', key, offset)}: log partition {key} is not in the input"
             )
-        windows |= dict.fromkeys(named, Window(until_offset=offset, until_time_ms=contents.as_of_time))
+        for log in named:
+            end = end_offset(log)
+            until = offset if end is None or end > offset else None
+            windows[log.name] = Window(until_offset=until, until_time_ms=contents.as_of_time)
     return windows

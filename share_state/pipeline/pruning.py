@@ -60,8 +60,7 @@ def judge_pruning(
         if row["partition"] is not None and row["cutoff_offset"] > row["log_start_offset"]
     }
     logs = [log for log in plan.logs if log.partition in starts and _shows_log_start(log) and log.has_times]
-    is_as_of = bool(plan.windows) or plan.window != Window()
-    if plan.judging == JUDGE_NONE or is_as_of or not logs or result.log_time is None:
+    if plan.judging == JUDGE_NONE or result.cut or not logs or result.log_time is None:
         return findings(Scope.PRUNING, [], plan.severities)
     is_live = all(log.source is not None and log.source.form == KAFKA_FORM for log in logs)
     now = now_ms or (int(time.time() * 1000) if is_live else result.log_time)
@@ -101,6 +100,7 @@ def _folded_again(executor: Executor[Any], plan: FoldPlan, until_ms: int) -> dic
     earlier_plan = replace(
         plan.with_options(archiving_groups=None),
         window=Window(until_time_ms=until_ms),
+        windows={},
         judging=JUDGE_NONE,
         verify=False,
         timeline=None,

@@ -15,6 +15,7 @@ from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import judge_across_logs
 from share_state.pipeline.driver_side import read_driver_side
 from share_state.pipeline.executor import Executor
+from share_state.pipeline.facts import limits_of_groups
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.pruning import judge_pruning
@@ -52,7 +53,7 @@ def run_reconstruct(
     """
     progress = progress or Progress()
     started = datetime.now(UTC)
-    options = {**(options or {}), **plan.facts}
+    options = {**(options or {}), **plan.facts, **limits_of_groups(plan.options.limits)}
     written = (IN_FLIGHT, STATE) if plan.timeline is None else (IN_FLIGHT, STATE, TIMELINE)
     with progress("read the groups"):
         side, plan = read_driver_side(plan)

@@ -51,6 +51,7 @@ class RunResult:
         key_modulus: as LogObservations.key_modulus, of all logs.
         misplaced: share-partitions whose state in another state partition counts: `key_texts` with the state
             partition.
+        cut: log partitions of which an as-of point leaves out later records.
     """
 
     run_id: str
@@ -70,6 +71,7 @@ class RunResult:
     notes: tuple[str, ...] = ()
     key_modulus: int = 0
     misplaced: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
 
     @property
     def by_severity(self) -> dict[str, int]:
@@ -105,7 +107,7 @@ class RunResult:
         names = [
             field.name
             for field in fields(self)
-            if field.name not in ("index", "archiving", "complete_times", "key_modulus", "misplaced")
+            if field.name not in ("index", "archiving", "complete_times", "key_modulus", "misplaced", "cut")
         ]
         shown = {name: getattr(self, name) for name in names}
         findings = [
@@ -187,6 +189,7 @@ def summarize(
         complete_times={row["log"]: (row["complete_since"], row["newest_time"] or 0) for row in summaries},
         notes=(*(() if first is None else (_writer_note(*first),)), *_sought_notes(summaries)),
         key_modulus=gcd(*(summary["key_modulus"] for summary in summaries)),
+        cut=tuple(sorted(summary["log"] for summary in summaries if summary["is_cut"])),
     )
 
 
@@ -255,6 +258,9 @@ START_NOTE = "start of "
 ABSENT_NOTE = "partitions of "
 """Begins the notes on topics of which not all partitions are in the input."""
 
+PAST_NOTE = "state of an earlier time: "
+"""Begins the note on an as-of point of logs whose first records the broker has deleted."""
+
 TIME_NOTE = "time of the state: "
 """Begins the note on an as-of time that is outside of the times of the input."""
 
@@ -270,7 +276,7 @@ TOPICS_NOTE = "topics: "
 SOUGHT_NOTE = "by its share snapshot file"
 """Ends the notes on logs that were not read from their start."""
 
-EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE, TIME_NOTE, GROUPS_NOTE)
+EXTENT_NOTES = (TAIL_NOTE, START_NOTE, ABSENT_NOTE, PAST_NOTE, TIME_NOTE, GROUPS_NOTE)
 """How notes begin that say what is not in the input."""
 
 KEPT_NOTES = (TOPICS_NOTE, WRITER, DEAD_LETTERS_NOTE, AGES_NOTE, *EXTENT_NOTES)

@@ -23,11 +23,12 @@ QUERY_OPTION = "query"
 BATCH_OPTION = "batch"
 
 
+ARCHIVING_OPTION = "archiving"
 COMPLETE_OPTION = "complete_times"
 
 
 PLACED_OPTION = "placed_keys"
-"""Options of the row of `runs`: the stream, its latest micro-batch, StreamRun.complete and placed."""
+"""Options of the row of `runs`: the stream, its latest micro-batch, StreamRun.archiving, complete and placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def last_stream_run(warehouse: str) -> StreamRun | None:
         batch=int(options[BATCH_OPTION]),
         records=run["records"],
         progress=dict(run["progress"]),
-        archiving=tuple(json.loads(options["archiving"])) if options.get("archiving") else None,
+        archiving=tuple(json.loads(options[ARCHIVING_OPTION])) if options.get(ARCHIVING_OPTION) else None,
         log_time=tables.log_time,
         share_partitions={
             f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs

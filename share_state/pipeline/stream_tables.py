@@ -50,6 +50,7 @@ from share_state.pipeline.stream_findings import (
 )
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import (
+    ARCHIVING_OPTION,
     BATCH_OPTION,
     COMMAND,
     COMPLETE_OPTION,
@@ -107,6 +108,7 @@ class StreamTables:
         fold: StreamFold = StreamFold(),  # noqa: B008  frozen
         *,
         options: Mapping[str, str] | None = None,
+        facts: Callable[[], Mapping[str, str]] = dict,
         topics: Callable[[], Topics] = Topics,
         letters: StreamLetters | None = None,
         keeps_state: bool = False,
@@ -120,6 +122,7 @@ class StreamTables:
             run: what the stream has committed; with no batch, its first micro-batch replaces all tables.
             fold: the fold of the stream.
             options: for the `runs` row.
+            facts: what is known of the cluster now, for the `runs` row.
             topics: the names and end offsets of topics that are known now.
             letters: the dead letters; None for none.
             keeps_state: whether the changes hold the state, which no checkpoint of Spark has.
@@ -131,7 +134,7 @@ class StreamTables:
         self._tables = (*_TABLES, *_STATE_TABLES) if keeps_state else _TABLES
         self._fold, self.limits = fold, fold.limits
         self.at_once = _TABLES_AT_ONCE
-        self._options = dict(options or {})
+        self._options, self._facts = dict(options or {}), facts
         self._topics = topics
         self._started, self.root = datetime.now(UTC), warehouse
         self._warehouse, self._letters = open_warehouse(warehouse, deletes_replaced=True), letters
@@ -484,8 +487,8 @@ class StreamTables:
 
     def _commit_run(self) -> None:
         run = self.run
-        options = self._options | {QUERY_OPTION: run.query, BATCH_OPTION: str(run.batch)}
-        options |= {"archiving": json.dumps(run.archiving)} if run.archiving else {}
+        options = {**self._options, **self._facts(), QUERY_OPTION: run.query, BATCH_OPTION: str(run.batch)}
+        options |= {ARCHIVING_OPTION: json.dumps(run.archiving)} if run.archiving else {}
         options |= {COMPLETE_OPTION: json.dumps(run.complete)} if run.complete else {}
         options |= {PLACED_OPTION: json.dumps(run.placed)} if run.placed else {}
         with held_signals():

@@ -56,6 +56,10 @@ def wait_for_consumers(subject: Subject) -> Option | None:
     if subject.is_empty:
         what = f"Start consumers of the group, which is empty: {what}"
         return Option("START_CONSUMERS", NOTHING, what, effect=subject.consumed())
+    if subject.is_empty is None:
+        what += " The input does not show whether the group has consumers: the command lists them."
+        command = subject.tools.describe(subject.group, "members")
+        return Option("WAIT", NOTHING, f"Wait: {what}", command, effect=subject.consumed())
     return Option("WAIT", NOTHING, f"Wait: {what}", effect=subject.consumed())
 
 

@@ -16,6 +16,7 @@ from share_state.repairs.commands import KafkaTools
 from share_state.repairs.rehearsal import Ranges, count_offsets, delivered_again, skipped
 from share_state.repairs.repair_plan import describe_ranges
 from share_state.repairs.status import can_be_named, survey
+from share_state.report.absent_states import absent_states, possibly_absent_states
 from share_state.report.console import check_suffix, format_time, print_line, print_table, write_report
 from share_state.report.diff import InFlightWindow, StateTables, compare_windows, windows_by_key
 from share_state.report.share_partitions import STATE
@@ -52,14 +53,16 @@ class OffsetBackup:
     Attributes:
         offsets: sorted by group, topic and partition.
         left_out: why share-partitions are not among them, one line each.
-        is_complete: whether every share-partition that has a start offset is among them.
+        is_complete: whether every share-partition that is known to have a start offset is among them.
         time: of the newest record that they include.
+        unknown: why there may be others, one line each.
     """
 
     offsets: tuple[BackedUpOffset, ...]
     left_out: tuple[str, ...]
     is_complete: bool
     time: datetime | None
+    unknown: tuple[str, ...] = ()
 
     @property
     def groups(self) -> list[str]:
@@ -93,6 +96,7 @@ class OffsetBackup:
             "time": self.time,
             "offsets": [asdict(one) for one in self.offsets],
             "left_out": list(self.left_out),
+            "unknown": list(self.unknown),
             "restore": self.restores(path),
         }
 
@@ -140,7 +144,9 @@ def back_up_offsets(
     if not offsets:
         said = "; ".join((left_out + waiting)[:3])
         raise ShareStateError(f"no start offset can be written: {said or 'no share-partition has a state'}")
-    return OffsetBackup(tuple(offsets), tuple(left_out + waiting), not left_out, surveyed.time)
+    left_out += absent_states(tables, groups)
+    unknown = tuple(possibly_absent_states(tables, groups))
+    return OffsetBackup(tuple(offsets), tuple(left_out + waiting), not left_out, surveyed.time, unknown)
 
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -190,6 +196,8 @@ def print_backup(backup: OffsetBackup, path: str) -> None:
     print_line(f"{path}: {pluralize(len(backup.offsets), 'start offset')}{moment}")
     for line in backup.left_out:
         print_line(f"left out: {line}")
+    for line in backup.unknown:
+        print_line(f"not known: {line}")
     print_line()
     _print_effects(backup)
     print_line("To restore it, once the group is empty (Kafka 4.4):")

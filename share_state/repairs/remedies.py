@@ -1,6 +1,6 @@
 """What is wrong with a share-partition, in a sentence, and the options to fix it, in order of harm."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from share_state.errors import pluralize
@@ -65,17 +65,17 @@ _ACTIONS: Mapping[str, tuple[_Action, ...]] = {
 
 
 def repairs(
-    found: Survey, tools: KafkaTools, empty_groups: Collection[str] = frozenset()
+    found: Survey, tools: KafkaTools, is_empty: Mapping[str, bool] | None = None
 ) -> tuple[Repair, ...]:
     """The options for each share-partition in trouble.
 
     Args:
         found: the share-partitions.
         tools: the commands of the cluster.
-        empty_groups: groups that are known to have no member.
+        is_empty: group -> whether it has no member, as far as that is known.
     """
     subjects = (
-        Subject(one, found, tools, is_empty=one.row["group_id"] in empty_groups) for one in found.found
+        Subject(one, found, tools, is_empty=(is_empty or {}).get(one.row["group_id"])) for one in found.found
     )
     return tuple(map(_repair_of, subjects))
 

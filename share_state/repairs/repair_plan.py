@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from share_state.delta.committed import CommittedTables
 from share_state.errors import ShareStateError, pluralize
+from share_state.fold.history import HISTORY_TABLE, NO_MEMBERS
 from share_state.fold.limits import Limits
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.releases import refusal_of, release_of
@@ -21,10 +22,10 @@ from share_state.repairs.plan_files import (
 )
 from share_state.repairs.rehearsal import Effect, Ranges, count_offsets
 from share_state.repairs.remedies import repairs
-from share_state.repairs.status import Survey, survey
+from share_state.repairs.status import Survey, survey, unknown_of
 from share_state.repairs.subject import HARM, Option, Repair
 from share_state.report.console import format_name, format_number, format_time
-from share_state.report.share_partitions import ascending
+from share_state.report.share_partitions import ascending, latest_audit_filter
 
 _MAX_RANGES = 20
 
@@ -37,11 +38,13 @@ class RepairPlan(WrittenPlan):
         repairs: the most severe first.
         survey: what they are about, and how many more are in trouble.
         control_findings: what is wrong with control records, for which there is no plan, one line each.
+        unknown: what the input cannot show of the groups, one line each.
     """
 
     repairs: tuple[Repair, ...]
     survey: Survey
     control_findings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -66,6 +69,7 @@ class RepairPlan(WrittenPlan):
             "inputs": list(self.survey.inputs),
             "time": self.survey.time,
             "releases": list(self.survey.releases),
+            "unknown": list(self.unknown),
         }
         left_out = {"left_out": self.survey.left_out, "control_findings": list(self.control_findings)}
         return head | {"share_partitions": repair_rows} | left_out
@@ -99,6 +103,11 @@ class RepairPlan(WrittenPlan):
             yield from _listed(without, "share-partitions without a state", _INITIALIZE)
         if self.control_findings:
             yield from _listed(self.control_findings, "control records", _NO_TOOL)
+        if self.unknown:
+            yield "Not known:"
+            yield ""
+            yield from (f"- {format_name(line)}" for line in self.unknown)
+            yield ""
         if not self.repairs:
             yield self._nothing_to_do()
             return
@@ -120,6 +129,8 @@ class RepairPlan(WrittenPlan):
                 f"No share-partition{state} is in trouble, but there are errors or warnings: {counts}. "
                 f"`share-state rules {next(iter(others))}` says what to do."
             )
+        if self.unknown:
+            return f"No share-partition{state} is in trouble, as far as the input shows."
         return f"No share-partition{state} is in trouble: there is nothing{' else' if state else ''} to do."
 
     def _cases(self) -> Iterator[ScriptCase]:
@@ -200,16 +211,21 @@ def make_plan(
         WarehouseError: if a table is gone.
     """
     found = survey(tables, groups, limits, release, most)
-    options = repairs(found, tools or KafkaTools(), empty_groups(tables))
-    return RepairPlan(options, found, _control_findings(tables, groups))
+    options = repairs(found, tools or KafkaTools(), emptiness_of_groups(tables))
+    return RepairPlan(options, found, _control_findings(tables, groups), unknown_of(tables, groups))
 
 
-def empty_groups(tables: CommittedTables) -> frozenset[str]:
-    """The groups that had no member when the group side was read; none if it was not."""
-    if not tables.holds("share_groups"):
-        return frozenset()
-    rows = tables.read("share_groups", pc.field("state") == "Empty", ("group_id",))
-    return frozenset(rows["group_id"].to_pylist())
+def emptiness_of_groups(tables: CommittedTables) -> dict[str, bool]:
+    """Whether a group had no member when groups were read; without the groups of which that is not known."""
+    if tables.holds("share_groups"):
+        rows = tables.read("share_groups", columns=("group_id", "state"))
+        states = zip(rows["group_id"].to_pylist(), rows["state"].to_pylist(), strict=True)
+        return {group: state == "Empty" for group, state in states}
+    if not tables.holds(HISTORY_TABLE):
+        return {}
+    # A stream follows the members of groups, and keeps the verdict alone.
+    is_empty = latest_audit_filter(tables) & (pc.field("verdict") == NO_MEMBERS)
+    return dict.fromkeys(tables.read(HISTORY_TABLE, is_empty, ("group_id",))["group_id"].to_pylist(), True)
 
 
 def _control_findings(tables: CommittedTables, groups: Sequence[str]) -> tuple[str, ...]:

@@ -27,6 +27,10 @@ from share_state.pipeline.audit import run_audit
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import WRITER
+from share_state.pipeline.resume import COMMAND as AUDIT
+from share_state.pipeline.stream_run import ARCHIVING_OPTION
+from share_state.pipeline.stream_run import COMMAND as STREAM
+from share_state.report.absent_states import absent_states, possibly_absent_states
 from share_state.report.lags import lags_of
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
@@ -68,6 +72,13 @@ _HISTORY = {
     "oldest_unfinished_time": _TIME, "rewound_from": pa.int64(),
 }  # fmt: skip
 _RANGE = ("first_offset", "last_offset", "delivery_state", "delivery_count", "gap")
+
+
+NO_VERDICTS = "whether consumers work: a reconstruct gives no verdicts; run `share-state audit`"
+_LEFT_TO_AUDITS = (
+    "whether groups and topics still exist, whether records were deleted before they were finished, "
+    "and whether state is in several state partitions: a stream leaves that to `share-state audit`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +282,21 @@ def survey(
     )
 
 
+def unknown_of(tables: CommittedTables, groups: Sequence[str] = ()) -> tuple[str, ...]:
+    """What tables cannot show about share-partitions of groups, one line each.
+
+    Args:
+        tables, groups: as for `survey`.
+    """
+    lines = [*absent_states(tables, groups), *possibly_absent_states(tables, groups)]
+    command = tables.run["command"]
+    if command == STREAM:
+        lines.append(_LEFT_TO_AUDITS)
+    elif command != AUDIT:
+        lines.append(NO_VERDICTS)
+    return tuple(lines)
+
+
 def _other_rules(tables: CommittedTables, where: pc.Expression) -> dict[str, int]:
     """Rule -> errors and warnings about a group that mean no trouble of a share-partition."""
     is_counted = pc.field("severity").isin([ERROR, WARNING]) & pc.field("group_id").is_valid()
@@ -353,10 +379,12 @@ def _state(code: int) -> DeliveryState:
 
 def releases_of(tables: CommittedTables, states: pa.Table) -> tuple[str, ...]:
     """The releases that may have written the log: as configured, or as far as the state shows."""
-    configured = dict(tables.run["options"]).get("limits.writer_version")
+    options = dict(tables.run["options"])
+    configured = options.get("limits.writer_version")
     if configured is not None:
         return (configured,)
-    archives = any(note.startswith(WRITER) for note in tables.run["notes"] or ())
+    notes = tables.run["notes"] or ()
+    archives = ARCHIVING_OPTION in options or any(note.startswith(WRITER) for note in notes)
     archiving = pc.field("delivery_state") == int(DeliveryState.ARCHIVING)
     if archives or next(tables.batches("in_flight", ["partition"], archiving), None) is not None:
         return _with(lambda release: release.dead_letters)

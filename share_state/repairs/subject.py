@@ -87,7 +87,7 @@ class Subject:
         status: what the tables hold about it.
         found: the share-partitions in trouble.
         tools: the commands of the cluster.
-        is_empty: whether the group is known to have no member.
+        is_empty: whether the group has no member; None if that is not known.
         release: the newest one that may have written the log.
         settings: the limits that hold for it.
         loaded: its state as a leader loads it, and `now` the effect of that; once it was loaded.
@@ -95,7 +95,7 @@ class Subject:
     """
 
     def __init__(
-        self, status: SharePartitionStatus, found: Survey, tools: KafkaTools, *, is_empty: bool
+        self, status: SharePartitionStatus, found: Survey, tools: KafkaTools, *, is_empty: bool | None
     ) -> None:
         self.is_empty = is_empty
         self._without_change = list[Effect]()

@@ -16,6 +16,7 @@ from share_state.delta.committed import CommittedTables
 from share_state.errors import pluralize
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
+from share_state.report.absent_states import absent_states, listed_without_state, possibly_absent_states
 from share_state.report.console import print_json, print_line, print_table, row_pieces
 from share_state.report.lags import LAG_COLUMNS, WITHOUT_STATE, lag_reason, lags_of, print_lag_reasons
 from share_state.report.share_partitions import (
@@ -107,7 +108,8 @@ def print_state_json(tables: CommittedTables, selection: SharePartitionFilter, o
         states = states.take(chosen["place"])
         ranges = _ranges_of(ranges, chosen).select(ranges.column_names)
     lists = {"share_partitions": row_pieces(null_unknown(states)), "in_flight": row_pieces(ranges)}
-    print_json({"run": plain_run(tables.run), "totals": totals}, lists)
+    unknown = _not_in_tables(tables, selection.group_id)
+    print_json({"run": plain_run(tables.run), "totals": totals, "unknown": unknown}, lists)
 
 
 def print_state(
@@ -153,6 +155,15 @@ def print_state(
         print_line()
         print_line(_totals_line(_totals(rows), len(chosen)))
     print_lag_reasons(map(lag_reason, states.select(["lag", *LAG_COLUMNS]).to_pylist()))
+    if selection.topic is None and selection.partition is None:
+        for line in _not_in_tables(tables, selection.group_id):
+            print_line(f"not known: {line}")
+
+
+def _not_in_tables(tables: CommittedTables, group: str | None) -> list[str]:
+    """Which share-partitions of a group, or of all groups, have or may have no row in the tables."""
+    groups = [] if group is None else [group]
+    return [*absent_states(tables, groups), *possibly_absent_states(tables, groups)]
 
 
 def _ranges_of(ranges: pa.Table, chosen: pa.Table) -> pa.Table:
@@ -326,7 +337,7 @@ def _add_totals(groups: pa.Table, states: pa.Table, listed: pa.Table) -> list[di
         ("state_epoch", "max"),
     ])  # fmt: skip
     of_group = {row["group_id"]: row for row in totals.to_pylist()}
-    without_state = Counter(group_id for group_id, *_ in _listed_without_state(states, listed))
+    without_state = Counter(group_id for group_id, *_ in listed_without_state(states, listed))
     rows = {row["group_id"]: row for row in groups.to_pylist()}
     unknown = dict.fromkeys(table_schema("share_groups").names)
     rows |= {group_id: unknown | {"group_id": group_id} for group_id in of_group.keys() - rows.keys()}
@@ -360,20 +371,6 @@ def _total(row: Mapping[str, Any] | None, without_state: int) -> dict[str, Any]:
         "known_lag": lag if known or not unknown else None,
         "unknown_lags": unknown,
     }
-
-
-def _listed_without_state(states: pa.Table, listed: pa.Table) -> list[tuple[str, str, int]]:
-    """Group, topic id and partition of the share-partitions that a group lists and that have no state."""
-    keys = ("group_id", "topic_id", "partition")
-    with_state = set(zip(*(states[name].to_pylist() for name in keys), strict=True))
-    found = zip(*(listed[name].to_pylist() for name in (*keys, "status")), strict=True)
-    return [
-        key
-        for *key_, status in found
-        if key_[2] is not None
-        and status != "deleting"
-        and (key := (key_[0], key_[1], key_[2])) not in with_state
-    ]
 
 
 def _share_partitions(

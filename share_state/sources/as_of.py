@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from share_state.errors import InputError
+from share_state.kafka.record_batches import BatchStatus
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -42,6 +43,13 @@ class Window:
         if self.until_time_ms is not None:
             mask &= records["timestamp"] <= self.until_time_ms
         return mask
+
+    def ends_before(self, batches: np.ndarray) -> bool:
+        """Whether it leaves out later records, those of BATCH rows among them."""
+        valid = batches[batches["status"] == BatchStatus.VALID]
+        is_beyond = self.until_offset is not None and bool((valid["last_offset"] >= self.until_offset).any())
+        until = self.until_time_ms
+        return is_beyond or (until is not None and bool((valid["max_timestamp"] > until).any()))
 
 
 def to_epoch_ms(moment: str | datetime) -> int:

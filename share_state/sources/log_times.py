@@ -1,4 +1,4 @@
-"""The times of the first and the newest record of an input.
+"""The times of the first and the newest record of an input, and the end offsets of its logs.
 
 Reads the ends of segments, not what is between them.
 """
@@ -6,10 +6,11 @@ Reads the ends of segments, not what is between them.
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
-from share_state.kafka.record_batches import BatchStatus
+from share_state.kafka.record_batches import BATCH, BatchStatus
 from share_state.sources.as_of import TimeSpan
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.log_partition import LogPartition, Segment
@@ -67,22 +68,37 @@ def _first_time(segment: Segment) -> Iterable[int]:
 
 def _last_time(segment: Segment) -> Iterable[int]:
     """The newest time of the last valid batches of a segment; none if it has none."""
+    for batches in _last_batches(segment):
+        times = _plausible(batches["max_timestamp"])
+        if len(times):
+            return [int(times.max())]
+    return []
+
+
+def _last_batches(segment: Segment) -> Iterator[np.ndarray]:
+    """The valid batches at the end of a segment, from ever earlier ones on, as BATCH rows."""
     size = _TAIL
     while True:
         begin = max(0, segment.size - size)
         at = next_valid_position(segment, begin, np.empty(min(size, _TAIL) + 1, np.uint8)) if begin else 0
-        times = [
-            int(found.max())
-            for framed in frame_segments((replace(segment, begin=at),), _TAIL)
-            if len(
-                found := _plausible(
-                    framed.batches["max_timestamp"][framed.batches["status"] == BatchStatus.VALID]
-                )
-            )
-        ]
-        if times or not begin:
-            return [max(times)] if times else []
+        framed = [one.batches for one in frame_segments((replace(segment, begin=at),), _TAIL)]
+        batches = np.concatenate(framed) if framed else np.zeros(0, BATCH)
+        yield batches[batches["status"] == BatchStatus.VALID]
+        if not begin:
+            return
         size *= 16
+
+
+def end_offset(log: LogPartition) -> int | None:
+    """The offset after the last valid batch of a log of segments; None if it is not known without reading all."""
+    if log.source is not None:
+        return None
+    ends = list[int]()
+    for replica in {segment.replica for segment in log.segments}:
+        own = [segment for segment in log.segments if segment.replica == replica]
+        newest = (batches for segment in reversed(own) for batches in _last_batches(segment) if len(batches))
+        ends += [int(batches["last_offset"].max()) + 1 for batches in islice(newest, 1)]
+    return max(ends, default=None)
 
 
 def _plausible(times: np.ndarray) -> np.ndarray:

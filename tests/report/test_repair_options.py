@@ -50,7 +50,7 @@ def _survey(
 
 
 def _plan(survey: Survey, *, empty: bool = False) -> Repair:
-    (found,) = repairs(survey, KafkaTools(), {"g"} if empty else set())
+    (found,) = repairs(survey, KafkaTools(), {"g": True} if empty else {})
     return found
 
 

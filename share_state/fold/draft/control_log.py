@@ -89,6 +89,7 @@ class FoldedControlLog(Folded):
         earliest: the cutoff, and the groups that limit it.
         checkpoints: table CHECKPOINTS.
         read_from: the offset from which on the log was read, by its share snapshot file; None for its start.
+        is_cut: whether the window leaves out later records of the log.
     """
 
     dialect: ClassVar[str] = CONTROL_RECORDS
@@ -107,6 +108,7 @@ class FoldedControlLog(Folded):
     earliest: EarliestShareOffset
     checkpoints: pa.Table
     read_from: int | None = None
+    is_cut: bool = False
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of groups by number; the topic is the log's."""
@@ -214,12 +216,14 @@ class ControlLogFold:
         self.skipped: dict[int, int] = {}
         self.deliveries = np.zeros(0, np.int64)
         self.unflagged = 0
+        self.is_cut = False
         self.newest_time = NO_OFFSET
         self.data_end = NO_OFFSET
         self.pending_rows, self.prune_at = 0, _PENDING
 
     def prepare(self, part: Chunk) -> Chunk:
         """The chunk as it is."""
+        self.is_cut = self.is_cut or self.window.ends_before(part.batches)
         return part
 
     def take(self, part: Chunk) -> None:
@@ -339,8 +343,7 @@ class ControlLogFold:
         earliest = self._earliest(options, groups, rows)
         numbers = np.flatnonzero(rows["exists"])
         first, next_offset = self.tracker.first_offset, self.tracker.end
-        # Compaction leaves gaps, but a segment that was not copied may hold the only checkpoint of a group.
-        self.observations.gaps = [(*gap, False) for gap in self.tracker.segment_gaps if gap[0] <= next_offset]
+        self.observations.gaps = self._gaps_before(next_offset)
         starts = starts_in_log(rows, folded.ends, folded.batches, self.log.log_start_offset)[numbers]
         checkpoints = checkpoints_table(groups, earliest.subscribes, rows, links, earliest.offset)
         with_checkpoint = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())
@@ -388,7 +391,12 @@ class ControlLogFold:
             state_pieces=_states(chains, key, starts, suspect[numbers], retained, self._log_ends),
             in_flight_pieces=in_flight_in_pieces(chains, cache(lambda: dictionary_encoded(key))),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
+            is_cut=self.is_cut,
         )
+
+    def _gaps_before(self, end: int) -> list[tuple[int, int, bool]]:
+        """Compaction leaves gaps, but a segment that was not copied may hold the only checkpoint of a group."""
+        return [(*gap, False) for gap in self.tracker.segment_gaps if gap[0] <= end]
 
     @property
     def _log_ends(self) -> tuple[int, int] | None:
