@@ -46,10 +46,14 @@ class Window:
 
     def ends_before(self, batches: np.ndarray) -> bool:
         """Whether it leaves out later records, those of BATCH rows among them."""
-        valid = batches[batches["status"] == BatchStatus.VALID]
-        is_beyond = self.until_offset is not None and bool((valid["last_offset"] >= self.until_offset).any())
-        until = self.until_time_ms
-        return is_beyond or (until is not None and bool((valid["max_timestamp"] > until).any()))
+        if self.until_offset is None and self.until_time_ms is None:
+            return False
+        is_beyond = np.zeros(len(batches), bool)
+        if self.until_offset is not None:
+            is_beyond |= batches["last_offset"] >= self.until_offset
+        if self.until_time_ms is not None:
+            is_beyond |= batches["max_timestamp"] > self.until_time_ms
+        return bool((is_beyond & (batches["status"] == BatchStatus.VALID)).any())
 
 
 def to_epoch_ms(moment: str | datetime) -> int:
