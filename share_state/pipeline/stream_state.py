@@ -130,16 +130,14 @@ def _joined(state: FoldCheckpoint, part: FoldCheckpoint, numbers: np.ndarray) ->
     keys = pa.concat_arrays([state.keys.binary(), part.keys.binary()]).take(pa.array(numbers))
     outcomes = None
     if state.outcomes is not None or part.outcomes is not None:
-        known = [
-            blank_outcomes(len(one.keys)) if one.outcomes is None else one.outcomes for one in (state, part)
-        ]
-        outcomes = take_rows(concat_rows(known), numbers)
+        outcomes = take_rows(concat_rows([_outcomes(state), _outcomes(part)]), numbers)
     return replace(
         part, keys=KeyTable.of(pa.chunked_array([keys])), chains=taken(both, numbers), outcomes=outcomes
     )
 
 
 def _outcomes(state: FoldCheckpoint) -> np.ndarray:
+    """The OUTCOMES rows of a state; blank ones where an audit has left it."""
     return blank_outcomes(len(state.keys)) if state.outcomes is None else state.outcomes
 
 
