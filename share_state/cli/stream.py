@@ -247,11 +247,10 @@ def stream(
     """
     milliseconds = _milliseconds(trigger)
     on_spark = is_on_spark(running.choice)
-    _check_combination(out, checkpoint, prometheus_port, on_spark=on_spark, no_tables=no_tables)
-    if no_tables and options.get("dead_letters"):
-        raise InputError(
-            "--dead-letters: a stream without tables does not match them; give --out, or leave them to the audit"
-        )
+    has_letters = bool(options.get("dead_letters"))
+    _check_combination(
+        out, checkpoint, prometheus_port, on_spark=on_spark, no_tables=no_tables, has_letters=has_letters
+    )
     if out is not None:
         _check_out(out, on_spark=on_spark)
     _check_places(source, out, checkpoint)
@@ -292,7 +291,13 @@ def stream(
 
 
 def _check_combination(
-    out: str | None, checkpoint: str | None, port: int | None, *, on_spark: bool, no_tables: bool
+    out: str | None,
+    checkpoint: str | None,
+    port: int | None,
+    *,
+    on_spark: bool,
+    no_tables: bool,
+    has_letters: bool,
 ) -> None:
     """Refuse options that do not go together.
 
@@ -305,6 +310,11 @@ def _check_combination(
         raise InputError(f"--out {out}: --no-tables writes none; leave one of the two out")
     if no_tables and port is None:
         raise InputError("--no-tables: shows nothing without --prometheus-port; give a port")
+    if no_tables and has_letters:
+        raise InputError(
+            "--dead-letters: a stream without tables does not match them; "
+            "give --out, or leave them to the audit"
+        )
     if out is None and not no_tables:
         raise InputError("--out: is missing; give the folder of the tables, or --no-tables for metrics alone")
     if on_spark and not checkpoint:

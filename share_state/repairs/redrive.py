@@ -38,7 +38,7 @@ from share_state.repairs.unprocessed import (
     find_unprocessed,
     join_ranges,
 )
-from share_state.report.absent_states import absent_states, possibly_absent_states
+from share_state.report.absent_states import unknown_states
 from share_state.report.console import format_name, format_time
 from share_state.report.share_partitions import STATE, check_known
 from share_state.report.troubles import shown_limits
@@ -185,8 +185,7 @@ def plan_redrive(
             f"Only what the tables hold is known, because {opened.lacks_logs}: records that SPSO has "
             "passed are known for groups with dead letters alone, and a reset since may have delivered them again."
         )
-    unseen = [*absent_states(tables, groups), *possibly_absent_states(tables, groups)]
-    notes += [f"Not known: {line}." for line in unseen]
+    notes += [f"Not known: {line}." for line in unknown_states(tables, groups)]
     return RedrivePlan(
         redrives, max(0, len(found) - most), tuple(tables.run["inputs"]), tables.run["log_time"], tuple(notes)
     )

@@ -30,7 +30,7 @@ from share_state.pipeline.result import WRITER
 from share_state.pipeline.resume import COMMAND as AUDIT
 from share_state.pipeline.stream_run import ARCHIVING_OPTION
 from share_state.pipeline.stream_run import COMMAND as STREAM
-from share_state.report.absent_states import absent_states, possibly_absent_states
+from share_state.report.absent_states import unknown_states
 from share_state.report.lags import lags_of
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
@@ -288,7 +288,7 @@ def unknown_of(tables: CommittedTables, groups: Sequence[str] = ()) -> tuple[str
     Args:
         tables, groups: as for `survey`.
     """
-    lines = [*absent_states(tables, groups), *possibly_absent_states(tables, groups)]
+    lines = unknown_states(tables, groups)
     command = tables.run["command"]
     if command == STREAM:
         lines.append(_LEFT_TO_AUDITS)

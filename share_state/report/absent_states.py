@@ -50,8 +50,17 @@ def absent_states(tables: CommittedTables, groups: Collection[str] = ()) -> list
         lines[_MOST:] = [f"and {len(lines) - _MOST:,} more"]
     if groups and _are_listed(listed, groups):
         return lines
-    kept = states["state_partition"].to_pylist()
+    kept = set(pc.unique(states["state_partition"]).to_pylist())
     return lines + [text for number, text in _absent_logs(tables) if number not in kept]
+
+
+def unknown_states(tables: CommittedTables, groups: Collection[str] = ()) -> list[str]:
+    """`absent_states`, then `possibly_absent_states`.
+
+    Args:
+        tables, groups: as for `absent_states`.
+    """
+    return [*absent_states(tables, groups), *possibly_absent_states(tables, groups)]
 
 
 def _listed_lines(states: pa.Table, listed: pa.Table) -> list[str]:
@@ -70,6 +79,8 @@ def _misplaced(tables: CommittedTables, where: pc.Expression | None, states: pa.
     is_misplaced = pc.field("rule") == "WRONG_PARTITION"
     condition = is_misplaced if where is None else is_misplaced & where
     rows = tables.read("findings", condition, (*_KEYS, "topic", "message"))
+    if not len(rows):
+        return []
     known = set(zip(*(states[name].to_pylist() for name in _KEYS), strict=True))
     return [
         f"{row['group_id']} {row['topic'] or row['topic_id']}-{row['partition']}: {row['message']}, "
@@ -104,7 +115,7 @@ def possibly_absent_states(tables: CommittedTables, groups: Collection[str] = ()
         tables, groups: as for `absent_states`.
     """
     where = pc.field("group_id").isin(list(groups)) if groups else None
-    kept = set(tables.read(STATE, where, ("state_partition",))["state_partition"].to_pylist())
+    kept = set(pc.unique(tables.read(STATE, where, ("state_partition",))["state_partition"]).to_pylist())
     lines = [text for number, text in _absent_logs(tables) if number in kept]
     notes = tables.run["notes"] or ()
     listed = tables.read(_LISTED, columns=("group_id",)) if groups and tables.holds(_LISTED) else None

@@ -16,7 +16,7 @@ from share_state.delta.committed import CommittedTables
 from share_state.errors import pluralize
 from share_state.fold.fold_options import SharePartitionFilter
 from share_state.fold.states import KEY, SHARE_GROUP_STATE
-from share_state.report.absent_states import absent_states, listed_without_state, possibly_absent_states
+from share_state.report.absent_states import listed_without_state, unknown_states
 from share_state.report.console import print_json, print_line, print_table, row_pieces
 from share_state.report.lags import LAG_COLUMNS, WITHOUT_STATE, lag_reason, lags_of, print_lag_reasons
 from share_state.report.share_partitions import (
@@ -162,8 +162,7 @@ def print_state(
 
 def _not_in_tables(tables: CommittedTables, group: str | None) -> list[str]:
     """Which share-partitions of a group, or of all groups, have or may have no row in the tables."""
-    groups = [] if group is None else [group]
-    return [*absent_states(tables, groups), *possibly_absent_states(tables, groups)]
+    return unknown_states(tables, [] if group is None else [group])
 
 
 def _ranges_of(ranges: pa.Table, chosen: pa.Table) -> pa.Table:
