@@ -196,12 +196,12 @@ def _commits(
 ) -> list[tuple[int, float]]:
     """(records committed, when) of each micro-batch that is seen, until all records are."""
     seen, deadline = list[tuple[int, float]](), time.monotonic() + _PATIENCE
-    log, entries = folder / "lake/runs/_delta_log", set[str]()
+    log, entries = folder / "lake/runs/_delta_log", set[Path]()
     while not seen or seen[-1][0] < until:
         feed()
         now = time.monotonic()
         # To read the tables each time would take half a core from the stream.
-        listed = set(os.listdir(log)) if log.exists() else set[str]()
+        listed = set(log.iterdir()) if log.exists() else set[Path]()
         if listed != entries:
             entries, run = listed, last_stream_run(str(folder / "lake"))
             if run is not None and (not seen or run.records > seen[-1][0]):

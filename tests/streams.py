@@ -1,7 +1,6 @@
 """The two engines of `share-state stream`, as parameters of tests: in the command's own process, and on Spark."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -28,10 +27,10 @@ class MemoryStore:
         del schema
         return MemoryVariable(self.values.setdefault(name, []))
 
-    def getListState(self, name: str, schema: str) -> "MemoryList":  # noqa: N802
-        """A variable that holds values in order."""
-        del schema
-        return MemoryList(self.values.setdefault(name, []))
+    def getMapState(self, name: str, key: str, schema: str) -> "MemoryMap":  # noqa: N802
+        """A variable that holds a value for each key."""
+        del key, schema
+        return MemoryMap(self.values.setdefault(name, []))
 
 
 @dataclass(slots=True)
@@ -48,20 +47,24 @@ class MemoryVariable:
         """Replace the value."""
         self.values[:] = [value]
 
+    def clear(self) -> None:
+        """Remove the value."""
+        self.values.clear()
+
 
 @dataclass(slots=True)
-class MemoryList:
-    """As Spark's ListState."""
+class MemoryMap:
+    """As Spark's MapState."""
 
     values: list[tuple[Any, ...]]
 
-    def get(self) -> Iterator[tuple[Any, ...]]:
-        """The values."""
-        return iter(self.values)
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:  # noqa: N802
+        """The value of a key; None for none."""
+        return dict(self.values).get(key)
 
-    def appendValue(self, value: tuple[Any, ...]) -> None:  # noqa: N802
-        """Add a value."""
-        self.values.append(value)
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:  # noqa: N802
+        """Replace the value of a key."""
+        self.values[:] = [*(one for one in self.values if one[0] != key), (key, value)]
 
     def clear(self) -> None:
         """Remove all."""

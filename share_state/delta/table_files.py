@@ -6,6 +6,7 @@ those that rest.
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,12 @@ class TableFiles:
     _files: dict[str, _File] = field(default_factory=dict)
 
     def merge(
-        self, existing: "DeltaTable", rows: pa.Table, key: Sequence[str], properties: "CommitProperties"
+        self,
+        existing: "DeltaTable",
+        rows: pa.Table,
+        key: Sequence[str],
+        properties: "CommitProperties",
+        at_once: int = 1,
     ) -> list[str]:
         """Commit changed rows: they replace those with the same key.
 
@@ -74,6 +80,7 @@ class TableFiles:
             rows: columns of the table, and DELETED.
             key: names of columns, the same at each call; empty to replace all rows.
             properties: of the commit.
+            at_once: how many files are written side by side.
         Returns:
             The paths of files that are replaced.
         """
@@ -95,7 +102,8 @@ class TableFiles:
             *(_File(piece, *key_runs(piece, key)) if key else _File(piece) for piece in joined),
             *separate,
         ]
-        actions: list[Any] = [write_group(self.place, file.rows) for file in written]
+        with ThreadPoolExecutor(at_once) as threads:
+            actions: list[Any] = [*threads.map(lambda file: write_group(self.place, file.rows), written)]
         paths = [action.path for action in actions]
         now = int(time.time() * 1000)
         actions += [RemoveAction(path, True, now, listed[path]["size_bytes"], {}) for path in gone]

@@ -101,6 +101,7 @@ class Warehouse:
         staging: for rows that tasks make before all are known.
         versions: table -> the Delta version that this run committed.
         replaced: files whose rows it has replaced; None unless it deletes them itself.
+        files_at_once: how many files of a table a merge writes side by side.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Warehouse:
         # table -> the version that this run committed and that has every declared column.
         self._whole: dict[str, int] = {}
         self.replaced = ReplacedFiles() if deletes_replaced else None
+        self.files_at_once = 1
         self._new, self._runs_version = set[str](), self._version("runs")
         self._commits, self._is_committed = f"{root} is written", False
 
@@ -202,7 +204,7 @@ class Warehouse:
         """Commit changed rows in files that are added as they are; arguments as for `merge`."""
         place = self.folder(table)
         files = self._files.setdefault(table, TableFiles(table, place))
-        replaced = files.merge(existing, rows, key, properties)
+        replaced = files.merge(existing, rows, key, properties, self.files_at_once)
         if self.replaced is not None:
             self.replaced.add(place, replaced)
 

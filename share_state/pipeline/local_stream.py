@@ -33,13 +33,11 @@ from share_state.pipeline.stream_findings import IS_OF_INPUT, input_findings, me
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun
 from share_state.pipeline.stream_state import CarriedState
-from share_state.pipeline.stream_tables import StreamTables
+from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import (
-    EMPTY_ROWS,
     GrownLog,
     Listing,
-    LogFacts,
     NewRecords,
     Read,
     StreamSource,
@@ -59,10 +57,6 @@ _PATIENCE = 2.5
 """Seconds that an answer waits for a read, and a read for an answer."""
 _LONGEST_UNSHOWN_PAUSE = 10.0
 """Seconds between two reads without metrics: what is read earlier than it is written costs a fold more."""
-_RESTS_WHILE_BEHIND = 4
-"""Times as long as the tables took, for which they wait while there is more to read: fewer rows are written twice."""
-
-
 _GIVES_WAY_BY = 10
 """How much nicer threads that write tables are than others; 19 at most."""
 
@@ -337,11 +331,7 @@ class LocalStream:
         for number, log in self.logs.items():
             if log.state is None:
                 continue
-            mark = log.state.mark
-            start = mark.log_start_offset if mark.start_is_recorded else None
-            facts = LogFacts(start, mark.topic_id, log.count.number)
-            judged = self._fold.fold(log.state, number, EMPTY_ROWS, facts, now=now, is_by_clock=True)
-            assert judged is not None
+            judged = self._fold.judged(log.state, number, now, log.count.number)
             log.show_judged(judged)
             seen.append(judged.shown_changes())
             if keep:
@@ -359,7 +349,7 @@ class LocalStream:
             self._finish_write()
         now = time.monotonic()
         if is_behind:
-            patience = (1 - _RESTS_WHILE_BEHIND) * self._write_seconds
+            patience = (1 - RESTS_WHILE_BEHIND) * self._write_seconds
         else:
             patience = 0.0 if self._once else self._read_seconds
         if self._writing is None and now >= self._write_at - patience:
@@ -426,8 +416,7 @@ class LocalStream:
     def _judge_unread(self, logs: Mapping[int, LiveLog]) -> None:
         for number, log in logs.items():
             if log.state is not None:
-                judged = self._fold.fold(log.state, number, EMPTY_ROWS, LogFacts(), is_by_clock=True)
-                log.unwritten.judged = judged
+                log.unwritten.judged = self._fold.judged(log.state, number, None, log.count.number)
 
     def _write_state(self) -> None:
         """Hand the state to the thread that writes it, if there is a file for it and something changed."""

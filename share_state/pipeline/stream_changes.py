@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,13 @@ import pyarrow.compute as pc
 from share_state.delta.merge import DELETED, without_deleted
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint
 from share_state.fold.dead_letters.archiving import RANGES
-from share_state.fold.history import GROUP_OUTCOMES, HISTORY_TABLE, OUTCOME_COLUMNS, history_pieces
+from share_state.fold.history import (
+    GROUP_OUTCOMES,
+    HISTORY_TABLE,
+    OUTCOME_COLUMNS,
+    add_group_outcomes,
+    history_pieces,
+)
 from share_state.fold.log_stats import NO_PREVIOUS_START, Pieces, dictionary_encoded
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import FoldedLog
@@ -144,15 +151,18 @@ class UnwrittenChanges:
 
     Attributes:
         before: the state when they were written; None if they never were.
-        latest: the latest fold of new records since then; None for none.
-        judged: the latest fold that only judged every share-partition, by the clock; None for none.
+        latest: the latest fold of new records; None for none, or if another process has made it.
+        judged: the latest fold since then that only judged every share-partition, by the clock; None for none.
+        outcomes: the rows of `group_outcomes` that the folds add up to; None where `count_outcomes` is not called.
     """
 
     def __init__(self, before: FoldCheckpoint | None) -> None:
         self.before = before
         self.latest: FoldedRecords | None = None
         self.judged: FoldedRecords | None = None
+        self.outcomes: pa.Table | None = None
         self._settled, self._ranges = list[pa.Table](), list[pa.Table]()
+        self._has_folds = False
         self._records = 0
         self._archiving: tuple[int, int] | None = None
         self._is_read_anew = False
@@ -163,7 +173,7 @@ class UnwrittenChanges:
     @property
     def is_empty(self) -> bool:
         """Whether there was no fold."""
-        return self.latest is None and self.judged is None
+        return not self._has_folds and self.judged is None
 
     def add(self, one: FoldedRecords) -> None:
         """Add a fold of new records."""
@@ -172,12 +182,13 @@ class UnwrittenChanges:
             self._settled = []
             self._ranges = []
             self._is_read_anew = True
-        elif self.latest is not None:
-            self._settled.append(self.latest.findings.filter(pc.field("settled")))
+        elif self._has_folds:
+            self._settled += self._settled_of_latest()
             # As when each fold is written by itself (`_complete_times` of stream_tables.py).
             self._forgets_times |= self._complete_since is None
             since = since if since is None or self._complete_since is None else self._complete_since
         self._is_by_clock |= self.judged is not None
+        self._has_folds = True
         self.latest = one
         self.judged = None
         self._complete_since = since
@@ -187,24 +198,79 @@ class UnwrittenChanges:
         if folded.archiving_ranges is not None and len(folded.archiving_ranges):
             self._ranges.append(folded.archiving_ranges)
 
+    def count_outcomes(self) -> None:
+        """Count what became of deliveries in the latest fold."""
+        assert self.latest is not None
+        if self.outcomes is None:
+            self.outcomes = table_schema(GROUP_OUTCOMES).empty_table()
+        for counted in self.latest.outcomes_by_key():
+            self.outcomes = add_group_outcomes(self.outcomes, counted)
+
+    def _settled_of_latest(self) -> list[pa.Table]:
+        return [] if self.latest is None else [self.latest.findings.filter(pc.field("settled"))]
+
+    def to_bytes(self) -> bytes:
+        """These folds without the states, as one value; none of them only judged."""
+        found, tables = [*self._settled, *self._settled_of_latest()], dict[str, pa.Table]()
+        if found:
+            tables[FINDINGS] = pa.concat_tables(found, promote_options="permissive")
+        if self._ranges:
+            tables[RANGES] = pa.concat_tables(self._ranges)
+        if self.outcomes is not None:
+            tables[GROUP_OUTCOMES] = self.outcomes
+        kept = {
+            "records": self._records,
+            "archiving": self._archiving,
+            "is_read_anew": self._is_read_anew,
+            "forgets_times": self._forgets_times,
+            "complete_since": self._complete_since,
+        }
+        return LogChanges("", tables, kept).to_bytes()
+
+    @classmethod
+    def of(cls, before: FoldCheckpoint | None, data: bytes) -> "UnwrittenChanges":
+        """Read what `to_bytes` wrote; `before` as at that time."""
+        read, changes = LogChanges.of(data), cls(before)
+        kept, tables = read.summary, read.tables
+        changes._has_folds = True
+        changes._settled = [tables[FINDINGS]] if FINDINGS in tables else []
+        changes._ranges = [tables[RANGES]] if RANGES in tables else []
+        changes.outcomes = tables.get(GROUP_OUTCOMES)
+        changes._records = kept["records"]
+        changes._archiving = (
+            None if kept["archiving"] is None else (kept["archiving"][0], kept["archiving"][1])
+        )
+        changes._is_read_anew = kept["is_read_anew"]
+        changes._forgets_times = kept["forgets_times"]
+        changes._complete_since = kept["complete_since"]
+        return changes
+
+    def copy(self) -> "UnwrittenChanges":
+        """The same, to which more can be added."""
+        other = copy(self)
+        other._settled, other._ranges = [*self._settled], [*self._ranges]
+        return other
+
     def rows(self) -> LogChanges:
-        """The changed rows of the tables; there was a fold."""
+        """The changed rows of the tables; there was a fold in this process."""
         shown = self.judged or self.latest
         assert shown is not None
         is_by_clock = self._is_by_clock or self.judged is not None
         changed = _changed_rows(shown.log, self.before, is_all=self._is_read_anew, is_by_clock=is_by_clock)
         changes, folded = LogChanges(shown.log.log.name, changed), shown.log
-        if self.latest is None:
+        if not self._has_folds:
             changes.tables = {HISTORY_TABLE: changed[HISTORY_TABLE], FINDINGS: shown.findings}
         else:
-            folded = self.latest.log
+            folded = (self.latest or shown).log
             found = [*self._settled, shown.findings]
             if shown is not self.latest:
-                found.append(self.latest.findings.filter(pc.field("settled")))
+                found += self._settled_of_latest()
             changes.tables[FINDINGS] = pa.concat_tables(found, promote_options="permissive")
             changes.tables[CUTOFF] = folded.cutoff
         if self._ranges:
             changes.tables[RANGES] = pa.concat_tables(self._ranges)
+        if self.outcomes is not None:
+            changes.tables[GROUP_OUTCOMES] = self.outcomes
         changes.summary = {
             "partition": folded.log.partition,
             "records": self._records,
@@ -213,7 +279,7 @@ class UnwrittenChanges:
             "placed_keys": placed_keys(folded),
             "newest_time": folded.newest_time,
             "archiving": self._archiving,
-            "complete": None if self.latest is None else (self._complete_since, folded.newest_time),
+            "complete": (self._complete_since, folded.newest_time) if self._has_folds else None,
             "forgets_times": self._is_read_anew or self._forgets_times,
             "is_read_anew": self._is_read_anew,
         }

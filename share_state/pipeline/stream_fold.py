@@ -16,7 +16,6 @@ from share_state.fold.checkpoint import FoldCheckpoint, copy_of
 from share_state.fold.continuity import fold_after
 from share_state.fold.dead_letters.archiving import EVERY_GROUP
 from share_state.fold.fold_options import FoldOptions
-from share_state.fold.history import GROUP_OUTCOMES, add_group_outcomes
 from share_state.fold.limits import Limits
 from share_state.fold.outcomes import added_outcomes, blank_outcomes
 from share_state.fold.state_chains import NO_OFFSET
@@ -24,10 +23,9 @@ from share_state.fold.state_log import FoldedLog, fold_log
 from share_state.kafka.buffers import concat_rows, rows_at
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.share_partition_keys import KeyTable
-from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
+from share_state.pipeline.stream_changes import FoldedRecords, UnwrittenChanges
 from share_state.pipeline.stream_state import checkpoint_of, numbers_in, settled_state, to_ipc
 from share_state.rules.findings import RecordRules, judge
-from share_state.schema.declarations import table_schema
 from share_state.sources.log_partition import STATE_TOPIC, LogPartition
 from share_state.sources.new_records import EMPTY_ROWS, LogFacts
 from share_state.sources.partition_count import PartitionCount
@@ -87,12 +85,12 @@ class Step:
 
     Attributes:
         after: the state after it, as of `settled_state`; None if the log is empty.
-        changes: the rows that it changed.
+        unwritten: what it and earlier ones have changed, whose rows are not made yet.
         is_read_anew: whether the log was read from its start, so that each share-partition may have changed.
     """
 
     after: FoldCheckpoint | None
-    changes: LogChanges
+    unwritten: UnwrittenChanges
     is_read_anew: bool
 
 
@@ -134,36 +132,27 @@ class StreamFold:
     def step(
         self,
         before: FoldCheckpoint | None,
+        unwritten: UnwrittenChanges,
         partition: int,
         rows: pa.Table,
         facts: LogFacts,
-        *,
-        now: int | None = None,
-        is_by_clock: bool = False,
-    ) -> "Step | None":
-        """Fold the records of a micro-batch, and make the rows that they change.
+    ) -> Step | None:
+        """Fold the records of a micro-batch.
 
         Args:
-            before, partition, rows, facts, now, is_by_clock: as for `fold`.
+            before, partition, rows, facts: as for `fold`.
+            unwritten: what micro-batches before have changed, whose rows are not made yet; it stays as it is.
         Returns:
-            The state after it, and what it changed; None if it holds nothing new.
+            The state after it, and what has changed with it; None if it holds nothing new.
         """
-        folded = self.fold(before, partition, rows, facts, now=now, is_by_clock=is_by_clock)
+        folded = self.fold(before, partition, rows, facts)
         if folded is None:
             return None
-        changes = UnwrittenChanges(before)
-        if is_by_clock:
-            changes.judged = folded
-        else:
-            changes.add(folded)
-        after, changed = folded.log.checkpoint, changes.rows()
-        if not is_by_clock:
-            outcomes = table_schema(GROUP_OUTCOMES).empty_table()
-            for counted in folded.outcomes_by_key():
-                outcomes = add_group_outcomes(outcomes, counted)
-            changed.tables[GROUP_OUTCOMES] = outcomes
+        changes, after = unwritten.copy(), folded.log.checkpoint
+        changes.add(folded)
+        changes.count_outcomes()
         settled = None if after is None else settled_state(folded.log.log.name, after)
-        return Step(settled, changed, is_read_anew=folded.is_read_anew)
+        return Step(settled, changes, is_read_anew=folded.is_read_anew)
 
     def fold(
         self,
@@ -258,11 +247,25 @@ class StreamFold:
             first_offset = before.mark.next_offset
         return FoldedRecords(folded, status, findings, first_offset, counted)
 
-    def judge_at(self, state: FoldCheckpoint | None, partition: int, now: int | None = None) -> LogChanges:
-        """The findings and verdicts of a state at a time (`step`): long waits are found without a new record."""
-        step = self.step(state, partition, EMPTY_ROWS, LogFacts(), now=now, is_by_clock=True)
-        assert step is not None
-        return step.changes
+    def judged(
+        self,
+        state: FoldCheckpoint,
+        partition: int,
+        now: int | None = None,
+        state_partitions: int | None = None,
+    ) -> FoldedRecords:
+        """A state with the findings and verdicts of a time: long waits are found without a new record.
+
+        Args:
+            state, partition, now: as for `fold`.
+            state_partitions: the number of partitions of the topic, as far as known.
+        """
+        mark = state.mark
+        start = mark.log_start_offset if mark.start_is_recorded else None
+        facts = LogFacts(start, mark.topic_id, state_partitions)
+        folded = self.fold(state, partition, EMPTY_ROWS, facts, now=now, is_by_clock=True)
+        assert folded is not None
+        return folded
 
 
 def _with_earlier_outcomes(folded: FoldedLog, before: FoldCheckpoint | None) -> FoldedLog:

@@ -67,7 +67,7 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
         filesystem.create_dir(f"{folder}/{query}", recursive=True)
         if run is not None:
             _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts over", checkpoint, warehouse)
-        elif any(_has_committed(filesystem, f"{folder}/{name}") for name in known):
+        elif any(_last_committed(filesystem, f"{folder}/{name}") >= 0 for name in known):
             _LOG.info("%s: the tables of the stream in %s are gone; it starts over", warehouse, checkpoint)
         for name in known:
             filesystem.delete_dir(f"{folder}/{name}")
@@ -93,10 +93,15 @@ def discard_unused(warehouse: str, folder: str, run: StreamRun) -> Iterator[None
         raise
 
 
-def _has_committed(filesystem: FileSystem, folder: str) -> bool:
-    """Whether Spark's checkpoint in a folder notes that a micro-batch was committed."""
+def last_committed(checkpoint: str) -> int:
+    """The last micro-batch that Spark's checkpoint in a folder notes as committed; -1 for none."""
+    filesystem, folder = open_filesystem(checkpoint)
+    return _last_committed(filesystem, folder)
+
+
+def _last_committed(filesystem: FileSystem, folder: str) -> int:
     listed = filesystem.get_file_info(FileSelector(f"{folder}/commits", allow_not_found=True))
-    return any(info.base_name.isdigit() for info in listed)
+    return max((int(info.base_name) for info in listed if info.base_name.isdigit()), default=-1)
 
 
 def _warehouse_of(filesystem: FileSystem, folder: str) -> str | None:

@@ -38,7 +38,7 @@ from share_state.fold.states import compute_lags, key_texts
 from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.mixed_logs import PlacedKeys, mixed_reasons
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, mark_unsafe, run_row
-from share_state.pipeline.stream_changes import COMPLETE, KEYS, LogChanges
+from share_state.pipeline.stream_changes import COMPLETE, KEYS, LogChanges, UnwrittenChanges
 from share_state.pipeline.stream_findings import (
     IS_OF_LETTERS,
     KnownGroups,
@@ -72,6 +72,10 @@ _TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF)
 _STATE_TABLES = (CHECKPOINT_TABLE, CARRIED_LOGS)
 _TABLES_AT_ONCE = 4
 """Tables that are merged side by side: more take more memory and CPU, and not less time."""
+_FILES_AT_ONCE = 2
+"""Files of a table that are written side by side: most rows of a micro-batch are those of one table."""
+RESTS_WHILE_BEHIND = 4
+"""Times as long as the tables took, for which they wait while there is more to read: fewer rows are written twice."""
 _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
 _SHORTENED_EVERY = 120.0
@@ -269,6 +273,7 @@ class StreamTables:
         if not outcomes.equals(self.outcomes):
             merged[GROUP_OUTCOMES] = [outcomes]
             self.outcomes = outcomes
+        self._warehouse.files_at_once = min(self.at_once, _FILES_AT_ONCE)
         with ThreadPoolExecutor(self.at_once) as threads:
             deque(threads.map(lambda merge: self._merge(merge[0], batch, merge[1]), merged.items()), maxlen=0)
 
@@ -432,7 +437,9 @@ class StreamTables:
         numbers = [int(log.rpartition("-")[2]) for log in self.run.progress] if self.run.batch < 0 else []
         for number in numbers:
             if (state := self._fold.initial(number)) is not None:
-                yield _not_in(changed, self._fold.judge_at(state, number).tables[HISTORY_TABLE])
+                unwritten = UnwrittenChanges(state)
+                unwritten.judged = self._fold.judged(state, number)
+                yield _not_in(changed, unwritten.rows().tables[HISTORY_TABLE])
 
     def _judged(self, changed: Sequence[pa.Table], stale: pa.Table) -> list[pa.Table]:
         """Changed rows of `share_partition_history`: of the fold, and of topics with a new end."""

@@ -4,7 +4,7 @@ Everything else of this package goes by DataFrames and SQL, which both have.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from share_state.spark.jvm_errors import JvmError, reason
 from share_state.spark.session import package_archive
 from share_state.stores.paths import absolute_address
+
+_DESCRIPTION = "spark.job.description"
 
 _REMOTE_PARALLELISM = 16
 """Cores to plan for if the settings of a remote session do not tell; tasks are balanced for a few per core."""
@@ -125,13 +127,22 @@ def changed_settings(session: SparkSession, settings: Mapping[str, str]) -> Iter
 @contextmanager
 def described(session: SparkSession, description: str) -> Iterator[None]:
     """Describe the jobs of this thread in Spark's UI, unless the caller does; those of a remote session have none."""
+    is_described = not is_remote(session) and session.sparkContext.getLocalProperty(_DESCRIPTION) is not None
+    with nullcontext() if is_described else told(session, _DESCRIPTION, description):
+        yield
+
+
+@contextmanager
+def told(session: SparkSession, name: str, value: str | None) -> Iterator[None]:
+    """Give the tasks of this thread's jobs a property; those of a remote session have none."""
     if is_remote(session):
         yield
         return
-    context, name = session.sparkContext, "spark.job.description"
+    context: Any = session.sparkContext
     before = context.getLocalProperty(name)
-    context.setJobDescription(before or description)
+    # None removes it.
+    context.setLocalProperty(name, value)
     try:
         yield
     finally:
-        context.setLocalProperty(name, before)  # pyright: ignore[reportArgumentType]  None removes it
+        context.setLocalProperty(name, before)

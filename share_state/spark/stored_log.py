@@ -1,16 +1,19 @@
 """The state of a log partition in Spark's state store: the whole, and what micro-batches have changed since.
 
-To store the whole each time would cost a micro-batch of few records as much as one of many.
+To store the whole each time would cost a micro-batch of few records as much as one of many. What micro-batches
+have changed, whose rows are not made yet, is stored beside it.
 """
 
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
+from share_state.errors import ShareStateError
 from share_state.fold.checkpoint import FoldCheckpoint
+from share_state.pipeline.stream_changes import UnwrittenChanges
 from share_state.pipeline.stream_fold import Step
 from share_state.pipeline.stream_state import change_bytes, changed_state, checkpoint_of, state_bytes
 from share_state.sources.log_partition import STATE_TOPIC
@@ -27,17 +30,25 @@ class _Held:
     """The latest state of a log partition.
 
     Attributes:
-        tokens: of the whole in the store and of each change since, as far as known; empty for none.
+        tokens: of the whole in the store and of each change since; empty for none.
         state: the state.
         whole, changed: bytes of the whole and of the changes in the store.
+        unwritten: what micro-batches have changed, whose rows are not made yet; None for nothing.
+        unwritten_token: of what the store has of it; empty for nothing.
+        base: token of the state since when it counts.
+        state_partitions: number of partitions of the topic, if a source has said it.
         used: `time.monotonic` when it was used last.
     """
 
     tokens: list[str]
     state: FoldCheckpoint | None
-    whole: int
-    changed: int
-    used: float
+    whole: int = 0
+    changed: int = 0
+    unwritten: UnwrittenChanges | None = None
+    unwritten_token: str = ""
+    base: str = ""
+    state_partitions: int | None = None
+    used: float = 0.0
 
 
 held = dict[int, _Held]()
@@ -49,53 +60,96 @@ class StoredLog:
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._whole = handle.getValueState("log", "state binary")
-        self._changes = handle.getListState("changes", "state binary")
-        self._token = handle.getValueState("token", "token string")
+        self._changes = handle.getMapState("changed", "token string", "state binary")
+        self._unwritten = handle.getValueState("unwritten", "base string, changes binary")
+        # The state since when it counts stays as it is while it grows.
+        self._base = handle.getValueState("base", "state binary")
+        self._token = handle.getValueState("token", "tokens string, unwritten string, state_partitions int")
 
-    def get(
-        self, partition: int, initial: Callable[[int], FoldCheckpoint | None] = lambda _: None
-    ) -> FoldCheckpoint | None:
-        """The state after the last micro-batch; None for none.
+    def get(self, partition: int, initial: Callable[[int], FoldCheckpoint | None] = lambda _: None) -> _Held:
+        """The state after the last micro-batch, and what is unwritten.
 
         Args:
             partition: number of the log partition.
             initial: gives the state if no micro-batch has left one.
+        Raises:
+            ShareStateError: if another release has written it otherwise.
         """
         now, stored = time.monotonic(), self._token.get()
-        tokens = [] if stored is None else stored[0].split(_BETWEEN_TOKENS)
         for number in [number for number, one in held.items() if one.used < now - _HELD_SECONDS]:
             del held[number]
         known = held.get(partition)
-        if known is None or not tokens or known.tokens != tokens:
-            held[partition] = known = self._read(tokens, known, lambda: initial(partition))
-        known.used = now
-        return known.state
-
-    def _read(
-        self, tokens: list[str], known: _Held | None, initial: Callable[[], FoldCheckpoint | None]
-    ) -> _Held:
-        stored = self._whole.get()
         if stored is None:
-            return _Held([], initial(), 0, 0, 0.0)
-        changes = [bytes(one[0]) for one in self._changes.get()]
-        changed = sum(map(len, changes))
+            known = _Held([], initial(partition))
+        else:
+            text, unwritten_token, state_partitions = stored
+            tokens = text.split(_BETWEEN_TOKENS)
+            if known is None or known.tokens != tokens:
+                known = self._read(tokens, known)
+            if known.unwritten_token != unwritten_token:
+                self._read_unwritten(known, unwritten_token)
+            known.state_partitions = state_partitions
+        held[partition] = known
+        known.used = now
+        return known
+
+    def _read(self, tokens: list[str], known: _Held | None) -> _Held:
         if known is not None and known.state is not None and known.tokens and known.tokens[-1] in tokens:
             # Another worker has had the log partition since.
-            later = len(tokens) - 1 - tokens.index(known.tokens[-1])
-            state = changed_state(known.state, changes[len(changes) - later :])
-            return _Held(tokens, state, known.whole, changed, 0.0)
-        whole = bytes(stored[0])
+            later = self._changes_of(tokens[tokens.index(known.tokens[-1]) + 1 :])
+            changed = known.changed + sum(map(len, later))
+            return replace(known, tokens=tokens, state=changed_state(known.state, later), changed=changed)
+        stored, changes = self._whole.get(), self._changes_of(tokens[1:])
+        whole = b"" if stored is None else bytes(stored[0])
         state = checkpoint_of(whole, changes) if whole else None
-        return _Held(tokens, state, len(whole), changed, 0.0)
+        read = _Held(tokens, state, len(whole), sum(map(len, changes)))
+        if known is not None:
+            read.unwritten, read.unwritten_token, read.base = (
+                known.unwritten,
+                known.unwritten_token,
+                known.base,
+            )
+        return read
 
-    def update(self, partition: int, step: Step) -> None:
-        """Store the state after a micro-batch; before it, `get` was called."""
-        known, name = held[partition], f"{STATE_TOPIC}-{partition}"
+    def _changes_of(self, tokens: list[str]) -> list[bytes]:
+        found = [self._changes.getValue((token,)) for token in tokens]
+        if None in found:
+            raise ShareStateError(
+                "the checkpoint is of another release: start the stream with another --checkpoint"
+            )
+        return [bytes(one[0]) for one in found if one is not None]
+
+    def _read_unwritten(self, known: _Held, token: str) -> None:
+        stored, before = self._unwritten.get() if token else None, known.unwritten
+        known.unwritten, known.unwritten_token = None, token
+        if stored is not None:
+            base, changes = stored
+            if before is None or known.base != base:
+                state = self._base.get()
+                known.base = base
+                before = UnwrittenChanges(checkpoint_of(bytes(state[0])) if state and state[0] else None)
+            known.unwritten = UnwrittenChanges.of(before.before, bytes(changes))
+
+    def update(
+        self, partition: int, step: Step, state_partitions: int | None, *, are_rows_made: bool
+    ) -> None:
+        """Store the state after a micro-batch; before it, `get` was called.
+
+        Args:
+            partition: number of the log partition.
+            step: the micro-batch.
+            state_partitions: number of partitions of the topic, if the micro-batch says it.
+            are_rows_made: whether the rows of what is unwritten are made.
+        """
+        known, name, token = held[partition], f"{STATE_TOPIC}-{partition}", uuid.uuid4().hex
         part: bytes | None = None
         if known.state is not None and step.after is not None and known.whole and not step.is_read_anew:
             part = change_bytes(name, known.state, step.after)
+        if not are_rows_made and known.unwritten is None:
+            known.base = token
+            self._base.update((b"" if known.state is None else state_bytes(name, known.state),))
         if part is not None and known.changed + len(part) <= MOST_CHANGED * known.whole:
-            self._changes.appendValue((part,))
+            self._changes.updateValue((token,), (part,))
             known.changed += len(part)
             kept = known.tokens
         else:
@@ -105,5 +159,23 @@ class StoredLog:
             self._changes.clear()
             known.whole, known.changed = len(whole), 0
             kept = []
-        known.tokens, known.state = [*kept, uuid.uuid4().hex], step.after
-        self._token.update((_BETWEEN_TOKENS.join(known.tokens),))
+        known.tokens, known.state = [*kept, token], step.after
+        known.state_partitions = state_partitions or known.state_partitions
+        self._note_unwritten(known, None if are_rows_made else step.unwritten)
+
+    def note_rows_made(self, partition: int) -> None:
+        """Note that the rows of what is unwritten are made; before it, `get` was called."""
+        self._note_unwritten(held[partition], None)
+
+    def _note_unwritten(self, known: _Held, unwritten: UnwrittenChanges | None) -> None:
+        if unwritten is not None:
+            known.unwritten_token = uuid.uuid4().hex
+            self._unwritten.update((known.base, unwritten.to_bytes()))
+        elif known.unwritten_token:
+            known.unwritten_token = ""
+            self._unwritten.clear()
+            self._base.clear()
+        known.unwritten = unwritten
+        self._token.update(
+            (_BETWEEN_TOKENS.join(known.tokens), known.unwritten_token, known.state_partitions)
+        )

@@ -8,11 +8,13 @@ the rows that changed into the tables.
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -25,15 +27,16 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from share_state.errors import SetupError, ShareStateError
-from share_state.pipeline.stream_changes import LogChanges
+from share_state.pipeline.stream_changes import LogChanges, UnwrittenChanges
 from share_state.pipeline.stream_files import READ_ERRORS, read_file, rows_by_log, unreadable
 from share_state.pipeline.stream_fold import PACKED, StreamFold, packed_batch
+from share_state.pipeline.stream_resume import last_committed
 from share_state.pipeline.stream_run import StreamProgress
 from share_state.pipeline.stream_state import from_ipc
-from share_state.pipeline.stream_tables import StreamTables
+from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables
 from share_state.sources.kafka_client import SCHEME
 from share_state.sources.new_records import EMPTY_ROWS, LogFacts
-from share_state.spark.connections import described, local_address, quiet_java, s3_client
+from share_state.spark.connections import described, local_address, quiet_java, s3_client, told
 from share_state.spark.jvm_errors import SPARK_ERRORS, JvmError, reason
 from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
 from share_state.spark.stored_log import StoredLog
@@ -51,6 +54,8 @@ _TURNS = 12
 """Groups of log partitions that are judged at different times, so that no micro-batch judges all."""
 _PATIENCE = 1
 """Seconds."""
+_ROWS, _LATER = "share_state.rows", "later"
+"""Property of a micro-batch's tasks, and its value if they make no rows of the tables."""
 
 
 def pack_rows(table: pa.Table, name: str) -> Iterator[pa.RecordBatch]:
@@ -83,10 +88,13 @@ def read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 class LogProcessor(StatefulProcessor):
-    """Folds the log partitions of a micro-batch; each of them is a key of Spark's state."""
+    """Folds the log partitions of a micro-batch; each of them is a key of Spark's state.
 
-    def __init__(self, fold: StreamFold, *, has_timers: bool) -> None:
-        self._fold, self._has_timers = fold, has_timers
+    The driver decides for each micro-batch whether the rows of what has changed are made (`RowsPace`).
+    """
+
+    def __init__(self, fold: StreamFold, *, by_clock: bool) -> None:
+        self._fold, self._by_clock = fold, by_clock
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
@@ -95,19 +103,35 @@ class LogProcessor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
         """Fold what a micro-batch holds of a log partition."""
         (partition,), given = key, list(rows)
+        changes: LogChanges | None = None
         if partition < 0:
             changes = LogChanges("", problems=[row.problem for row in given])
         else:
-            before = self._state.get(partition, self._fold.initial)
-            step = self._fold.step(before, partition, *_unpacked(given))
-            changes = None if step is None else step.changes
+            log, (records, facts) = self._state.get(partition, self._fold.initial), _unpacked(given)
+            unwritten = log.unwritten or UnwrittenChanges(log.state)
+            step = self._fold.step(log.state, unwritten, partition, records, facts)
+            are_rows_made = _makes_rows()
             if step is not None:
-                self._state.update(partition, step)
-            if self._has_timers and next(self._handle.listTimers(), None) is None:
-                wait = _JUDGED_EVERY_MS * (1 + partition % _TURNS) // _TURNS
-                self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + wait)
+                self._state.update(partition, step, facts.state_partitions, are_rows_made=are_rows_made)
+                changes = step.unwritten.rows() if are_rows_made else None
+            self._set_timers(
+                partition, timerValues.getCurrentProcessingTimeInMs(), are_rows_made=are_rows_made
+            )
         if changes is not None:
             yield Row(state_partition=partition, changes=changes.to_bytes())
+
+    def _set_timers(self, partition: int, now: int, *, are_rows_made: bool) -> None:
+        """Let a log partition be judged by the clock in turn, or have the rows that are left made."""
+        later = False
+        for expiry in [*self._handle.listTimers()]:
+            if are_rows_made and expiry <= now:
+                self._handle.deleteTimer(expiry)
+            later |= expiry > now
+        if not are_rows_made:
+            self._handle.registerTimer(now + 1)
+        elif self._by_clock and not later:
+            wait = _JUDGED_EVERY_MS * (1 + partition % _TURNS) // _TURNS
+            self._handle.registerTimer(now + wait)
 
     def handleExpiredTimer(  # noqa: N802
         self,
@@ -115,16 +139,37 @@ class LogProcessor(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
     ) -> Iterator[Row]:
-        """Judge a log partition by the clock."""
+        """Judge a log partition by the clock, and make the rows that micro-batches have left."""
         del expiredTimerInfo
-        state, now = self._state.get(key[0]), timerValues.getCurrentProcessingTimeInMs()
-        self._handle.registerTimer(now + _JUDGED_EVERY_MS)
-        if state is not None:
-            changes = self._fold.judge_at(state, key[0], now)
-            yield Row(state_partition=key[0], changes=changes.to_bytes())
+        (partition,), now = key, timerValues.getCurrentProcessingTimeInMs()
+        if not _makes_rows():
+            self._handle.registerTimer(now + 1)
+            return
+        is_judged_later = any(expiry > now for expiry in self._handle.listTimers())
+        if not is_judged_later:
+            self._handle.registerTimer(now + _JUDGED_EVERY_MS)
+        log = self._state.get(partition)
+        if log.state is None or (is_judged_later and log.unwritten is None):
+            return
+        changes = log.unwritten.copy() if log.unwritten else UnwrittenChanges(log.state)
+        by_clock = self._by_clock and not is_judged_later
+        judged = self._fold.judged(log.state, partition, now if by_clock else None, log.state_partitions)
+        if by_clock or log.unwritten is None:
+            changes.judged = judged
+        else:
+            changes.add(judged)
+        if log.unwritten is not None:
+            self._state.note_rows_made(partition)
+        yield Row(state_partition=partition, changes=changes.rows().to_bytes())
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def _makes_rows() -> bool:
+    """Whether the driver wants rows of the tables of this micro-batch."""
+    context = TaskContext.get()
+    return context is None or context.getLocalProperty(_ROWS) != _LATER
 
 
 def _unpacked(rows: Sequence[Row]) -> tuple[pa.Table, LogFacts]:
@@ -179,25 +224,85 @@ def run_stream(
     Raises:
         ShareStateError: if the stream must stop.
     """
-    failures = list[Exception]()
-    # It logs tracebacks of what `write` raises, which is raised again here.
+    # It logs tracebacks of what `_MicroBatches` raises, which is raised again here.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
     if not spec.verbose:
         # The worker that declares the state prints ten lines of notes.
         quiet_java(spark)
+    batches = _MicroBatches(spark, spec, tables)
     try:
-        query = _start(spark, spec, tables, failures)
-        try:
-            # A signal is handled between two calls.
-            while not query.awaitTermination(_PATIENCE):
-                if seen is not None and (latest := query.lastProgress) is not None:
-                    seen(_progress(latest))
-        finally:
-            query.stop()
+        _run(batches, once=spec.once, seen=seen)
+        if spec.once and not batches.has_run and last_committed(spec.checkpoint) > tables.run.batch:
+            # A stream that was stopped while it caught up may have left rows to make.
+            _run(batches, once=False, seen=seen)
     except SPARK_ERRORS as error:
-        first = failures[0] if failures else error
+        first = batches.failures[0] if batches.failures else error
         is_of_spark = isinstance(first, SPARK_ERRORS)
         raise (_stopped(spark, spec, first) if is_of_spark else first) from None
+
+
+class _MicroBatches:
+    """Writes micro-batches to the tables, or lets tasks keep what they change.
+
+    While there is more to read, tables are written a fifth of the time: fewer rows are made and written twice.
+
+    Attributes:
+        failures: what ended the query.
+        has_run: whether there was a micro-batch.
+        query: the query, once it has started.
+    """
+
+    def __init__(self, spark: SparkSession, spec: StreamSpec, tables: StreamTables) -> None:
+        self.spark, self.spec = spark, spec
+        self.failures = list[Exception]()
+        self.has_run = False
+        self.query: StreamingQuery | None = None
+        self._tables = tables
+        self._due = 0.0
+
+    def write(self, frame: DataFrame, batch: int) -> None:
+        """Fold a micro-batch, and write what it has changed if its rows are made."""
+        # Rows of a micro-batch that is repeated are not made again later.
+        is_due = batch <= self._tables.run.batch or not self._is_behind() or time.monotonic() >= self._due
+        try:
+            with (
+                described(self.spark, f"share_state: fold micro-batch {batch}"),
+                told(self.spark, _ROWS, None if is_due else _LATER),
+            ):
+                rows = frame.toArrow()["changes"].to_pylist()
+            started = time.monotonic()
+            self._tables.write(batch, [LogChanges.of(row) for row in rows])
+            if is_due:
+                ended = time.monotonic()
+                self._due = ended + RESTS_WHILE_BEHIND * (ended - started)
+            self.has_run = True
+        except Exception as error:
+            self.failures.append(error)
+            raise
+
+    def _is_behind(self) -> bool:
+        """Whether the last micro-batch was as large as it may be, so that there is more to read."""
+        latest = None if self.query is None or self.spec.once else self.query.lastProgress
+        if latest is None:
+            return False
+        if self.spec.source.startswith(SCHEME):
+            most, behind = self.spec.most_records, _progress(latest).behind
+            return most is not None and behind is not None and behind >= most
+        return latest["numInputRows"] >= self.spec.files_per_trigger
+
+
+def _run(batches: _MicroBatches, *, once: bool, seen: Callable[[StreamProgress], None] | None) -> None:
+    """Run a query until it ends; without `once`, where the stream has it, until there was a micro-batch."""
+    batches.query = query = _start(batches, once=once)
+    try:
+        # A signal is handled between two calls.
+        while not query.awaitTermination(_PATIENCE):
+            if seen is not None and (latest := query.lastProgress) is not None:
+                seen(_progress(latest))
+            if batches.spec.once and not once and batches.has_run:
+                break
+    finally:
+        query.stop()
 
 
 def _progress(latest: Any) -> StreamProgress:
@@ -214,7 +319,7 @@ def _progress(latest: Any) -> StreamProgress:
 def _stopped(spark: SparkSession, spec: StreamSpec, error: PySparkException | JvmError) -> Exception:
     """Why Spark ended a query, in one line; an error of our own tasks stays as it is."""
     text = str(error).strip()
-    if "PythonException" in text or "PYTHON_EXCEPTION" in text:
+    if any(name in text for name in ("PythonException", "PYTHON_EXCEPTION", "the Python worker")):
         return error
     why = reason(error)
     if re.search(
@@ -228,9 +333,8 @@ def _stopped(spark: SparkSession, spec: StreamSpec, error: PySparkException | Jv
     return ShareStateError(f"{spec.source}: the stream stopped ({why}); the checkpoint is {spec.checkpoint}")
 
 
-def _start(
-    spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]
-) -> StreamingQuery:
+def _start(batches: _MicroBatches, *, once: bool) -> StreamingQuery:
+    spark, spec = batches.spark, batches.spec
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
     # Else a micro-batch ends with a snapshot of RocksDB's files, which takes longer than its changes.
     # A query that ends before Spark's maintenance makes one would leave its changes to every later query.
@@ -239,29 +343,19 @@ def _start(
         # By default Hadoop starts 80 processes per micro-batch (`readlink`) to rename local files.
         spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINT_FILES)
     # Timers need micro-batches without records, which would never let a query end that reads what is there.
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", not spec.once)
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", not once)
     packed = _cluster_frame(spark, spec) if spec.source.startswith(SCHEME) else _folder_frame(spark, spec)
     # With `once`, records are judged by the time of the last one, as a reconstruct judges them.
-    processor = LogProcessor(spec.fold, has_timers=not spec.once)
+    processor = LogProcessor(spec.fold, by_clock=not spec.once)
     changed = packed.groupBy("state_partition").transformWithState(
         processor, outputStructType=_CHANGES, outputMode="Update", timeMode="ProcessingTime"
     )
-
-    def write(frame: DataFrame, batch: int) -> None:
-        try:
-            with described(spark, f"share_state: fold micro-batch {batch}"):
-                rows = frame.toArrow()["changes"].to_pylist()
-            tables.write(batch, [LogChanges.of(row) for row in rows])
-        except Exception as error:
-            failures.append(error)
-            raise
-
-    writer = changed.writeStream.foreachBatch(write).outputMode("update")
+    writer = changed.writeStream.foreachBatch(batches.write).outputMode("update")
     writer = writer.option("checkpointLocation", local_address(spec.checkpoint)).queryName(
         "share_state stream"
     )
     return (
-        writer.trigger(availableNow=True) if spec.once else writer.trigger(processingTime=spec.trigger)
+        writer.trigger(availableNow=True) if once else writer.trigger(processingTime=spec.trigger)
     ).start()
 
 

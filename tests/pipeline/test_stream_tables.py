@@ -27,7 +27,7 @@ from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.pipeline.stream_changes import LogChanges
+from share_state.pipeline.stream_changes import LogChanges, UnwrittenChanges
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_resume import INITIAL, open_stream
 from share_state.pipeline.stream_run import StreamRun, last_stream_run
@@ -57,29 +57,47 @@ SCENARIOS = by_profile(
 class Stream:
     """A stream without Spark: the states of the log partitions are in memory, as Spark stores them."""
 
-    def __init__(self, lake: Path) -> None:
+    def __init__(self, lake: Path, rows_every: int = 1) -> None:
+        """Begin; of so many micro-batches, one makes rows of the tables."""
         self.lake, self.fold = str(lake), StreamFold()
         self.stores = dict[int, MemoryStore]()
+        self._rows_every = rows_every
         self._steps = 0
         self._of_other = dict[int, Any]()
 
     def state(self, number: int) -> FoldCheckpoint | None:
         """The state of a log partition."""
-        return self._stored(number).get(number, self.fold.initial)
+        return self._stored(number).get(number, self.fold.initial).state
 
     def fold_log(self, number: int, rows: pa.Table, facts: LogFacts) -> LogChanges | None:
         """Fold what a micro-batch has of a log partition."""
-        step = self.fold.step(self.state(number), number, rows, facts)
+        stored = self._stored(number)
+        log = stored.get(number, self.fold.initial)
+        step = self.fold.step(log.state, log.unwritten or UnwrittenChanges(log.state), number, rows, facts)
         if step is None:
             return None
-        self._stored(number).update(number, step)
         self._steps += 1
+        are_rows_made = self._steps % self._rows_every == 0
+        stored.update(number, step, facts.state_partitions, are_rows_made=are_rows_made)
         if self._steps % 7 == 0:
             # As if a new worker had the log partition next.
             stored_log.held.clear()
         elif self._steps % 3 == 0:
             self.change_worker()
-        return step.changes
+        return step.unwritten.rows() if are_rows_made else None
+
+    def rows_left(self) -> list[LogChanges]:
+        """The rows that micro-batches have left."""
+        changes = list[LogChanges]()
+        for number in self.stores:
+            stored = self._stored(number)
+            log = stored.get(number)
+            if log.unwritten is not None and log.state is not None:
+                unwritten = log.unwritten.copy()
+                unwritten.judged = self.fold.judged(log.state, number, None, log.state_partitions)
+                stored.note_rows_made(number)
+                changes.append(unwritten.rows())
+        return changes
 
     def change_worker(self) -> None:
         """Let the other of two workers go on, which holds what it had last."""
@@ -150,7 +168,7 @@ def test_a_state_is_read_from_its_whole_and_its_changes(
         assert {number: _carried(stream.state(number)) for number in stream.stores} == held
         stored_log.held.clear()
         assert {number: _carried(stream.state(number)) for number in stream.stores} == held
-        most = max(most, *(len(store.values["changes"]) for store in stream.stores.values()))
+        most = max(most, *(len(store.values["changed"]) for store in stream.stores.values()))
     assert most > 1
 
 
@@ -166,6 +184,30 @@ def test_micro_batches_leave_the_tables_of_a_reconstruct(scenario: str, tmp_path
     stream = Stream(tmp_path / "lake")
     stream.write([stream.fold_rows(part) for part in pieces(records, max(20, len(records) // 24))])
     assert tables_in(stream.lake) == reconstructed(records, tmp_path)
+
+
+@pytest.mark.parametrize("scenario", some_of(SCENARIOS, 2))
+@pytest.mark.parametrize("rows_every", by_profile([5], [2, 5, 10**9]))
+def test_rows_that_are_made_later_leave_the_tables_of_a_reconstruct(scenario: str, rows_every: int, tmp_path: Path):
+    """As those of a stream that makes rows of each micro-batch."""
+    records = table_of(found(DATA / scenario))
+    sizes = max(20, len(records) // 24)
+    each, stream = Stream(tmp_path / "each"), Stream(tmp_path / "lake", rows_every)
+    each.write([each.fold_rows(part) for part in pieces(records, sizes)])
+    stored_log.held.clear()
+    batches = [stream.fold_rows(part) for part in pieces(records, sizes)]
+    stream.change_worker()
+    stream.write([*batches, stream.rows_left()])
+    assert not stream.rows_left()
+    assert tables_in(stream.lake) == reconstructed(records, tmp_path)
+    assert _of_run(stream.lake) == _of_run(each.lake)
+
+
+def _of_run(lake: str) -> list[Any]:
+    """What the rows of a stream hold beside what a reconstruct has."""
+    tables, run = CommittedTables(lake), present(last_stream_run(lake))
+    totals = sorted(map(str, tables.read("group_outcomes").to_pylist()))
+    return [run.records, run.progress, run.archiving, run.log_time, run.share_partitions, run.placed, totals]
 
 
 def test_two_contents_of_one_offset_in_a_micro_batch_are_a_conflict(tmp_path: Path):
@@ -458,12 +500,18 @@ def test_only_tables_that_were_committed_can_be_gone(tmp_path: Path, caplog: pyt
     assert f"{lake}: the tables of the stream in {checkpoint} are gone; it starts over" in caplog.text
 
 
+def _judged(fold: StreamFold, state: FoldCheckpoint, number: int, now: int) -> LogChanges:
+    changes = UnwrittenChanges(state)
+    changes.judged = fold.judged(state, number, now)
+    return changes.rows()
+
+
 def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):
     records = table_of(found(DATA / "4.4.0/dlq"))
     parts, stream = list(pieces(records, 40)), Stream(tmp_path / "lake")
     batches = [stream.fold_rows(part) for part in parts[:3]]
     now = int(pc.max(records["timestamp"]).as_py().timestamp() * 1000) + 7_200_000
-    judged = [stream.fold.judge_at(stream.state(number), number, now) for number in stream.stores]
+    judged = [_judged(stream.fold, present(stream.state(number)), number, now) for number in stream.stores]
     stream.write([*batches[:2], [*batches[2], *judged]])
     rows = CommittedTables(stream.lake).read("findings").to_pylist()
     stuck = [row for row in rows if row["rule"] == "ARCHIVING_STUCK"]

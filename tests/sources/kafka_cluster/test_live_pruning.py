@@ -29,6 +29,7 @@ from share_state.pipeline.local_executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.stream_changes import UnwrittenChanges
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.task import STATE
 from share_state.report.compare import SAME, compare
@@ -360,7 +361,8 @@ def _read_batch(
     for one in ranges:
         rows = [row for batch in reader.read(one) for row in pa.Table.from_batches([batch]).to_pylist()]
         given, facts = _unpacked([Row(**row) for row in rows])
-        step = fold.step(states.get(one.value), one.value, given, facts)
+        state = states.get(one.value)
+        step = fold.step(state, UnwrittenChanges(state), one.value, given, facts)
         if step is not None and step.after is not None:
             states[one.value] = step.after
     return end
