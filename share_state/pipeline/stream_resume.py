@@ -56,6 +56,7 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
                 raise WarehouseError(
                     f"{checkpoint}: belongs to a stream of {' '.join(run.inputs)}; give another --checkpoint and --out"
                 )
+            _repeat_last(filesystem, f"{folder}/{run.query}", run)
             return run, f"{checkpoint.rstrip('/')}/{run.query}"
         for name in known:
             other = _warehouse_of(filesystem, f"{folder}/{name}")
@@ -93,15 +94,22 @@ def discard_unused(warehouse: str, folder: str, run: StreamRun) -> Iterator[None
         raise
 
 
-def last_committed(checkpoint: str) -> int:
-    """The last micro-batch that Spark's checkpoint in a folder notes as committed; -1 for none."""
-    filesystem, folder = open_filesystem(checkpoint)
-    return _last_committed(filesystem, folder)
-
-
-def _last_committed(filesystem: FileSystem, folder: str) -> int:
-    listed = filesystem.get_file_info(FileSelector(f"{folder}/commits", allow_not_found=True))
+def _last_committed(filesystem: FileSystem, checkpoint: str) -> int:
+    """The last micro-batch that Spark's checkpoint in a folder notes as done; -1 for none."""
+    listed = filesystem.get_file_info(FileSelector(f"{checkpoint}/commits", allow_not_found=True))
     return max((int(info.base_name) for info in listed if info.base_name.isdigit()), default=-1)
+
+
+def _repeat_last(filesystem: FileSystem, checkpoint: str, run: StreamRun) -> None:
+    """Let Spark repeat the last micro-batch if the tables do not have it, as after a kill before it was done.
+
+    A stream that was stopped before it had caught up may have left rows to make, and without new records Spark
+    runs no other micro-batch.
+    """
+    if (last := _last_committed(filesystem, checkpoint)) > run.batch:
+        for name in (str(last), f".{last}.crc"):
+            with suppress(FileNotFoundError):
+                filesystem.delete_file(f"{checkpoint}/commits/{name}")
 
 
 def _warehouse_of(filesystem: FileSystem, folder: str) -> str | None:

@@ -30,7 +30,6 @@ from share_state.errors import SetupError, ShareStateError
 from share_state.pipeline.stream_changes import LogChanges, UnwrittenChanges
 from share_state.pipeline.stream_files import READ_ERRORS, read_file, rows_by_log, unreadable
 from share_state.pipeline.stream_fold import PACKED, StreamFold, packed_batch
-from share_state.pipeline.stream_resume import last_committed
 from share_state.pipeline.stream_run import StreamProgress
 from share_state.pipeline.stream_state import from_ipc
 from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables
@@ -231,10 +230,14 @@ def run_stream(
         quiet_java(spark)
     batches = _MicroBatches(spark, spec, tables)
     try:
-        _run(batches, once=spec.once, seen=seen)
-        if spec.once and not batches.has_run and last_committed(spec.checkpoint) > tables.run.batch:
-            # A stream that was stopped while it caught up may have left rows to make.
-            _run(batches, once=False, seen=seen)
+        batches.query = query = _start(batches)
+        try:
+            # A signal is handled between two calls.
+            while not query.awaitTermination(_PATIENCE):
+                if seen is not None and (latest := query.lastProgress) is not None:
+                    seen(_progress(latest))
+        finally:
+            query.stop()
     except SPARK_ERRORS as error:
         first = batches.failures[0] if batches.failures else error
         is_of_spark = isinstance(first, SPARK_ERRORS)
@@ -248,14 +251,12 @@ class _MicroBatches:
 
     Attributes:
         failures: what ended the query.
-        has_run: whether there was a micro-batch.
         query: the query, once it has started.
     """
 
     def __init__(self, spark: SparkSession, spec: StreamSpec, tables: StreamTables) -> None:
         self.spark, self.spec = spark, spec
         self.failures = list[Exception]()
-        self.has_run = False
         self.query: StreamingQuery | None = None
         self._tables = tables
         self._due = 0.0
@@ -275,7 +276,6 @@ class _MicroBatches:
             if is_due:
                 ended = time.monotonic()
                 self._due = ended + RESTS_WHILE_BEHIND * (ended - started)
-            self.has_run = True
         except Exception as error:
             self.failures.append(error)
             raise
@@ -289,20 +289,6 @@ class _MicroBatches:
             most, behind = self.spec.most_records, _progress(latest).behind
             return most is not None and behind is not None and behind >= most
         return latest["numInputRows"] >= self.spec.files_per_trigger
-
-
-def _run(batches: _MicroBatches, *, once: bool, seen: Callable[[StreamProgress], None] | None) -> None:
-    """Run a query until it ends; without `once`, where the stream has it, until there was a micro-batch."""
-    batches.query = query = _start(batches, once=once)
-    try:
-        # A signal is handled between two calls.
-        while not query.awaitTermination(_PATIENCE):
-            if seen is not None and (latest := query.lastProgress) is not None:
-                seen(_progress(latest))
-            if batches.spec.once and not once and batches.has_run:
-                break
-    finally:
-        query.stop()
 
 
 def _progress(latest: Any) -> StreamProgress:
@@ -333,7 +319,7 @@ def _stopped(spark: SparkSession, spec: StreamSpec, error: PySparkException | Jv
     return ShareStateError(f"{spec.source}: the stream stopped ({why}); the checkpoint is {spec.checkpoint}")
 
 
-def _start(batches: _MicroBatches, *, once: bool) -> StreamingQuery:
+def _start(batches: _MicroBatches) -> StreamingQuery:
     spark, spec = batches.spark, batches.spec
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
     # Else a micro-batch ends with a snapshot of RocksDB's files, which takes longer than its changes.
@@ -343,7 +329,7 @@ def _start(batches: _MicroBatches, *, once: bool) -> StreamingQuery:
         # By default Hadoop starts 80 processes per micro-batch (`readlink`) to rename local files.
         spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINT_FILES)
     # Timers need micro-batches without records, which would never let a query end that reads what is there.
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", not once)
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", not spec.once)
     packed = _cluster_frame(spark, spec) if spec.source.startswith(SCHEME) else _folder_frame(spark, spec)
     # With `once`, records are judged by the time of the last one, as a reconstruct judges them.
     processor = LogProcessor(spec.fold, by_clock=not spec.once)
@@ -355,7 +341,7 @@ def _start(batches: _MicroBatches, *, once: bool) -> StreamingQuery:
         "share_state stream"
     )
     return (
-        writer.trigger(availableNow=True) if once else writer.trigger(processingTime=spec.trigger)
+        writer.trigger(availableNow=True) if spec.once else writer.trigger(processingTime=spec.trigger)
     ).start()
 
 

@@ -11,7 +11,10 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from share_state.cli.main import run
 from share_state.delta.committed import CommittedTables
+from share_state.pipeline.stream_run import last_stream_run
+from share_state.spark import streaming
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
+from tests.present import present
 from tests.profiles import FAST, IN_SPARK, PROFILE, nightly
 from tests.sources.formats.tables import found, table_of, write
 from tests.streams import on_each_engine, places
@@ -113,3 +116,23 @@ def test_a_growing_folder_is_taken_in_where_the_last_run_stopped(engine: str, tm
     assert len(tables.runs) == 1
     assert (tables.run["command"], tables.run["records"]) == ("stream", len(records))
     assert sum(dict(tables.run["progress"]).values()) == len(records)
+
+
+@pytest.mark.parametrize("engine", [IN_SPARK], indirect=True)
+def test_rows_that_a_stream_left_while_it_caught_up_are_made_by_the_next(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As of a stream that was stopped before it had caught up; nothing is to be read since."""
+    records, behind = table_of(found(DATA / "4.4.0/dlq")), Mock(return_value=True)
+    parts = list(pieces(records, 600))
+    for number, part in enumerate(parts):
+        write(part, tmp_path / f"in/{number}.parquet")
+    stream = ["stream", str(tmp_path / "in"), *places(engine, tmp_path), "--max-files", "1", "--once", "--quiet"]
+    monkeypatch.setattr(streaming, "RESTS_WHILE_BEHIND", 1e9)
+    monkeypatch.setattr(streaming._MicroBatches, "_is_behind", behind)
+    assert run(stream) in (0, 1)
+    assert present(last_stream_run(str(tmp_path / "lake"))).records < len(records)
+    assert behind.call_count == len(parts)
+    assert run(stream) in (0, 1)
+    assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
+    assert present(last_stream_run(str(tmp_path / "lake"))).records == len(records)
