@@ -17,6 +17,7 @@ from threading import Event
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.errors import InputError, pluralize
 from share_state.fold.checkpoint import FoldCheckpoint
@@ -250,6 +251,7 @@ class LocalStream:
             log.take(folded)
             seen.append(folded.shown_changes())
             new += folded.outcomes_by_key()
+        seen += self._recount(read)
         if (of_input := self._judge_input(read)) is not None:
             seen.append(of_input)
         if new:
@@ -260,6 +262,30 @@ class LocalStream:
         if seen and self._is_shown:
             self._show(seen)
         return read
+
+    def _recount(self, read: Read) -> list[LogChanges]:
+        """Judge logs that have not grown again, if the input has another number of state partitions now."""
+        if read.listing is None:
+            return []
+        count, seen = read.listing.count, list[LogChanges]()
+        wrong = self._findings.filter(pc.field("rule") == "WRONG_PARTITION")["state_partition"].to_pylist()
+        for number in self.logs.keys() - {part.partition for part in read.parts}:
+            log, before = self.logs[number], self.logs[number].count
+            log.count = count
+            # Of a process before, only its findings are known.
+            is_other = number in wrong if before is None else before != count
+            if is_other and log.state is not None:
+                judged = self._judged_again(number, log)
+                log.unwritten.judged = judged
+                seen.append(judged.shown_changes())
+        return seen
+
+    def _judged_again(self, number: int, log: LiveLog) -> FoldedRecords:
+        """The findings of a state that has not changed."""
+        once_more = {"count": log.count, "is_by_clock": True}
+        judged = self._fold.fold(log.state, number, EMPTY_ROWS, LogFacts(), **once_more)
+        assert judged is not None
+        return judged
 
     def _judge_input(self, read: Read) -> LogChanges | None:
         """The findings about the input as a whole; None if they are as before."""
@@ -339,8 +365,8 @@ class LocalStream:
                 continue
             mark = log.state.mark
             start = mark.log_start_offset if mark.start_is_recorded else None
-            facts = LogFacts(start, mark.topic_id, log.count.number)
-            judged = self._fold.fold(log.state, number, EMPTY_ROWS, facts, now=now, is_by_clock=True)
+            facts, by_clock = LogFacts(start, mark.topic_id), {"count": log.count, "now": now}
+            judged = self._fold.fold(log.state, number, EMPTY_ROWS, facts, **by_clock, is_by_clock=True)
             assert judged is not None
             log.show_judged(judged)
             seen.append(judged.shown_changes())
@@ -426,8 +452,7 @@ class LocalStream:
     def _judge_unread(self, logs: Mapping[int, LiveLog]) -> None:
         for number, log in logs.items():
             if log.state is not None:
-                judged = self._fold.fold(log.state, number, EMPTY_ROWS, LogFacts(), is_by_clock=True)
-                log.unwritten.judged = judged
+                log.unwritten.judged = self._judged_again(number, log)
 
     def _write_state(self) -> None:
         """Hand the state to the thread that writes it, if there is a file for it and something changed."""

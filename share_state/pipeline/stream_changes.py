@@ -237,8 +237,7 @@ def _changed_rows(
     changed = changed_since(old, chains, place)
     if before is None or is_all or before.last_lost_offset != folded.last_lost_offset:
         changed[:] = True
-    is_here = np.ones(len(keys), bool)
-    is_here[folded.observations.misplaced[0]] = False
+    is_here = _is_here(folded)
     exists = chains.chains["exists"] & is_here
     live = np.flatnonzero(changed & exists)
     existed = old.chains["exists"] & np.append(is_here, True)[place]
@@ -261,9 +260,14 @@ def _changed_rows(
 
 def present_numbers(folded: FoldedLog) -> np.ndarray:
     """int64, the share-partitions that have a state, and belong to this log partition."""
+    return np.flatnonzero(folded.all_chains.chains["exists"] & _is_here(folded))
+
+
+def _is_here(folded: FoldedLog) -> np.ndarray:
+    """bool, one per share-partition: whether its state in this log partition counts."""
     is_here = np.ones(len(folded.keys), bool)
-    is_here[folded.observations.misplaced[0]] = False
-    return np.flatnonzero(folded.all_chains.chains["exists"] & is_here)
+    is_here[folded.observations.left_out] = False
+    return is_here
 
 
 def earlier_starts(folded: FoldedLog, before: FoldCheckpoint | None) -> np.ndarray:
