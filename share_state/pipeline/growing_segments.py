@@ -65,7 +65,7 @@ class GrowingSegments:
             self._is_away = True
             return Read(is_away=True)
         self._has_read, self._is_away = True, False
-        return Read([*parts], listing=None if names_log(self._folder) else Listing((*logs,), count))
+        return Read([*parts], listing=Listing((*logs,), count, is_whole=not names_log(self._folder)))
 
     def close(self) -> None:
         """Nothing to close."""

@@ -24,13 +24,21 @@ from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import add_group_outcomes
 from share_state.fold.limits import Limits
 from share_state.kafka.state_records import RECORD_BUFFERS
+from share_state.pipeline.extents import tail_notes
 from share_state.pipeline.live_log import LiveLog
 from share_state.pipeline.live_tables import Shown
 from share_state.pipeline.plan import available_cores
 from share_state.pipeline.result import run_row
 from share_state.pipeline.state_file import SavedStream, StateFile
 from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
-from share_state.pipeline.stream_findings import IS_OF_INPUT, input_findings, merge_findings, shown_times
+from share_state.pipeline.stream_findings import (
+    IS_OF_INPUT,
+    input_findings,
+    merge_findings,
+    noted_tails,
+    shown_times,
+    tails_of,
+)
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun
 from share_state.pipeline.stream_state import CarriedState
@@ -135,7 +143,7 @@ class LocalStream:
         self._carried = dict[int, CarriedState]()
         self._problems = list[str]()
         self._of_input = _about_partitions(self._findings.filter(IS_OF_INPUT))
-        self._unwritten_of_input: pa.Table | None = None
+        self._unwritten_of_input: LogChanges | None = None
         self._listing: Listing | None = None
         self._writer = ThreadPoolExecutor(1, "share-state-tables", _give_way if is_shown else None)
         self._writing: Future[tuple[float, float]] | None = None
@@ -288,17 +296,24 @@ class LocalStream:
         return judged
 
     def _judge_input(self, read: Read) -> LogChanges | None:
-        """The findings about the input as a whole; None if they are as before."""
-        listing = read.listing
+        """The findings and notes about the input as a whole; None if they are as before."""
+        listing, run = read.listing, self.run_so_far
         if listing is None or not (read.parts or listing != self._listing):
             return None
         self._listing = listing
         states = {number: log.state for number, log in self.logs.items() if log.state is not None}
         found = input_findings(listing, states, self._fold.severities)
-        if (rows := _about_partitions(found)) == self._of_input:
+        ends = {f"{STATE_TOPIC}-{number}": state.mark.next_offset for number, state in states.items()}
+        tails = tuple(tail_notes(listing.logs, ends))
+        if (rows := _about_partitions(found)) == self._of_input and tails == tails_of(run.notes):
             return None
-        self._of_input, self._unwritten_of_input = rows, found
-        return LogChanges("", of_input=found)
+        if self._once:
+            for note in tails:
+                _LOG.info("%s", note)
+        changes = LogChanges("", of_input=found, tails=tails)
+        self._of_input, self._unwritten_of_input = rows, changes
+        self.run_so_far = replace(run, notes=noted_tails(run.notes, [changes]))
+        return changes
 
     def _note(self, seen: Sequence[LogChanges]) -> None:
         """Note what a read shows, for metrics and for a stream without tables."""
@@ -418,7 +433,7 @@ class LocalStream:
             self._judge_unread(unread)
         others = [LogChanges("", problems=[problem]) for problem in self._problems]
         if self._unwritten_of_input is not None:
-            others.append(LogChanges("", of_input=self._unwritten_of_input))
+            others.append(self._unwritten_of_input)
         self._problems, self._unwritten_of_input = [], None
         unwritten = dict[int, tuple[UnwrittenChanges, FoldCheckpoint | None]]()
         for number, log in self.logs.items():

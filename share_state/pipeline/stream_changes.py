@@ -64,6 +64,7 @@ class LogChanges:
             placed_keys, and complete, as in RunResult.complete_times; empty if there are only `problems`.
         problems: what cannot be read at all in the input.
         of_input: all findings about the input as a whole; None if they are as before. It does not travel.
+        tails: all notes on copies that end too early, where there are findings about the input.
     """
 
     log: str
@@ -71,6 +72,7 @@ class LogChanges:
     summary: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     of_input: pa.Table | None = None
+    tails: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The changes as one value."""

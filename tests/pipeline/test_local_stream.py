@@ -215,6 +215,29 @@ def test_a_number_of_state_partitions_that_is_only_inferred_leaves_no_state_out(
     assert not len(CommittedTables(str(tmp_path / "lake")).read("findings"))
 
 
+def test_a_copy_that_ends_before_its_high_watermark_is_noted_until_it_has_grown(tmp_path: Path):
+    """As by a reconstruct, also of the folder of one log alone."""
+    place = write_log_folder(tmp_path / "in", 0, [batch([snapshot(("g", TOPIC, one))]) for one in range(2)])
+    place.with_name("replication-offset-checkpoint").write_text("0\n1\n__share_group_state 0 3\n")
+    for folder in (tmp_path / "in", place):
+        for command in (
+            ["reconstruct", "--out", f"{tmp_path / 'truth'}"],
+            ["stream", "--once", "--out", f"{folder}.lake"],
+        ):
+            assert run([*command, str(folder), "--quiet"]) == 0
+        expected, noted = (_tails(lake) for lake in (tmp_path / "truth", Path(f"{folder}.lake")))
+        assert noted == expected
+        assert [note.partition(": ")[0] for note in noted] == ["tail of __share_group_state-0"]
+    # The high watermark alone may change, too.
+    place.with_name("replication-offset-checkpoint").write_text("0\n1\n__share_group_state 0 2\n")
+    assert run(["stream", str(place), "--out", f"{place}.lake", "--once", "--quiet"]) == 0
+    assert _tails(Path(f"{place}.lake")) == []
+
+
+def _tails(lake: Path) -> list[str]:
+    return [note for note in CommittedTables(str(lake)).run["notes"] if note.startswith("tail of ")]
+
+
 def test_the_clock_does_not_state_the_number_of_state_partitions(tmp_path: Path):
     """The keys show that the inferred number is too small, also a minute later."""
     for number, most in ((0, 9), (1, 1)):
