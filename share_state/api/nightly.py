@@ -12,6 +12,7 @@ from share_state.delta.warehouse_place import warehouse_lock
 from share_state.errors import pluralize, require
 from share_state.fold.limits import Limits
 from share_state.pipeline.audit import run_audit
+from share_state.pipeline.numbered_logs import check_numbered
 from share_state.pipeline.planning import build_plan
 from share_state.pipeline.progress import Progress
 from share_state.pipeline.result import RunResult
@@ -56,6 +57,7 @@ def nightly_audit(
     with open_place(choice, settings.warehouse) as (choice, place), open_sorter(choice) as sorter:
         settings = settings.model_copy(update={"warehouse": place})
         plan = build_plan(settings.input_spec(), KEYS, sorter)
+        check_numbered(plan.logs, plan.options.partition_count)
         size = sum(log.size for log in plan.logs)  # 0 for a running cluster: it is unknown
         _LOG.info(
             "found %s%s", pluralize(len(plan.logs), "log partition"), f" of {size:,} bytes" if size else ""

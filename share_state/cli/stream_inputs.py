@@ -161,6 +161,11 @@ def _live_folder(source: str, spec: InputSpec, limits: Limits) -> Live:
         InputError: if it is not such a folder.
     """
     if "://" not in source and not Path(source).is_dir():
+        if Path(source).is_file():
+            raise InputError(
+                f"{source}: a file; a stream reads a folder that grows: "
+                f"give the folder that holds {STATE_TOPIC}-0, or one of Parquet files"
+            )
         raise InputError(
             f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns"
         )

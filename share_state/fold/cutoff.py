@@ -35,6 +35,7 @@ class CutoffEvidence:
         foreign_offset: an offset of a batch that has not the leader epoch of the log there, or precedes the
             base offset in the name of its file; -1 for none.
         misplaced: number of share-partitions whose records belong to another state partition.
+        may_lack_partitions: whether they do so only if the input lacks no state partition.
         holds_other_records: whether most of its records are no state records.
         uncommitted: number of share-partitions whose latest snapshot or tombstone is not before
             `committed_end`.
@@ -51,6 +52,7 @@ class CutoffEvidence:
     break_offset: int = NO_OFFSET
     foreign_offset: int = NO_OFFSET
     misplaced: int = 0
+    may_lack_partitions: bool = False
     holds_other_records: bool = False
     uncommitted: int = 0
     blocked_by: tuple[str, ...] = ()
@@ -104,7 +106,8 @@ def unsafe_reasons(evidence: CutoffEvidence) -> list[str]:
         )
     if evidence.misplaced:
         belonging = pluralize(evidence.misplaced, "share-partition")
-        reasons.append(f"the records of {belonging} belong to another state partition")
+        or_else = ", or the input lacks state partitions" if evidence.may_lack_partitions else ""
+        reasons.append(f"the records of {belonging} belong to another state partition{or_else}")
     if evidence.holds_other_records:
         reasons.append("most of its records are no state records")
     if log.topic == STATE_TOPIC and log.partition is None:

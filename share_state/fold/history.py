@@ -250,7 +250,9 @@ def add_verdicts(
         STALL: (*wait, ", and SPSO has stayed at ", start, " for ", _Durations(unmoved), members),
         GIVING_UP: (
             failed,
-            " records were given up or rejected since the last audit, and none was acknowledged for ",
+            " records were given up or rejected",
+            _Choice(rows[PREVIOUS_START].is_valid().to_numpy(), " since the last audit", ""),
+            ", and none was acknowledged for ",
             _Durations(only_failing),
         ),
         NO_MEMBERS: (*wait, ", and the group has no members"),

@@ -200,6 +200,20 @@ class LogObservations:
             self.misplaced = (keys, belongs[keys])
 
     @property
+    def left_out(self) -> np.ndarray:
+        """Numbers of the share-partitions whose state does not count: it belongs to another state partition.
+
+        None where the number of state partitions is inferred: the input may lack some.
+        """
+        is_inferred = self.count is not None and self.count.is_inferred
+        return self.misplaced[0][:0] if is_inferred else self.misplaced[0]
+
+    @property
+    def rests_on_input(self) -> bool:
+        """Whether `misplaced` supposes that the input lacks no state partition."""
+        return self.count is not None and self.count.is_inferred and not self.fits_no_count
+
+    @property
     def misplaced_count(self) -> int:
         """Number of share-partitions that are known to belong elsewhere.
 
@@ -387,6 +401,8 @@ class Folded:
         outcomes: OUTCOMES rows, one per chain: what became of deliveries, as the records since the last audit
             show; None for control records, without rules over records, or if the format does not show which
             are new.
+        outcomes_since: offset from which they are counted; 0 without an earlier audit.
+        is_cut: whether the window leaves out later records of the log.
     """
 
     dialect: ClassVar[str]
@@ -412,6 +428,8 @@ class Folded:
     record_breaches: list[Any] = field(default_factory=list)
     index_entries: list[ShareSnapshotEntry] = field(default_factory=list)
     outcomes: np.ndarray | None = None
+    outcomes_since: int = 0
+    is_cut: bool = False
 
     @property
     def states(self) -> pa.Table:

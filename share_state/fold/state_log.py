@@ -78,7 +78,6 @@ class FoldedLog(Folded):
         complete_since: ms, every record since then is folded; 0 if the whole log is, None if records are
             missing or unreadable, or if the ranges were not requested.
         all_outcomes: `outcomes` of every share-partition of `keys`.
-        is_cut: whether the window leaves out later records of the log.
     """
 
     dialect: ClassVar[str] = SHARE_GROUP_STATE
@@ -92,7 +91,6 @@ class FoldedLog(Folded):
     archiving_ranges: pa.Table | None
     complete_since: int | None
     all_outcomes: np.ndarray | None = None
-    is_cut: bool = False
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of share-partitions by number."""
@@ -222,15 +220,20 @@ class LogFold:
         archiving = (
             (checkpoint.archiving_since, checkpoint.archiving_time) if checkpoint else (NO_OFFSET, NO_OFFSET)
         )
-        counted_to = self.options.counted_to if self.previous is None else self.previous.mark.counted_to
         start = FoldStart(
             keys=checkpoint.keys if checkpoint else KeyTable(),
             chains=chains,
             archiving=archiving,
             begins_at=self.mark.folded_from if self.log.has_offsets else NO_OFFSET,
-            count_from=0 if self.options.resume_status == ResumeStatus.RECREATED else counted_to,
+            count_from=self._outcomes_since(),
         )
         return ChainFold(self.options, start, ranges, min_fold_size)
+
+    def _outcomes_since(self) -> int:
+        """`Folded.outcomes_since`."""
+        if self.options.resume_status == ResumeStatus.RECREATED:
+            return 0
+        return self.options.counted_to if self.previous is None else self.previous.mark.counted_to
 
     def prepare(self, part: Chunk) -> RecordIndex:
         """Find the records of a chunk that count."""
@@ -379,6 +382,11 @@ class LogFold:
         stable.counts.deliveries |= self.observations.counts.deliveries
         return replace(stable, mark=replace(stable.mark, read_to=end))
 
+    def _place_keys(self) -> None:
+        if self.log.partition is not None:
+            hashes = self.chain_fold.keys.coordinator_hashes()
+            self.observations.place_keys(hashes, self.log.partition, self.options.partition_count)
+
     def finish(self) -> FoldedLog:
         """The folded log; nothing can be folded any more."""
         folded, tracker = self.chain_fold, self.tracker
@@ -392,9 +400,7 @@ class LogFold:
         checkpoint = self._stable_or_last_checkpoint(end)
         # Not part of the checkpoint: a later audit reads these bytes again.
         tracker.note_open_damage()
-        if self.log.partition is not None:
-            hashes = folded.keys.coordinator_hashes()
-            self.observations.place_keys(hashes, self.log.partition, self.options.partition_count)
+        self._place_keys()
         chains = existing_chains(folded.chains)
         numbers = np.flatnonzero(folded.chains.chains["exists"])
         suspect = is_suspect(chains.chains, tracker.last_lost_offset, start_is_shown=self.mark.start_is_shown)
@@ -437,6 +443,7 @@ class LogFold:
             archiving_ranges=ranges and ranges.table(folded.keys, topics, self.log.partition or 0),
             complete_since=complete_since,
             outcomes=None if outcomes is None else rows_at(outcomes, numbers),
+            outcomes_since=self._outcomes_since(),
             all_outcomes=outcomes,
             record_breaches=folded.record_breaches,
             is_cut=self.is_cut,
@@ -478,6 +485,7 @@ class LogFold:
             break_offset=self._last_break(),
             foreign_offset=self.observations.counts.foreign[0],
             misplaced=self.observations.misplaced_count,
+            may_lack_partitions=self.observations.rests_on_input,
             holds_other_records=self.observations.counts.holds_other_records,
             uncommitted=count_uncommitted(all_chains, self.mark.committed_end),
             stable_end=self.observations.open_records[0],

@@ -42,16 +42,17 @@ def row_texts(columns: Iterable[pa.ChunkedArray]) -> pa.Array:
     return pc.call_function("binary_join_element_wise", [*texts, pa.scalar("\0")]).combine_chunks()
 
 
-def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
+def split_keys(states: pa.Table, state_partitions: int | None, *, is_inferred: bool = False) -> pa.Table:
     """Find the share-partitions that have state in several logs.
 
     Args:
         states: at least KEY, `state_partition` and `log` (name of the log) of every live share-partition.
         state_partitions: number of partitions of the state topic; None if unknown.
+        is_inferred: whether it is only that of the logs in the input.
     Returns:
         Their rows with `key` (`key_texts`), `owner` (the state partition that the broker loads; null if
-        unknown, or if the number of any of the logs is) and `logs` (state partitions, or names of logs
-        without a number, as text).
+        unknown, or if the number of any of the logs is), `supposed` (what `owner` supposes, as the end of a
+        sentence) and `logs` (state partitions, or names of logs without a number, as text).
     """
     rows = states.filter(pc.field("dialect") == SHARE_GROUP_STATE)
     rows = rows.append_column("key", key_texts(rows))
@@ -70,6 +71,9 @@ def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
     owners = {key: partition_for(key, state_partitions) for key in numbered} if state_partitions else {}
     owner = [owners[key] if owners.get(key, -1) in numbers[key] else None for key in keys]
     rows = rows.append_column("owner", pa.array(owner, pa.int32()))
+    supposed = f", as the input has {state_partitions} state partitions" if is_inferred else ""
+    texts = [None if number is None else supposed for number in owner]
+    rows = rows.append_column("supposed", pa.array(texts, pa.string()))
     return rows.append_column("logs", pa.array([", ".join(names[key]) for key in keys], pa.string()))
 
 

@@ -58,6 +58,7 @@ class Incident:
         healthy: how many share-partitions of the group are in no trouble.
         unknown: what the input cannot show.
         commands: what to type next, as shells take it.
+        is_judged: whether an audit applied all rules to it; only then does no trouble mean that it is OK.
     """
 
     group_id: str
@@ -77,11 +78,7 @@ class Incident:
     healthy: int
     unknown: tuple[str, ...]
     commands: tuple[str, ...]
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether an audit judged the share-partition; only then does no trouble mean that it is OK."""
-        return self.status.row["verdict"] is not None
+    is_judged: bool
 
     @property
     def heading(self) -> str:
@@ -194,6 +191,8 @@ def find_incident(opened: OpenedInput, selection: SharePartitionFilter) -> Incid
         healthy=0 if is_cut else len(surveyed.found) - max(len(troubled), 1) + surveyed.left_out,
         unknown=tuple(dict.fromkeys((*unknown, *_unknown(status, surveyed), *unknown_of(tables, (group,))))),
         commands=_commands(status, trouble, opened.words, offset),
+        # A stream leaves rules to audits that may show a trouble.
+        is_judged=status.row["verdict"] is not None and tables.run["command"] == COMMAND,
     )
 
 

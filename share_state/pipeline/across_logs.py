@@ -283,7 +283,9 @@ def judge_states(
     Returns:
         `split_keys`; the findings, their run_id still null.
     """
-    split = split_keys(states if _is_mixed(plan, modulus) else states.slice(0, 0), plan.state_partitions)
+    count = plan.options.partition_count
+    compared = states if _is_mixed(plan, modulus) else states.slice(0, 0)
+    split = split_keys(compared, count.number, is_inferred=count.is_inferred)
     found = judge_coverage(plan, modulus, len(states))
     if plan.judging != JUDGE_NONE:
         found.append(findings(Scope.STATES, split, plan.severities))

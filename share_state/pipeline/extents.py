@@ -1,6 +1,6 @@
 """Notes on what is not in an input, as far as it shows that: beginnings and ends of logs, partitions, groups."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,7 +46,8 @@ def extent_notes(plan: FoldPlan, result: RunResult) -> list[str]:
     outside += [f"{TOPICS_NOTE}{plan.topics_note}"] if plan.topics_note else []
     outside += [f"{GROUPS_NOTE}{_WITHOUT_GROUPS}"] if plan.lacks_groups else []
     outside += _past_notes(plan, result.cut)
-    return [*outside, *_start_notes(plan), *_absent_notes(plan), *_tail_notes(plan, result)]
+    whole = [log for log in plan.logs if log.name not in result.cut]
+    return [*outside, *_start_notes(plan), *_absent_notes(plan), *tail_notes(whole, result.progress)]
 
 
 def _past_notes(plan: FoldPlan, cut: Collection[str]) -> list[str]:
@@ -124,12 +125,17 @@ def _partition_counts(topics: Topics, names: Sequence[str]) -> dict[str, int]:
     return {name: number for name, number in reversed(by_name) if number is not None}
 
 
-def _tail_notes(plan: FoldPlan, result: RunResult) -> list[str]:
-    """A note on each copy that ends before the high watermark that is recorded beside it."""
+def tail_notes(logs: Iterable[LogPartition], ends: Mapping[str, int | None]) -> list[str]:
+    """A note on each copy that ends before the high watermark that is recorded beside it.
+
+    Args:
+        logs: the log partitions.
+        ends: log partition -> next offset after what was read.
+    """
     notes = list[str]()
-    for log in plan.logs:
-        end = result.progress.get(log.name)
-        if end is None or log.name in result.cut or (log.high_watermark or 0) <= end:
+    for log in logs:
+        end = ends.get(log.name)
+        if end is None or (log.high_watermark or 0) <= end:
             continue
         records = pluralize((log.high_watermark or 0) - end, "record")
         notes.append(

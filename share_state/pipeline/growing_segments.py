@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from share_state.errors import InputError
 from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.pipeline.numbered_logs import check_numbered, numbered_logs
 from share_state.sources.discovery import names_log
 from share_state.sources.formats import ExportPaths
-from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import GrownLog, Listing, Read
 from share_state.sources.partition_count import count_partitions
 from share_state.sources.resume_point import KEPT_STATE, ResumePoint, ResumeStatus, resume
@@ -40,12 +40,9 @@ class GrowingSegments:
         """
         try:
             logs = FORMAT.find(ExportPaths([self._folder], SHARE_GROUP_STATE)).logs
-            if unnamed := [log.name for log in logs if log.partition is None]:
-                raise InputError(
-                    f"{unnamed[0]}: the name does not show which partition it is; "
-                    f"name the folder {STATE_TOPIC}-N"
-                )
             count = count_partitions(logs, self._state_partitions)
+            logs = numbered_logs(logs, count)
+            check_numbered(logs, count)
             parts = list[GrownLog]()
             for log in logs:
                 assert log.partition is not None
@@ -68,7 +65,7 @@ class GrowingSegments:
             self._is_away = True
             return Read(is_away=True)
         self._has_read, self._is_away = True, False
-        return Read([*parts], listing=None if names_log(self._folder) else Listing((*logs,), count))
+        return Read([*parts], listing=Listing((*logs,), count, is_whole=not names_log(self._folder)))
 
     def close(self) -> None:
         """Nothing to close."""

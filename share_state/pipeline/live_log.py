@@ -1,6 +1,6 @@
 """A log partition of a stream in memory: its state, and what is not written yet."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.pipeline.live_rows import ShownLog
@@ -17,7 +17,7 @@ class LiveLog:
         state: after the records read so far; None if the log has no record.
         unwritten: what changed since the tables were written.
         latest: the latest fold, which shows the present state; None before the first.
-        count: how many partitions the topic has.
+        count: how many partitions the topic has; None before this process has read it.
         judged: the states when the clock judged it last, and before that.
         times_read_anew: how often it was read from its start.
     """
@@ -25,7 +25,7 @@ class LiveLog:
     state: FoldCheckpoint | None
     unwritten: UnwrittenChanges
     latest: FoldedRecords | None = None
-    count: PartitionCount = field(default_factory=PartitionCount)
+    count: PartitionCount | None = None
     judged: tuple[FoldCheckpoint | None, FoldCheckpoint | None] = (None, None)
     times_read_anew: int = 0
 

@@ -17,19 +17,28 @@ from threading import Event
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.errors import InputError, pluralize
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import add_group_outcomes
 from share_state.fold.limits import Limits
 from share_state.kafka.state_records import RECORD_BUFFERS
+from share_state.pipeline.extents import tail_notes
 from share_state.pipeline.live_log import LiveLog
 from share_state.pipeline.live_tables import Shown
 from share_state.pipeline.plan import available_cores
 from share_state.pipeline.result import run_row
 from share_state.pipeline.state_file import SavedStream, StateFile
 from share_state.pipeline.stream_changes import FoldedRecords, LogChanges, UnwrittenChanges
-from share_state.pipeline.stream_findings import IS_OF_INPUT, input_findings, merge_findings, shown_times
+from share_state.pipeline.stream_findings import (
+    IS_OF_INPUT,
+    input_findings,
+    merge_findings,
+    noted_tails,
+    shown_times,
+    tails_of,
+)
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun
 from share_state.pipeline.stream_state import CarriedState
@@ -128,7 +137,7 @@ class LocalStream:
         self._carried = dict[int, CarriedState]()
         self._problems = list[str]()
         self._of_input = _about_partitions(self._findings.filter(IS_OF_INPUT))
-        self._unwritten_of_input: pa.Table | None = None
+        self._unwritten_of_input: LogChanges | None = None
         self._listing: Listing | None = None
         self._writer = ThreadPoolExecutor(1, "share-state-tables", _give_way if is_shown else None)
         self._writing: Future[tuple[float, float]] | None = None
@@ -244,6 +253,7 @@ class LocalStream:
             log.take(folded)
             seen.append(folded.shown_changes())
             new += folded.outcomes_by_key()
+        seen += self._recount(read)
         if (of_input := self._judge_input(read)) is not None:
             seen.append(of_input)
         if new:
@@ -255,18 +265,42 @@ class LocalStream:
             self._show(seen)
         return read
 
+    def _recount(self, read: Read) -> list[LogChanges]:
+        """Judge logs that have not grown again, if the input has another number of state partitions now."""
+        if read.listing is None:
+            return []
+        count, seen = read.listing.count, list[LogChanges]()
+        wrong = self._findings.filter(pc.field("rule") == "WRONG_PARTITION")["state_partition"].to_pylist()
+        for number in self.logs.keys() - {part.partition for part in read.parts}:
+            log, before = self.logs[number], self.logs[number].count
+            log.count = count
+            # Of a process before, only its findings are known.
+            is_other = number in wrong if before is None else before != count
+            if is_other and log.state is not None:
+                judged = self._fold.judged(log.state, number, log.count)
+                log.unwritten.judged = judged
+                seen.append(judged.shown_changes())
+        return seen
+
     def _judge_input(self, read: Read) -> LogChanges | None:
-        """The findings about the input as a whole; None if they are as before."""
-        listing = read.listing
+        """The findings and notes about the input as a whole; None if they are as before."""
+        listing, run = read.listing, self.run_so_far
         if listing is None or not (read.parts or listing != self._listing):
             return None
         self._listing = listing
         states = {number: log.state for number, log in self.logs.items() if log.state is not None}
         found = input_findings(listing, states, self._fold.severities)
-        if (rows := _about_partitions(found)) == self._of_input:
+        ends = {f"{STATE_TOPIC}-{number}": state.mark.next_offset for number, state in states.items()}
+        tails = tuple(tail_notes(listing.logs, ends))
+        if (rows := _about_partitions(found)) == self._of_input and tails == tails_of(run.notes):
             return None
-        self._of_input, self._unwritten_of_input = rows, found
-        return LogChanges("", of_input=found)
+        if self._once:
+            for note in tails:
+                _LOG.info("%s", note)
+        changes = LogChanges("", of_input=found, tails=tails)
+        self._of_input, self._unwritten_of_input = rows, changes
+        self.run_so_far = replace(run, notes=noted_tails(run.notes, [changes]))
+        return changes
 
     def _note(self, seen: Sequence[LogChanges]) -> None:
         """Note what a read shows, for metrics and for a stream without tables."""
@@ -331,7 +365,7 @@ class LocalStream:
         for number, log in self.logs.items():
             if log.state is None:
                 continue
-            judged = self._fold.judged(log.state, number, now, log.count.number)
+            judged = self._fold.judged(log.state, number, log.count, now)
             log.show_judged(judged)
             seen.append(judged.shown_changes())
             if keep:
@@ -382,7 +416,7 @@ class LocalStream:
             self._judge_unread(unread)
         others = [LogChanges("", problems=[problem]) for problem in self._problems]
         if self._unwritten_of_input is not None:
-            others.append(LogChanges("", of_input=self._unwritten_of_input))
+            others.append(self._unwritten_of_input)
         self._problems, self._unwritten_of_input = [], None
         unwritten = dict[int, tuple[UnwrittenChanges, FoldCheckpoint | None]]()
         for number, log in self.logs.items():
@@ -416,7 +450,7 @@ class LocalStream:
     def _judge_unread(self, logs: Mapping[int, LiveLog]) -> None:
         for number, log in logs.items():
             if log.state is not None:
-                log.unwritten.judged = self._fold.judged(log.state, number, None, log.count.number)
+                log.unwritten.judged = self._fold.judged(log.state, number, log.count)
 
     def _write_state(self) -> None:
         """Hand the state to the thread that writes it, if there is a file for it and something changed."""

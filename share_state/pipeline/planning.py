@@ -12,6 +12,7 @@ from share_state.config.sections import Source
 from share_state.errors import InputError
 from share_state.fold.fold_options import ControlOptions, FoldOptions
 from share_state.pipeline.facts import settle_facts, settle_group_configs, settle_live_limits
+from share_state.pipeline.numbered_logs import numbered_logs
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.rules.breaches import listed
 from share_state.sources.as_of import Window, time_text
@@ -37,6 +38,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         InputError: if an input cannot be used, or sources of two formats hold the same log partition.
     """
     contents = read_input(_request(spec, sorter))
+    contents = replace(contents, logs=numbered_logs(contents.logs, contents.partition_count))
     _check_as_of(spec, names, contents.logs)
     groups = None
     if spec.groups is not None and contents.groups is not None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 
 from share_state.config.input_spec import JUDGE_ALL
@@ -22,16 +21,12 @@ from share_state.fold.checkpoint import (
     resume_point_of,
 )
 from share_state.fold.history import HISTORY_TABLE
-from share_state.fold.state_log import decode_log
-from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.plan import FoldPlan, ResumedLog
 from share_state.pipeline.result import SOUGHT_NOTE
 from share_state.pipeline.task import STATE
-from share_state.sources.as_of import Window
-from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment, join_copies
+from share_state.sources.log_partition import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.partition_count import count_partitions
 from share_state.sources.resume_point import ResumePoint, ResumeStatus, digest_of_logs, resume
-from share_state.sources.segments import without_obsolete_copies
 
 COMMAND = "audit"
 
@@ -153,8 +148,7 @@ def resume_plan(
         The plan, which applies every rule to the rest of each log partition, and has an empty log for each
         that is missing; and a note for each log partition that did more than grow.
     Raises:
-        InputError: if a segment cannot be read, `afresh` names a missing log partition, or a log partition
-            has no number.
+        InputError: if a segment cannot be read, or `afresh` names a missing log partition.
     """
     points = {name: resume_point_of(row) for name, row in last.checkpoints.items()} if last else {}
     if points and any(log.source is not None and log.partition is None for log in plan.logs):
@@ -162,7 +156,7 @@ def resume_plan(
             f"{plan.logs[0].name}: has no partition numbers, but the warehouse resumes from logs that have them; "
             "give the segments, or another warehouse"
         )
-    present = _numbered(plan.logs, plan.state_partitions)
+    present = plan.logs
     by_name = {log.name: log for log in present}
     if unknown := sorted({*afresh} - by_name.keys() - {ALL_LOGS}):
         raise InputError(f"--afresh: {unknown[0]} is not in the input; found {', '.join(sorted(by_name))}")
@@ -234,37 +228,6 @@ def without_changed(plan: FoldPlan, last: LastRun) -> tuple[FoldPlan, list[str]]
     logs = [(log.name in changed and resumed[log.name].found) or log for log in plan.logs]
     notes = [f"{name} {_NOTES[ResumeStatus.CHANGED]}" for name in sorted(changed)]
     return replace(plan, logs=logs, resumed=resumed), notes
-
-
-def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartition]:
-    """The logs with their partition numbers.
-
-    A log without one gets the number that the hash of its keys yields.
-
-    Raises:
-        InputError: if the keys do not yield one number.
-    Source: Kafka SharePartitionKey, ShareCoordinatorService.partitionFor.
-    """
-    numbered = dict[str, LogPartition]()
-    for log in logs:
-        copy = log
-        if log.partition is None and log.source is None and log.topic == STATE_TOPIC:
-            keys = next((keys for _, keys in decode_log(log, Window()) if len(keys)), KeyTable())
-            numbers = np.unique(keys.coordinator_hashes() % count) if count else ()
-            if len(numbers) != 1:
-                known = (
-                    f"its keys do not belong to one of {count}"
-                    if count
-                    else "--state-partitions is not given"
-                )
-                raise InputError(
-                    f"{log.name}: the name does not show which partition it is, and {known}; "
-                    f"name the folder {STATE_TOPIC}-N"
-                )
-            copy = replace(log, partition=int(numbers[0]))
-        same = numbered.get(copy.name)
-        numbered[copy.name] = copy if same is None else without_obsolete_copies(join_copies(same, copy))
-    return list(numbered.values())
 
 
 def is_unchanged(plan: FoldPlan) -> bool:

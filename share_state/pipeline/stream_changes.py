@@ -71,6 +71,7 @@ class LogChanges:
             placed_keys, and complete, as in RunResult.complete_times; empty if there are only `problems`.
         problems: what cannot be read at all in the input.
         of_input: all findings about the input as a whole; None if they are as before. It does not travel.
+        tails: all notes on copies that end too early, where there are findings about the input.
     """
 
     log: str
@@ -78,6 +79,7 @@ class LogChanges:
     summary: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     of_input: pa.Table | None = None
+    tails: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The changes as one value."""
@@ -303,8 +305,7 @@ def _changed_rows(
     changed = changed_since(old, chains, place)
     if before is None or is_all or before.last_lost_offset != folded.last_lost_offset:
         changed[:] = True
-    is_here = np.ones(len(keys), bool)
-    is_here[folded.observations.misplaced[0]] = False
+    is_here = _is_here(folded)
     exists = chains.chains["exists"] & is_here
     live = np.flatnonzero(changed & exists)
     existed = old.chains["exists"] & np.append(is_here, True)[place]
@@ -327,9 +328,14 @@ def _changed_rows(
 
 def present_numbers(folded: FoldedLog) -> np.ndarray:
     """int64, the share-partitions that have a state, and belong to this log partition."""
+    return np.flatnonzero(folded.all_chains.chains["exists"] & _is_here(folded))
+
+
+def _is_here(folded: FoldedLog) -> np.ndarray:
+    """bool, one per share-partition: whether its state in this log partition counts."""
     is_here = np.ones(len(folded.keys), bool)
-    is_here[folded.observations.misplaced[0]] = False
-    return np.flatnonzero(folded.all_chains.chains["exists"] & is_here)
+    is_here[folded.observations.left_out] = False
+    return is_here
 
 
 def earlier_starts(folded: FoldedLog, before: FoldCheckpoint | None) -> np.ndarray:

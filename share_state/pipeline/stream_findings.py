@@ -12,7 +12,7 @@ from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import HISTORY_TABLE, add_verdicts
 from share_state.fold.limits import Limits
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
-from share_state.pipeline.result import keep_proven
+from share_state.pipeline.result import TAIL_NOTE, keep_proven
 from share_state.pipeline.stream_changes import COMPLETE, LogChanges
 from share_state.pipeline.task import FINDINGS
 from share_state.rules.breaches import OFF
@@ -114,8 +114,21 @@ def input_findings(
     live = sum(int(state.chains.chains["exists"].sum()) for state in states.values())
     coverage = state_partition_coverage(listing.logs, listing.count, modulus, live)
     left = {*states} - {log.partition for log in listing.logs}
-    missing = tuple(number for number in coverage.missing if number not in left)
+    missing = tuple(number for number in coverage.missing if number not in left) if listing.is_whole else ()
     return findings(Scope.INPUT, replace(coverage, missing=missing, left=(*sorted(left),)), severities)
+
+
+def tails_of(notes: Sequence[str]) -> tuple[str, ...]:
+    """Those of the notes of a run that are about copies that end too early."""
+    return tuple(note for note in notes if note.startswith(TAIL_NOTE))
+
+
+def noted_tails(notes: Sequence[str], changes: Sequence[LogChanges]) -> tuple[str, ...]:
+    """The notes of a run after a micro-batch, which may show other ends of copies."""
+    latest = [one.tails for one in changes if one.of_input is not None][-1:]
+    if not latest:
+        return tuple(notes)
+    return (*(note for note in notes if not note.startswith(TAIL_NOTE)), *latest[0])
 
 
 def of_run(found: pa.Table, run_id: str) -> pa.Table:

@@ -161,6 +161,7 @@ class StreamFold:
         rows: pa.Table,
         facts: LogFacts,
         *,
+        count: PartitionCount | None = None,
         now: int | None = None,
         is_by_clock: bool = False,
     ) -> FoldedRecords | None:
@@ -171,6 +172,7 @@ class StreamFold:
             partition: number of the log partition.
             rows: key, value, offset and timestamp (ms), in any order.
             facts: what the source knows of the log.
+            count: how many partitions the topic has; by default as in `facts`.
             now: ms, up to which durations are measured; by default the time of the last record.
             is_by_clock: judge every share-partition, even if there is no new record.
         Returns:
@@ -198,7 +200,7 @@ class StreamFold:
         log = LogPartition(
             STATE_TOPIC, partition, (), start, is_recorded, facts.topic_id, source=MicroBatch(rows)
         )
-        return self.fold_log(before, log, status, PartitionCount(facts.state_partitions), now=now)
+        return self.fold_log(before, log, status, count or PartitionCount(facts.state_partitions), now=now)
 
     def fold_log(
         self,
@@ -251,19 +253,19 @@ class StreamFold:
         self,
         state: FoldCheckpoint,
         partition: int,
+        count: PartitionCount | None = None,
         now: int | None = None,
-        state_partitions: int | None = None,
     ) -> FoldedRecords:
         """A state with the findings and verdicts of a time: long waits are found without a new record.
 
         Args:
             state, partition, now: as for `fold`.
-            state_partitions: the number of partitions of the topic, as far as known.
+            count: how many partitions the topic has, as far as known.
         """
         mark = state.mark
         start = mark.log_start_offset if mark.start_is_recorded else None
-        facts = LogFacts(start, mark.topic_id, state_partitions)
-        folded = self.fold(state, partition, EMPTY_ROWS, facts, now=now, is_by_clock=True)
+        facts = LogFacts(start, mark.topic_id)
+        folded = self.fold(state, partition, EMPTY_ROWS, facts, count=count, now=now, is_by_clock=True)
         assert folded is not None
         return folded
 
@@ -283,7 +285,7 @@ def _with_earlier_outcomes(folded: FoldedLog, before: FoldCheckpoint | None) -> 
         of_state = totals if is_same else _moved(totals, folded.keys, checkpoint.keys)
         checkpoint = replace(checkpoint, outcomes=of_state)
     own = rows_at(totals, folded.numbers)
-    return replace(folded, outcomes=own, all_outcomes=totals, checkpoint=checkpoint)
+    return replace(folded, outcomes=own, outcomes_since=0, all_outcomes=totals, checkpoint=checkpoint)
 
 
 def _moved(outcomes: np.ndarray, keys: KeyTable, others: KeyTable) -> np.ndarray:

@@ -45,6 +45,7 @@ from share_state.pipeline.stream_findings import (
     judged_history,
     merge_findings,
     named_rows,
+    noted_tails,
     of_run,
     shown_times,
 )
@@ -287,7 +288,7 @@ class StreamTables:
             share_partitions=_latest(before.share_partitions, summaries, "share_partitions"),
             complete=complete,
             placed=placed,
-            notes=self._notes(),
+            notes=noted_tails(self._notes(), changes),
         )
         self._commit_run()
         self.committed = time.time()

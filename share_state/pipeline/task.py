@@ -315,7 +315,7 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "whole_batches": folded.has_valid_batches or folded.log.size == 0,
         "other_records": counts.other_records,
         "is_resumed": folded.observations.read_before >= 0,
-        "is_cut": isinstance(folded, FoldedLog | FoldedControlLog) and folded.is_cut,
+        "is_cut": folded.is_cut,
         "findings": _counted(_certain(findings), ["severity", "rule"]),
         "unproven": unproven,
         "pending": pending,

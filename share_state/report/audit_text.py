@@ -345,13 +345,19 @@ def _longest(width: int) -> int:
 
 
 def _deliveries_line(report: AuditReport) -> str:
-    """What became of deliveries since the last audit: in all groups, and in those where most fail."""
+    """What became of deliveries: in all groups, and in those where most fail."""
     groups = report.deliveries
     totals = {name: sum(getattr(group, name) for group in groups) for name in OUTCOMES}
-    line = f"since the last audit: {outcomes_text(totals)}"
+    line = f"{counted_where(report)}: {outcomes_text(totals)}"
     failing = [one for one in groups if one.failed][:_MAX_FAILING]
     shares = [f"{_shorten(format_name(one.group_id), 30)} {one.failed:,} of {one.total:,}" for one in failing]
     return line + (f"; failed deliveries: {', '.join(shares)}" if shares else "")
+
+
+def counted_where(report: AuditReport) -> str:
+    """Which deliveries an audit counts: the first one those of the whole log."""
+    is_first = sum(run["command"] == report.run["command"] for run in report.runs) < 2
+    return "in the whole log" if is_first else "since the last audit"
 
 
 OUTCOMES = {

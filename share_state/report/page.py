@@ -19,7 +19,15 @@ from share_state.delta.committed import CommittedTables
 from share_state.fold.durations import duration_text
 from share_state.report import console
 from share_state.report.audit_data import AuditReport
-from share_state.report.audit_text import OUTCOMES, advice, audit_level, headline, outcomes_text, why_command
+from share_state.report.audit_text import (
+    OUTCOMES,
+    advice,
+    audit_level,
+    counted_where,
+    headline,
+    outcomes_text,
+    why_command,
+)
 from share_state.report.flagged import FlaggedSharePartition
 from share_state.report.plots.charts import (
     GAP,
@@ -92,6 +100,7 @@ def render_page(report: AuditReport) -> str:
         cutoffs=report.cutoffs[:_MAX_CUTOFFS],
         poison=report.poison.worst[:_MAX_POISON],
         deliveries=[one for one in report.deliveries if one.total][:_MAX_GROUPS],
+        counted_where=counted_where(report),
         totals=outcomes_text(
             {name: sum(getattr(one, name) for one in report.deliveries) for name in OUTCOMES}
         ),

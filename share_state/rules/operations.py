@@ -115,7 +115,7 @@ def poison_records(folded: Folded) -> Breaches:
 
 
 def _failed_deliveries(folded: Folded) -> tuple[pa.Array, np.ndarray]:
-    """What share of the deliveries of each share-partition failed since the last audit.
+    """What share of the deliveries of each share-partition failed, since the last audit if there was one.
 
     Returns:
         The share as the end of a message, empty if no delivery ended; whether so many records were given up
@@ -133,7 +133,8 @@ def _failed_deliveries(folded: Folded) -> tuple[pa.Array, np.ndarray]:
     is_frequent &= outcomes["given_up"] > 0
     percent = pa.array(np.round(100 * failed / np.maximum(total, 1), 1)).cast(pa.string())
     counts = pa.array(total).cast(pa.string())
-    pieces = ["; ", percent, " % of ", counts, " deliveries failed since the last audit", ""]
+    since = " since the last audit" if folded.outcomes_since else ""
+    pieces = ["; ", percent, " % of ", counts, f" deliveries failed{since}", ""]
     texts = pc.call_function("binary_join_element_wise", pieces)
     return pc.if_else(pa.array(total > 0), texts, ""), is_frequent
 

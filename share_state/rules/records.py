@@ -156,13 +156,20 @@ def inverted_range(folded: FoldedLog) -> Breaches:
 def wrong_partition(folded: FoldedLog) -> Breaches:
     """The records of a share-partition are in the state partition that its key hashes to.
 
-    The broker does not look for it in any other.
+    The broker does not look for it in any other. Where the number of state partitions is only that of the
+    folders in the input, the message says so.
 
-    Do: never change it; the broker cannot find the state there.
+    Do: if the message supposes a number of state partitions, give `state_partitions`. Never change the
+    records; the broker cannot find the state there.
     """
-    misplaced, belongs = folded.observations.misplaced
-    text = ("its key belongs to state partition ", belongs)
+    seen, count = folded.observations, folded.observations.count
+    misplaced, belongs = seen.misplaced
+    supposed = ""
+    if count is not None and count.is_inferred:
+        or_else = ", or the input lacks state partitions" if seen.rests_on_input else ""
+        supposed = f" of the {count.number} in the input{or_else}"
     last = folded.all_chains.chains["last_offset"][misplaced]
+    text = ("its key belongs to state partition ", belongs, supposed)
     return Breaches(last, text, key=misplaced, evidence={"belongs_to": belongs})
 
 
@@ -177,9 +184,10 @@ def split_key(split: pa.Table) -> Breaches:
     Do: give `state_partitions` if it is unknown; never change the partition count.
     """
     owner = split["owner"].fill_null(-1).to_numpy()
+    supposed = split["supposed"].to_pylist()
     consequences = [
-        f"the one in {number} is used" if number >= 0 else "any of them may be outdated"
-        for number in owner.tolist()
+        f"the one in {number} is used{why}" if number >= 0 else "any of them may be outdated"
+        for number, why in zip(owner.tolist(), supposed, strict=True)
     ]
     return Breaches(
         split["last_offset"].fill_null(-1).to_numpy(),

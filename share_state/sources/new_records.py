@@ -72,10 +72,12 @@ class Listing:
     Attributes:
         logs: the log partitions.
         count: how many partitions the topic has.
+        is_whole: whether the source lacks the partitions that are not among them.
     """
 
     logs: tuple[LogPartition, ...]
     count: PartitionCount
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Read:
         behind: records that the source holds beyond these; None if unknown.
         has_more: whether there is more to read at once.
         is_away: whether the source did not answer.
-        listing: None if partitions that are not in the source are none that it lacks.
+        listing: None if the source shows nothing but records.
     """
 
     parts: list[NewRecords | GrownLog] = field(default_factory=list)

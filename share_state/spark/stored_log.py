@@ -17,6 +17,7 @@ from share_state.pipeline.stream_changes import UnwrittenChanges
 from share_state.pipeline.stream_fold import Step
 from share_state.pipeline.stream_state import change_bytes, changed_state, checkpoint_of, state_bytes
 from share_state.sources.log_partition import STATE_TOPIC
+from share_state.sources.partition_count import PartitionCount
 
 MOST_CHANGED = 0.5
 """Bytes of changes that are stored for each byte of the whole, before the whole is stored again."""
@@ -49,6 +50,11 @@ class _Held:
     base: str = ""
     state_partitions: int | None = None
     used: float = 0.0
+
+    @property
+    def count(self) -> PartitionCount:
+        """How many partitions the topic has, as far as known."""
+        return PartitionCount(self.state_partitions)
 
 
 held = dict[int, _Held]()
@@ -102,14 +108,10 @@ class StoredLog:
         stored, changes = self._whole.get(), self._changes_of(tokens[1:])
         whole = b"" if stored is None else bytes(stored[0])
         state = checkpoint_of(whole, changes) if whole else None
-        read = _Held(tokens, state, len(whole), sum(map(len, changes)))
-        if known is not None:
-            read.unwritten, read.unwritten_token, read.base = (
-                known.unwritten,
-                known.unwritten_token,
-                known.base,
-            )
-        return read
+        changed = sum(map(len, changes))
+        return replace(
+            known or _Held([], None), tokens=tokens, state=state, whole=len(whole), changed=changed
+        )
 
     def _changes_of(self, tokens: list[str]) -> list[bytes]:
         found = [self._changes.getValue((token,)) for token in tokens]
@@ -141,7 +143,8 @@ class StoredLog:
             state_partitions: number of partitions of the topic, if the micro-batch says it.
             are_rows_made: whether the rows of what is unwritten are made.
         """
-        known, name, token = held[partition], f"{STATE_TOPIC}-{partition}", uuid.uuid4().hex
+        known, name = held[partition], f"{STATE_TOPIC}-{partition}"
+        token = uuid.uuid4().hex
         part: bytes | None = None
         if known.state is not None and step.after is not None and known.whole and not step.is_read_anew:
             part = change_bytes(name, known.state, step.after)

@@ -152,7 +152,7 @@ class LogProcessor(StatefulProcessor):
             return
         changes = log.unwritten.copy() if log.unwritten else UnwrittenChanges(log.state)
         by_clock = self._by_clock and not is_judged_later
-        judged = self._fold.judged(log.state, partition, now if by_clock else None, log.state_partitions)
+        judged = self._fold.judged(log.state, partition, log.count, now if by_clock else None)
         if by_clock or log.unwritten is None:
             changes.judged = judged
         else:

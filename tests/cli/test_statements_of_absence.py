@@ -78,6 +78,16 @@ def test_the_cutoff_of_a_warehouse_comes_with_the_findings_of_its_logs(cli: Comm
     assert cli("cutoff", tmp_path / "lake", "-q").out == of_logs.out
 
 
+def test_a_stream_calls_no_group_ok_whose_lost_records_only_an_audit_finds(cli: Command, tmp_path: Path):
+    folder, one = tmp_path / "export", ("--topic", "t1", "--partition", 3, "-q")
+    shutil.copytree(CHAOS, folder, ignore=shutil.ignore_patterns("__consumer_offsets*"))
+    cli("stream", folder, "--once", "--out", tmp_path / "lake", "--fail-on", "off", "-q")
+    lost, said = (cli("why", "g1", place, *one).out for place in (folder, tmp_path / "lake"))
+    assert lost.startswith("RECORDS_LOST: g1 t1-3")
+    assert said.startswith("NO TROUBLE SHOWN: g1 t1-3")
+    assert "whether records were deleted before they were finished" in " ".join(said.split())
+
+
 def test_a_share_partition_of_a_missing_log_has_an_earlier_state(cli: Command, tmp_path: Path):
     folder, lake = tmp_path / "export", tmp_path / "lake"
     shutil.copytree(HAPPY, folder, ignore=shutil.ignore_patterns("*.txt", "*.jsonl"))
@@ -96,7 +106,8 @@ def test_a_stream_names_the_share_partitions_that_it_leaves_out(cli: Command, tm
     export = whole_export("4.3", 1).copied()
     KINDS["folders_swapped"](export, "__share_group_state-0", Random(1))
     export.write(tmp_path / "export")
-    cli("stream", tmp_path / "export", "--once", "--out", tmp_path / "lake", "--fail-on", "off", "-q")
+    stated = ("--state-partitions", len(export.logs))
+    cli("stream", tmp_path / "export", *stated, "--once", "--out", tmp_path / "lake", "--fail-on", "off", "-q")
     unknown = cli("repair", tmp_path / "lake", "--json", "-q").json["unknown"]
     assert any("its key belongs to state partition" in line for line in unknown)
     assert any("a stream leaves that to `share-state audit`" in line for line in unknown)

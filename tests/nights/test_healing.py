@@ -217,14 +217,6 @@ def test_a_log_is_known_by_its_number_never_by_its_path(tmp_path: Path, monkeypa
         assert tables(tmp_path / "w") == before
 
 
-def test_a_log_whose_number_nothing_tells_is_refused(tmp_path: Path):
-    shutil.copytree(FUZZ / "__share_group_state-2", tmp_path / "monday")
-    with pytest.raises(InputError, match=r"monday: .* --state-partitions .*; name the folder __share_group_state-N"):
-        audit(tmp_path / "monday", tmp_path / "w")
-    with pytest.raises(InputError, match="its keys do not belong to one of 7"):
-        audit(tmp_path / "monday", tmp_path / "w", state_partitions=7)
-
-
 def test_a_log_known_by_its_path_in_an_earlier_release_is_forgotten(tmp_path: Path):
     audit(FUZZ, tmp_path / "w")
     table = open_table(str(tmp_path / "w/carried_logs"))

@@ -26,9 +26,11 @@ from share_state.errors import InputError
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, checkpoint_share_partitions
 from share_state.fold.history import OUTCOME_COLUMNS
 from share_state.fold.limits import Limits
+from share_state.kafka.primitives import partition_for
 from share_state.kafka.state_records import RECORD_BUFFERS
 from share_state.pipeline import local_stream
 from share_state.pipeline.audit import OF_STREAM
+from share_state.pipeline.growing_segments import GrowingSegments
 from share_state.pipeline.live_log import LiveLog
 from share_state.pipeline.local_stream import LocalStream
 from share_state.pipeline.resume import VACUUMED
@@ -45,12 +47,16 @@ from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import LogFacts, NewRecords, Read
 from share_state.sources.resume_point import ResumePoint
 from share_state.sources.topics import Topics
+from tests.kafka.batches import NOW
+from tests.log_writer import batch, snapshot, write_log_folder
 from tests.pipeline.test_stream_tables import SCENARIOS, _given, pieces, reconstructed, tables_in
 from tests.present import present
 from tests.profiles import by_profile, nightly, some_of
 from tests.sources.formats.tables import found, table_of, write
 from tests.sources.kafka_cluster.broker import free_ports
 from tests.truth import DATA
+
+TOPIC = "MmskRbHCTvP4WReRuBpdnw"
 
 ALONE = ("share_partition_state", "in_flight", "cutoff", "findings")
 
@@ -187,6 +193,63 @@ def test_state_partitions_that_the_segments_lack_are_found(tmp_path: Path):
     shutil.copytree(others[0], tmp_path / "in" / others[0].name)
     assert streamed() == []
     assert of_states(tmp_path / "lake") == before
+
+
+def test_a_number_of_state_partitions_that_is_only_inferred_leaves_no_state_out(tmp_path: Path):
+    """The last folder is missing, and a few keys do not show that there were three."""
+    keys = [("g", TOPIC, number) for number in range(40)]
+    homes = [[key for key in keys if partition_for(":".join(map(str, key)), 3) == home][:4] for home in range(3)]
+    for number, own in enumerate(homes[:2]):
+        write_log_folder(tmp_path / "in", number, [batch([snapshot(key)]) for key in own])
+    truth = ["reconstruct", str(tmp_path / "in"), "--out", str(tmp_path / "truth"), "--quiet"]
+    assert (_stream(tmp_path), run(truth)) == (1, 1)
+    assert of_states(tmp_path / "lake") == of_states(tmp_path / "truth")
+    found = CommittedTables(str(tmp_path / "lake")).read("findings").to_pylist()
+    wrong = [row["message"] for row in found if row["rule"] == "WRONG_PARTITION"]
+    assert wrong
+    assert all(text.endswith(" of the 2 in the input, or the input lacks state partitions") for text in wrong)
+    assert len(CommittedTables(str(tmp_path / "lake")).read("share_partition_state")) == 8
+    # The logs that were there have not grown.
+    write_log_folder(tmp_path / "in", 2, [batch([snapshot(key)]) for key in homes[2]])
+    assert _stream(tmp_path) == 0
+    assert not len(CommittedTables(str(tmp_path / "lake")).read("findings"))
+
+
+def test_a_copy_that_ends_before_its_high_watermark_is_noted_until_it_has_grown(tmp_path: Path):
+    """As by a reconstruct, also of the folder of one log alone."""
+    place = write_log_folder(tmp_path / "in", 0, [batch([snapshot(("g", TOPIC, one))]) for one in range(2)])
+    place.with_name("replication-offset-checkpoint").write_text("0\n1\n__share_group_state 0 3\n")
+    for folder in (tmp_path / "in", place):
+        for command in (
+            ["reconstruct", "--out", f"{tmp_path / 'truth'}"],
+            ["stream", "--once", "--out", f"{folder}.lake"],
+        ):
+            assert run([*command, str(folder), "--quiet"]) == 0
+        expected, noted = (_tails(lake) for lake in (tmp_path / "truth", Path(f"{folder}.lake")))
+        assert noted == expected
+        assert [note.partition(": ")[0] for note in noted] == ["tail of __share_group_state-0"]
+    # The high watermark alone may change, too.
+    place.with_name("replication-offset-checkpoint").write_text("0\n1\n__share_group_state 0 2\n")
+    assert run(["stream", str(place), "--out", f"{place}.lake", "--once", "--quiet"]) == 0
+    assert _tails(Path(f"{place}.lake")) == []
+
+
+def _tails(lake: Path) -> list[str]:
+    return [note for note in CommittedTables(str(lake)).run["notes"] if note.startswith("tail of ")]
+
+
+def test_the_clock_does_not_state_the_number_of_state_partitions(tmp_path: Path):
+    """The keys show that the inferred number is too small, also a minute later."""
+    for number, most in ((0, 9), (1, 1)):
+        own = [one for one in range(200) if partition_for(f"g:{TOPIC}:{one}", 3) == number][:most]
+        write_log_folder(tmp_path / "in", number, [batch([snapshot(("g", TOPIC, one))]) for one in own])
+    source, begun = GrowingSegments(str(tmp_path / "in")), SavedStream((str(tmp_path / "in"),))
+    stream = LocalStream(source, StreamFold(), begun, StreamRun("s"), None, trigger=0.0, once=True, is_shown=True)
+    stream.run()
+    before = present(stream.shown).findings
+    stream._judge(NOW)
+    assert before["rule"].to_pylist() == ["STATE_PARTITION_MISSING"]
+    assert present(stream.shown).findings.equals(before)
 
 
 def _append(source: Path, target: Path, share: float) -> None:

@@ -94,7 +94,7 @@ class Stream:
             log = stored.get(number)
             if log.unwritten is not None and log.state is not None:
                 unwritten = log.unwritten.copy()
-                unwritten.judged = self.fold.judged(log.state, number, None, log.state_partitions)
+                unwritten.judged = self.fold.judged(log.state, number, log.count)
                 stored.note_rows_made(number)
                 changes.append(unwritten.rows())
         return changes
@@ -502,7 +502,7 @@ def test_only_tables_that_were_committed_can_be_gone(tmp_path: Path, caplog: pyt
 
 def _judged(fold: StreamFold, state: FoldCheckpoint, number: int, now: int) -> LogChanges:
     changes = UnwrittenChanges(state)
-    changes.judged = fold.judged(state, number, now)
+    changes.judged = fold.judged(state, number, now=now)
     return changes.rows()
 
 

@@ -166,10 +166,10 @@ def test_one_line_says_what_became_of_deliveries_and_where_most_fail(
     ]
     made.audit(rows)
     lines = _lines(read_report(str(made.folder)), capsys)
-    assert (
-        "since the last audit: 41,200 acknowledged, 50 given up, 250 released; failed deliveries: busy 300 of 1,500"
-        in lines
-    )
+    counted = "41,200 acknowledged, 50 given up, 250 released; failed deliveries: busy 300 of 1,500"
+    assert f"in the whole log: {counted}" in lines
+    made.audit(rows, run_id="run-1b")
+    assert f"since the last audit: {counted}" in _lines(read_report(str(made.folder)), capsys)
     made.audit([share_partition("unknown")], run_id="run-2")
     assert not any(line.startswith("since") for line in _lines(read_report(str(made.folder)), capsys))
 

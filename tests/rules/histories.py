@@ -245,8 +245,7 @@ BREACHES = {
     "POISON_RECORDS": Breach(
         WARNING,
         1,
-        "3 offsets (0-1, 3) at the delivery limit of 5 or one delivery below it; 100 % of 3 deliveries failed since the"
-        " last audit",
+        "3 offsets (0-1, 3) at the delivery limit of 5 or one delivery below it; 100 % of 3 deliveries failed",
         (snapshot(), update([(0, 1, AVAILABLE, 4), (3, 3, ARCHIVED, 5)], count=1)),
     ),
     "SPSO_STALL": Breach(

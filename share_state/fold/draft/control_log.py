@@ -89,7 +89,6 @@ class FoldedControlLog(Folded):
         earliest: the cutoff, and the groups that limit it.
         checkpoints: table CHECKPOINTS.
         read_from: the offset from which on the log was read, by its share snapshot file; None for its start.
-        is_cut: whether the window leaves out later records of the log.
     """
 
     dialect: ClassVar[str] = CONTROL_RECORDS
@@ -108,7 +107,6 @@ class FoldedControlLog(Folded):
     earliest: EarliestShareOffset
     checkpoints: pa.Table
     read_from: int | None = None
-    is_cut: bool = False
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of groups by number; the topic is the log's."""
