@@ -10,6 +10,7 @@ from datetime import timedelta
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -188,5 +189,5 @@ def _written(value: Any, *, is_greatest: bool = False) -> Any:
 
 def _used_texts(column: pa.DictionaryArray) -> pa.Array:
     """The texts of a dictionary that occur."""
-    used = pc.unique(column.indices.drop_null())
-    return column.dictionary.take(used)
+    counts = np.bincount(column.indices.drop_null().to_numpy(), minlength=len(column.dictionary))
+    return column.dictionary.take(pa.array(np.flatnonzero(counts)))

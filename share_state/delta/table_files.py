@@ -88,7 +88,7 @@ class TableFiles:
 
         schema = pa.schema(existing.schema())
         listed = {file["path"]: file for file in list_files(existing)}
-        new = encoded(rows.filter(pc.invert(rows[DELETED])), schema)
+        new = encoded(_not_deleted(rows), schema)
         width = new.nbytes / max(1, len(new)) or 1.0
         large = max(
             _LEAST_BYTES, width * sum(file["num_records"] or 0 for file in listed.values()) / _MOST_LARGE
@@ -152,6 +152,16 @@ class TableFiles:
         return pooled, separate, gone
 
 
+def _not_deleted(rows: pa.Table) -> pa.Table:
+    """The rows that are not DELETED; pieces without a deleted row, as most are, stay as they are."""
+    pieces = rows.to_batches()
+    kept = [
+        piece.filter(pc.invert(piece[DELETED])) if pc.any(piece[DELETED]).as_py() else piece
+        for piece in pieces
+    ]
+    return pa.Table.from_batches(kept, rows.schema)
+
+
 def encoded(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Rows with the columns of a table in its order, texts as dictionaries; columns that they lack are null."""
     columns = list[pa.ChunkedArray]()
@@ -165,20 +175,26 @@ def encoded(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _joined(pieces: Sequence[pa.Table]) -> pa.Table:
-    """Rows in one piece; no dictionary holds more texts than there are rows."""
-    whole = pa.concat_tables(pieces).unify_dictionaries().combine_chunks()
+    """Rows with one dictionary for each column of texts, which holds no more texts than there are rows."""
+    whole = pa.concat_tables(pieces).unify_dictionaries()
     for place, column in enumerate(whole.columns):
         if column.type == TEXTS and column.num_chunks and len(column.chunk(0).dictionary) > len(whole):
             # Of rows that are gone.
-            fresh = column.cast(pa.string()).dictionary_encode()
+            fresh = column.cast(pa.string()).combine_chunks().dictionary_encode()
             whole = whole.set_column(place, whole.column_names[place], fresh)
     return whole
 
 
 def _parts(rows: pa.Table, most_bytes: float) -> list[pa.Table]:
-    """Rows in equal parts of about so many bytes, each with memory of its own; none for no row."""
+    """Rows in equal parts of about so many bytes, each in one piece with memory of its own; none for no row."""
     count = min(len(rows), max(1, round(rows.nbytes / most_bytes)))
-    bounds = [len(rows) * number // max(1, count) for number in range(count + 1)]
     if count == 1:
-        return [rows]
-    return [rows.take(pa.array(np.arange(begin, end))) for begin, end in pairwise(bounds)]
+        return [rows.combine_chunks()]
+    bounds = [len(rows) * number // max(1, count) for number in range(count + 1)]
+    return [_copied(rows.slice(begin, end - begin)) for begin, end in pairwise(bounds)]
+
+
+def _copied(rows: pa.Table) -> pa.Table:
+    """Rows in one piece, which is no slice of others."""
+    # What is in one piece stays a slice; two pieces become one by copying bytes, which `take` does not.
+    return pa.concat_tables([rows.slice(0, 1), rows.slice(1)]).combine_chunks()

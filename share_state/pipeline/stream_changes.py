@@ -35,7 +35,14 @@ from share_state.fold.states import (
 from share_state.kafka.buffers import take_rows
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.mixed_logs import placed_keys
-from share_state.pipeline.stream_state import CARRIED_LOGS, changed_since, from_ipc, numbers_in, taken, to_ipc
+from share_state.pipeline.stream_state import (
+    CARRIED_LOGS,
+    changed_since,
+    from_ipc,
+    ipc_buffer,
+    numbers_in,
+    taken,
+)
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume_point import ResumeStatus
@@ -55,6 +62,8 @@ KEYS = {
 Without any, they replace all rows.
 """
 
+_HEAD_SIZE = 4
+"""Bytes of the length before the head of changes that travel."""
 COMPLETE = "delivery_complete_count"
 """Column of changed rows of `share_partition_history`, from which the driver computes the lag."""
 
@@ -83,17 +92,18 @@ class LogChanges:
 
     def to_bytes(self) -> bytes:
         """The changes as one value."""
-        parts = {name: to_ipc(table) for name, table in self.tables.items()}
+        parts = {name: ipc_buffer(table) for name, table in self.tables.items()}
         sizes = {name: len(part) for name, part in parts.items()}
         head = {"log": self.log, "summary": self.summary, "problems": self.problems, "sizes": sizes}
-        return b"\n".join((json.dumps(head).encode(), b"".join(parts.values())))
+        text = json.dumps(head).encode()
+        return b"".join((len(text).to_bytes(_HEAD_SIZE), text, *parts.values()))
 
     @classmethod
-    def of(cls, data: bytes) -> "LogChanges":
+    def of(cls, data: bytes | pa.Buffer) -> "LogChanges":
         """Read what `to_bytes` wrote."""
-        head, _, rest = data.partition(b"\n")
-        given = json.loads(head)
-        view = memoryview(rest)
+        size = _HEAD_SIZE + int.from_bytes(memoryview(data)[:_HEAD_SIZE])
+        given = json.loads(bytes(memoryview(data)[_HEAD_SIZE:size]))
+        view = memoryview(data)[size:]
         tables = {}
         for name, size in given["sizes"].items():
             tables[name], view = from_ipc(view[:size]), view[size:]

@@ -35,12 +35,17 @@ _LOG = b"log"
 
 def to_ipc(table: pa.Table, compression: str = "lz4") -> bytes:
     """A table as an Arrow stream; Spark copies it several times, so it is compressed."""
+    return ipc_buffer(table, compression).to_pybytes()
+
+
+def ipc_buffer(table: pa.Table, compression: str = "lz4") -> pa.Buffer:
+    """As `to_ipc`, without a copy."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(
         sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
     ) as stream:
         stream.write_table(table)
-    return sink.getvalue().to_pybytes()
+    return sink.getvalue()
 
 
 def from_ipc(data: bytes | memoryview) -> pa.Table:

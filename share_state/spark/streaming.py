@@ -265,14 +265,14 @@ class _MicroBatches:
         """Fold a micro-batch, and write what it has changed if its rows are made."""
         # Rows of a micro-batch that is repeated are not made again later.
         is_due = batch <= self._tables.run.batch or not self._is_behind() or time.monotonic() >= self._due
+        started = time.monotonic()
         try:
             with (
                 described(self.spark, f"share_state: fold micro-batch {batch}"),
                 told(self.spark, _ROWS, None if is_due else _LATER),
             ):
-                rows = frame.toArrow()["changes"].to_pylist()
-            started = time.monotonic()
-            self._tables.write(batch, [LogChanges.of(row) for row in rows])
+                rows = frame.toArrow()["changes"]
+            self._tables.write(batch, [LogChanges.of(row.as_buffer()) for row in rows])
             if is_due:
                 ended = time.monotonic()
                 self._due = ended + RESTS_WHILE_BEHIND * (ended - started)
