@@ -21,6 +21,7 @@ from share_state.delta.warehouse import Warehouse
 from share_state.delta.warehouse_place import DEAD_LETTER_TABLES
 from share_state.errors import WarehouseError
 from share_state.fold.checkpoint import FoldCheckpoint, checkpoint_row, checkpoint_share_partitions
+from share_state.fold.history import HISTORY_TABLE
 from share_state.kafka.primitives import partition_for
 from share_state.pipeline import stream_tables
 from share_state.pipeline.dead_letter_checks import StreamLetters
@@ -67,7 +68,11 @@ class Stream:
 
     def state(self, number: int) -> FoldCheckpoint | None:
         """The state of a log partition."""
-        return self._stored(number).get(number, self.fold.initial).state
+        return self.log(number).state
+
+    def log(self, number: int) -> Any:
+        """What is stored of a log partition."""
+        return self._stored(number).get(number, self.fold.initial)
 
     def fold_log(self, number: int, rows: pa.Table, facts: LogFacts) -> LogChanges | None:
         """Fold what a micro-batch has of a log partition."""
@@ -90,8 +95,7 @@ class Stream:
         """The rows that micro-batches have left."""
         changes = list[LogChanges]()
         for number in self.stores:
-            stored = self._stored(number)
-            log = stored.get(number)
+            stored, log = self._stored(number), self.log(number)
             if log.unwritten is not None and log.state is not None:
                 unwritten = log.unwritten.copy()
                 unwritten.judged = self.fold.judged(log.state, number, log.count)
@@ -522,6 +526,29 @@ def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):
     keys = [(row["group_id"], row["topic_id"], row["partition"]) for row in history]
     assert len({*keys}) == len(keys) == sum(present(last_stream_run(stream.lake)).share_partitions.values())
     assert {row["verdict"] for row in history} >= {"STOP"}
+
+
+def test_states_that_belong_to_another_log_have_no_rows_by_the_clock_either(tmp_path: Path):
+    """The source says the number of state partitions with records; a worker that takes over reads it."""
+    stream = Stream(tmp_path / "lake")
+    records = table_of(found(DATA / "4.3.1/happy"))
+    by_records = stream.fold_rows(records, LogFacts(state_partitions=2))
+    stored_log.held.clear()
+    by_clock = list[LogChanges]()
+    for number in stream.stores:
+        log = stream.log(number)
+        changes = UnwrittenChanges(log.state)
+        changes.judged = stream.fold.judged(present(log.state), number, log.count)
+        by_clock.append(changes.rows())
+    assert _of_history(by_clock) == _of_history(by_records)
+    stored_log.held.clear()
+    without_number = Stream(tmp_path / "anew").fold_rows(records)
+    assert len(_of_history(by_clock)) < len(_of_history(without_number))
+
+
+def _of_history(changes: Sequence[LogChanges]) -> set[tuple[Any, ...]]:
+    rows = pa.concat_tables(one.tables[HISTORY_TABLE] for one in changes).to_pylist()
+    return {(row["group_id"], row["topic_id"], row["partition"], row["state_partition"]) for row in rows}
 
 
 @nightly("a stream and a run over two fixtures")
