@@ -25,6 +25,8 @@ INITIAL = "initial"
 """Folder of the initial states, in the checkpoint folder of a stream."""
 _WAREHOUSE = "share_state_warehouse"
 """File in the checkpoint folder with the path or address of the warehouse."""
+_LAYOUT, _LATEST_LAYOUT = "share_state_layout", "2"
+"""File in the checkpoint folder that says how state is stored there, and how `spark/stored_log.py` stores it."""
 _QUERY_ID = "[0-9a-f]{16}"
 
 _LOG = logging.getLogger("share_state")
@@ -56,24 +58,30 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
                 raise WarehouseError(
                     f"{checkpoint}: belongs to a stream of {' '.join(run.inputs)}; give another --checkpoint and --out"
                 )
-            _repeat_last(filesystem, f"{folder}/{run.query}", run)
-            return run, f"{checkpoint.rstrip('/')}/{run.query}"
+            if _read_text(filesystem, f"{folder}/{run.query}/{_LAYOUT}") == _LATEST_LAYOUT:
+                _repeat_last(filesystem, f"{folder}/{run.query}", run)
+                return run, f"{checkpoint.rstrip('/')}/{run.query}"
+            _LOG.info(
+                "%s: another release has stored the state otherwise; the stream starts over", checkpoint
+            )
         for name in known:
-            other = _warehouse_of(filesystem, f"{folder}/{name}")
+            # None if an earlier version began it.
+            other = _read_text(filesystem, f"{folder}/{name}/{_WAREHOUSE}")
             if other is not None and absolute_address(other) != place:
                 raise WarehouseError(
                     f"{checkpoint}: belongs to the stream that writes {other}; give another folder"
                 )
         query = uuid.uuid4().hex[:16]
         filesystem.create_dir(f"{folder}/{query}", recursive=True)
-        if run is not None:
+        if run is not None and run.query not in known:
             _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts over", checkpoint, warehouse)
-        elif any(_last_committed(filesystem, f"{folder}/{name}") >= 0 for name in known):
+        elif run is None and any(_last_committed(filesystem, f"{folder}/{name}") >= 0 for name in known):
             _LOG.info("%s: the tables of the stream in %s are gone; it starts over", warehouse, checkpoint)
         for name in known:
             filesystem.delete_dir(f"{folder}/{name}")
-        with filesystem.open_output_stream(f"{folder}/{query}/{_WAREHOUSE}") as file:
-            file.write(place.encode())
+        for name, text in ((_WAREHOUSE, place), (_LAYOUT, _LATEST_LAYOUT)):
+            with filesystem.open_output_stream(f"{folder}/{query}/{name}") as file:
+                file.write(text.encode())
     folder = f"{checkpoint.rstrip('/')}/{query}"
     return _begin_from_last_run(warehouse, folder, StreamRun(query, inputs=inputs)), folder
 
@@ -112,10 +120,10 @@ def _repeat_last(filesystem: FileSystem, checkpoint: str, run: StreamRun) -> Non
                 filesystem.delete_file(f"{checkpoint}/commits/{name}")
 
 
-def _warehouse_of(filesystem: FileSystem, folder: str) -> str | None:
-    """The warehouse of the stream whose checkpoint is in a folder; None if an earlier version began it."""
+def _read_text(filesystem: FileSystem, path: str) -> str | None:
+    """The text of a file; None if there is none."""
     try:
-        with filesystem.open_input_stream(f"{folder}/{_WAREHOUSE}") as file:
+        with filesystem.open_input_stream(path) as file:
             return file.read().decode()
     except FileNotFoundError:
         return None

@@ -108,6 +108,10 @@ class StoredLog:
         stored, changes = self._whole.get(), self._changes_of(tokens[1:])
         whole = b"" if stored is None else bytes(stored[0])
         state = checkpoint_of(whole, changes) if whole else None
+        if whole and state is None:
+            raise ShareStateError(
+                "another release has stored the state otherwise: delete the folder of --checkpoint"
+            )
         changed = sum(map(len, changes))
         return replace(
             known or _Held([], None), tokens=tokens, state=state, whole=len(whole), changed=changed
@@ -115,10 +119,7 @@ class StoredLog:
 
     def _changes_of(self, tokens: list[str]) -> list[bytes]:
         found = [self._changes.getValue((token,)) for token in tokens]
-        if None in found:
-            raise ShareStateError(
-                "the checkpoint is of another release: start the stream with another --checkpoint"
-            )
+        assert None not in found
         return [bytes(one[0]) for one in found if one is not None]
 
     def _read_unwritten(self, known: _Held, token: str) -> None:

@@ -504,6 +504,21 @@ def test_only_tables_that_were_committed_can_be_gone(tmp_path: Path, caplog: pyt
     assert f"{lake}: the tables of the stream in {checkpoint} are gone; it starts over" in caplog.text
 
 
+def test_a_checkpoint_of_another_release_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    lake, checkpoint = str(tmp_path / "lake"), str(tmp_path / "checkpoint")
+    run, folder = open_stream(lake, checkpoint, ())
+    with StreamTables(lake, run) as tables:
+        tables.write(0, [LogChanges("", problems=["one"])])
+    assert open_stream(lake, checkpoint, ())[1] == folder
+    Path(folder, "share_state_layout").write_text("1")
+    with caplog.at_level("INFO", "share_state"):
+        _, other = open_stream(lake, checkpoint, ())
+    assert other != folder
+    assert not Path(folder).exists()
+    said = f"{checkpoint}: another release has stored the state otherwise; the stream starts over"
+    assert [line.message for line in caplog.records] == [said]
+
+
 def _judged(fold: StreamFold, state: FoldCheckpoint, number: int, now: int) -> LogChanges:
     changes = UnwrittenChanges(state)
     changes.judged = fold.judged(state, number, now=now)
