@@ -186,7 +186,7 @@ def _joined(pieces: Sequence[pa.Table]) -> pa.Table:
 
 
 def _parts(rows: pa.Table, most_bytes: float) -> list[pa.Table]:
-    """Rows in equal parts of about so many bytes, each in one piece with memory of its own; none for no row."""
+    """Rows in equal parts of about so many bytes, each in one piece of its own memory; none for no row."""
     count = min(len(rows), max(1, round(rows.nbytes / most_bytes)))
     if count == 1:
         return [rows.combine_chunks()]

@@ -164,8 +164,8 @@ class UnwrittenChanges:
     Attributes:
         before: the state when they were written; None if they never were.
         latest: the latest fold of new records; None for none, or if another process has made it.
-        judged: the latest fold since then that only judged every share-partition, by the clock; None for none.
-        outcomes: the rows of `group_outcomes` that the folds add up to; None where `count_outcomes` is not called.
+        judged: the latest fold since then that only judged all, by the clock; None for none.
+        outcomes: the rows of `group_outcomes` of the folds; None where `count_outcomes` is not called.
     """
 
     def __init__(self, before: FoldCheckpoint | None) -> None:

@@ -26,7 +26,7 @@ INITIAL = "initial"
 _WAREHOUSE = "share_state_warehouse"
 """File in the checkpoint folder with the path or address of the warehouse."""
 _LAYOUT, _LATEST_LAYOUT = "share_state_layout", "2"
-"""File in the checkpoint folder that says how state is stored there, and how `spark/stored_log.py` stores it."""
+"""File in the checkpoint folder: how state is stored there; and how `spark/stored_log.py` stores it."""
 _QUERY_ID = "[0-9a-f]{16}"
 
 _LOG = logging.getLogger("share_state")
@@ -111,8 +111,8 @@ def _last_committed(filesystem: FileSystem, checkpoint: str) -> int:
 def _repeat_last(filesystem: FileSystem, checkpoint: str, run: StreamRun) -> None:
     """Let Spark repeat the last micro-batch if the tables do not have it, as after a kill before it was done.
 
-    A stream that was stopped before it had caught up may have left rows to make, and without new records Spark
-    runs no other micro-batch.
+    A stream that was stopped before it had caught up may have left rows to make, and without new
+    records Spark runs no other micro-batch.
     """
     if (last := _last_committed(filesystem, checkpoint)) > run.batch:
         for name in (str(last), f".{last}.crc"):

@@ -76,7 +76,7 @@ _TABLES_AT_ONCE = 4
 _FILES_AT_ONCE = 2
 """Files of a table that are written side by side: most rows of a micro-batch are those of one table."""
 RESTS_WHILE_BEHIND = 4
-"""Times as long as the tables took, for which they wait while there is more to read: fewer rows are written twice."""
+"""Times as long as the tables took, for which they wait while there is more to read: fewer rows are made twice."""
 _KEPT_SECONDS = 600.0
 """How long the files of replaced rows are kept for readers."""
 _SHORTENED_EVERY = 120.0

@@ -1,7 +1,7 @@
 """The state of a log partition in Spark's state store: the whole, and what micro-batches have changed since.
 
-To store the whole each time would cost a micro-batch of few records as much as one of many. What micro-batches
-have changed, whose rows are not made yet, is stored beside it.
+To store the whole each time would cost a micro-batch of few records as much as one of many. What
+micro-batches have changed, whose rows are not made yet, is stored beside it.
 """
 
 import time
@@ -123,9 +123,11 @@ class StoredLog:
         return [bytes(one[0]) for one in found if one is not None]
 
     def _read_unwritten(self, known: _Held, token: str) -> None:
-        stored, before = self._unwritten.get() if token else None, known.unwritten
-        known.unwritten, known.unwritten_token = None, token
-        if stored is not None:
+        before, known.unwritten_token = known.unwritten, token
+        known.unwritten = None
+        if token:
+            stored = self._unwritten.get()
+            assert stored is not None
             base, changes = stored
             if before is None or known.base != base:
                 state = self._base.get()

@@ -89,7 +89,7 @@ def read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 class LogProcessor(StatefulProcessor):
     """Folds the log partitions of a micro-batch; each of them is a key of Spark's state.
 
-    The driver decides for each micro-batch whether the rows of what has changed are made (`RowsPace`).
+    The driver decides for each micro-batch whether the rows of what has changed are made (`_MicroBatches`).
     """
 
     def __init__(self, fold: StreamFold, *, by_clock: bool) -> None:
@@ -247,7 +247,7 @@ def run_stream(
 class _MicroBatches:
     """Writes micro-batches to the tables, or lets tasks keep what they change.
 
-    While there is more to read, tables are written a fifth of the time: fewer rows are made and written twice.
+    While there is more to read, tables are written a fifth of the time: fewer rows are made twice.
 
     Attributes:
         failures: what ended the query.

@@ -1,5 +1,6 @@
 """`share-state stream` with Structured Streaming: its tables are those of a reconstruct of the same records."""
 
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -11,8 +12,10 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from share_state.cli.main import run
 from share_state.delta.committed import CommittedTables
+from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import last_stream_run
 from share_state.spark import streaming
+from share_state.spark.streaming import StreamSpec
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
 from tests.present import present
 from tests.profiles import FAST, IN_SPARK, PROFILE, nightly
@@ -136,3 +139,23 @@ def test_rows_that_a_stream_left_while_it_caught_up_are_made_by_the_next(
     assert run(stream) in (0, 1)
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
     assert present(last_stream_run(str(tmp_path / "lake"))).records == len(records)
+
+
+def test_a_stream_is_behind_where_a_micro_batch_was_as_large_as_it_may_be():
+    """So tables of a live log, of which each micro-batch leaves a few records, never wait."""
+    at = {"endOffset": '{"next": {"0": 50, "1": 7}}', "latestOffset": '{"next": {"0": 140, "1": 16}}'}
+    folder, cluster = (StreamSpec(source, "checkpoint", StreamFold()) for source in ("in", "kafka://one:9092"))
+    seen = list[bool]()
+    for spec, files in (
+        (replace(folder, files_per_trigger=4), 4),
+        (replace(folder, files_per_trigger=4), 3),
+        (replace(folder, files_per_trigger=4, once=True), 4),
+        (replace(cluster, most_records=99), 4),
+        (replace(cluster, most_records=100), 4),
+        (cluster, 4),
+    ):
+        batches = streaming._MicroBatches(Mock(), spec, Mock())
+        assert not batches._is_behind()
+        batches.query = Mock(lastProgress={"numInputRows": files, "sources": [at], "durationMs": {}})
+        seen.append(batches._is_behind())
+    assert seen == [True, False, False, True, False, False]
