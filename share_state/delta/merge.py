@@ -32,6 +32,16 @@ def without_deleted(rows: pa.Table) -> pa.Table:
     return rows.append_column(DELETED, pa.repeat(False, len(rows)))
 
 
+def not_deleted(rows: pa.Table) -> pa.Table:
+    """The rows that are not DELETED; pieces without a deleted row, as most are, stay as they are."""
+    pieces = rows.to_batches()
+    kept = [
+        piece.filter(pc.invert(piece[DELETED])) if pc.any(piece[DELETED]).as_py() else piece
+        for piece in pieces
+    ]
+    return pa.Table.from_batches(kept, rows.schema)
+
+
 def merged_rows(existing: "DeltaTable", table: str, rows: pa.Table, key: Sequence[str]) -> list[pa.Table]:
     """The rows of a table whose key no changed row has, then the changed rows that are not DELETED.
 
@@ -47,7 +57,7 @@ def merged_rows(existing: "DeltaTable", table: str, rows: pa.Table, key: Sequenc
         found, counts = key_runs(left, key)
         is_left = pc.invert(pc.is_in(found, key_runs(rows, key)[0])).to_numpy(zero_copy_only=False)
         left = left.filter(pa.array(np.repeat(is_left, counts)))
-    return [left, rows.filter(pc.invert(rows[DELETED]))]
+    return [left, not_deleted(rows)]
 
 
 def key_runs(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Array, np.ndarray]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.merge import DELETED, key_runs
+from share_state.delta.merge import key_runs, not_deleted
 from share_state.delta.parquet_files import TEXTS, write_group
 from share_state.delta.reader import list_files, needs_scan, open_dataset
 
@@ -88,7 +88,7 @@ class TableFiles:
 
         schema = pa.schema(existing.schema())
         listed = {file["path"]: file for file in list_files(existing)}
-        new = encoded(_not_deleted(rows), schema)
+        new = encoded(not_deleted(rows), schema)
         width = new.nbytes / max(1, len(new)) or 1.0
         large = max(
             _LEAST_BYTES, width * sum(file["num_records"] or 0 for file in listed.values()) / _MOST_LARGE
@@ -150,16 +150,6 @@ class TableFiles:
             pooled += [self._files[path].rows for path in small]
             gone += small
         return pooled, separate, gone
-
-
-def _not_deleted(rows: pa.Table) -> pa.Table:
-    """The rows that are not DELETED; pieces without a deleted row, as most are, stay as they are."""
-    pieces = rows.to_batches()
-    kept = [
-        piece.filter(pc.invert(piece[DELETED])) if pc.any(piece[DELETED]).as_py() else piece
-        for piece in pieces
-    ]
-    return pa.Table.from_batches(kept, rows.schema)
 
 
 def encoded(rows: pa.Table, schema: pa.Schema) -> pa.Table:

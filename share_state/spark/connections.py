@@ -128,12 +128,12 @@ def changed_settings(session: SparkSession, settings: Mapping[str, str]) -> Iter
 def described(session: SparkSession, description: str) -> Iterator[None]:
     """Describe the jobs of this thread in Spark's UI, unless the caller does; those of a remote session have none."""
     is_described = not is_remote(session) and session.sparkContext.getLocalProperty(_DESCRIPTION) is not None
-    with nullcontext() if is_described else told(session, _DESCRIPTION, description):
+    with nullcontext() if is_described else task_property(session, _DESCRIPTION, description):
         yield
 
 
 @contextmanager
-def told(session: SparkSession, name: str, value: str | None) -> Iterator[None]:
+def task_property(session: SparkSession, name: str, value: str | None) -> Iterator[None]:
     """Give the tasks of this thread's jobs a property; those of a remote session have none."""
     if is_remote(session):
         yield

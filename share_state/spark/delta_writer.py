@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from share_state.delta.merge import DELETED
+from share_state.delta.merge import DELETED, not_deleted
 from share_state.delta.reader import delete_folder
 from share_state.delta.warehouse import PROPERTIES, Commit, Warehouse
 from share_state.errors import DiskFullError, WarehouseError, disk_error
@@ -206,10 +205,7 @@ def _rows_and_keys(table: str, rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """The rows to insert, and the keys whose rows are to be deleted, told apart by _IS_ROW."""
     schema = pa.schema([one.with_nullable(True) for one in table_schema(table)])
     rows = rows.select([*schema.names, DELETED]).cast(schema.append(pa.field(DELETED, pa.bool_())))
-    new, keys = (
-        rows.filter(pc.invert(rows[DELETED])).drop_columns(DELETED),
-        rows.group_by([*key]).aggregate([]),
-    )
+    new, keys = not_deleted(rows).drop_columns(DELETED), rows.group_by([*key]).aggregate([])
     parts = [
         part.append_column(_IS_ROW, pa.repeat(is_row, len(part)))
         for part, is_row in ((new, True), (keys, False))

@@ -9,10 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from share_state.delta.merge import DELETED, opened
+from share_state.delta.merge import DELETED, not_deleted, opened
 from share_state.delta.reader import check_readable, commit_errors, version_to_read
 from share_state.delta.table_columns import RowStream
 from share_state.delta.table_files import is_plain
@@ -109,7 +108,7 @@ class SparkWarehouse(Warehouse):
         properties: "CommitProperties",
     ) -> None:
         if not key:
-            new = rows.filter(pc.invert(rows[DELETED])).drop_columns(DELETED)
+            new = not_deleted(rows).drop_columns(DELETED)
             self._write(table, [new], None, properties)
             return
         with self.commit(table, None) as commit, spark_errors(commit.path):

@@ -35,7 +35,7 @@ from share_state.pipeline.stream_state import from_ipc
 from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables
 from share_state.sources.kafka_client import SCHEME
 from share_state.sources.new_records import EMPTY_ROWS, LogFacts
-from share_state.spark.connections import described, local_address, quiet_java, s3_client, told
+from share_state.spark.connections import described, local_address, quiet_java, s3_client, task_property
 from share_state.spark.jvm_errors import SPARK_ERRORS, JvmError, reason
 from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
 from share_state.spark.stored_log import StoredLog
@@ -121,14 +121,9 @@ class LogProcessor(StatefulProcessor):
 
     def _set_timers(self, partition: int, now: int, *, are_rows_made: bool) -> None:
         """Let a log partition be judged by the clock in turn, or have the rows that are left made."""
-        later = False
-        for expiry in [*self._handle.listTimers()]:
-            if are_rows_made and expiry <= now:
-                self._handle.deleteTimer(expiry)
-            later |= expiry > now
         if not are_rows_made:
             self._handle.registerTimer(now + 1)
-        elif self._by_clock and not later:
+        elif self._by_clock and next(self._handle.listTimers(), None) is None:
             wait = _JUDGED_EVERY_MS * (1 + partition % _TURNS) // _TURNS
             self._handle.registerTimer(now + wait)
 
@@ -269,7 +264,7 @@ class _MicroBatches:
         try:
             with (
                 described(self.spark, f"share_state: fold micro-batch {batch}"),
-                told(self.spark, _ROWS, None if is_due else _LATER),
+                task_property(self.spark, _ROWS, None if is_due else _LATER),
             ):
                 rows = frame.toArrow()["changes"]
             self._tables.write(batch, [LogChanges.of(row.as_buffer()) for row in rows])
