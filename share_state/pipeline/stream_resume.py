@@ -25,8 +25,10 @@ INITIAL = "initial"
 """Folder of the initial states, in the checkpoint folder of a stream."""
 _WAREHOUSE = "share_state_warehouse"
 """File in the checkpoint folder with the path or address of the warehouse."""
-_LAYOUT, _LATEST_LAYOUT = "share_state_layout", "2"
+_LAYOUT, _LATEST_LAYOUT = "share_state_layout", "3"
 """File in the checkpoint folder: how state is stored there; and how `spark/stored_log.py` stores it."""
+_TASKS = "share_state_tasks"
+"""File in the checkpoint folder: among how many tasks the state is spread, of which its keys are made."""
 _QUERY_ID = "[0-9a-f]{16}"
 
 _LOG = logging.getLogger("share_state")
@@ -100,6 +102,24 @@ def discard_unused(warehouse: str, folder: str, run: StreamRun) -> Iterator[None
             if run.batch < 0 and ((last := last_stream_run(warehouse)) is None or last.query != run.query):
                 delete_folder(folder)
         raise
+
+
+def kept_tasks(checkpoint: str, tasks: int) -> int:
+    """Among how many tasks the state of a stream is spread: as when it began.
+
+    Args:
+        checkpoint: folder of the stream's checkpoint.
+        tasks: for a stream that begins now.
+    """
+    with warehouse_errors(checkpoint):
+        filesystem, folder = open_filesystem(checkpoint)
+        # A run that was killed before Spark began may have left an empty one.
+        if known := _read_text(filesystem, f"{folder}/{_TASKS}"):
+            return int(known)
+        filesystem.create_dir(folder, recursive=True)
+        with filesystem.open_output_stream(f"{folder}/{_TASKS}") as file:
+            file.write(str(tasks).encode())
+    return tasks
 
 
 def _last_committed(filesystem: FileSystem, checkpoint: str) -> int:

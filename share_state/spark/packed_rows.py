@@ -41,7 +41,7 @@ _SHUFFLED = pa.schema([(_LABEL, pa.int32()), (_LOG, pa.string()), (_FIRST, pa.in
 KEPT = pa.schema([(_KIND, pa.string()), *_BATCH])
 """Columns of `packed`."""
 _CODEC = "lz4_raw"
-_PARTITIONS = "spark.sql.shuffle.partitions"
+SHUFFLE_TASKS = "spark.sql.shuffle.partitions"
 _PARTITIONS_BY_DEFAULT = 200
 _CANDIDATES_PER_TASK = 64
 _LABELS = dict[int, list[int]]()
@@ -159,10 +159,15 @@ def unpacked(
     return of_kind.mapInArrow(unpack, from_arrow_schema(result or schema))
 
 
+def shuffle_tasks(spark: SparkSession) -> int:
+    """How many tasks a shuffle of a session has; some clusters give no number."""
+    configured = spark.conf.get(SHUFFLE_TASKS) or ""
+    return int(configured) if configured.isdigit() else _PARTITIONS_BY_DEFAULT
+
+
 def _labels(spark: SparkSession) -> list[int]:
     """One number for each task of a shuffle, which Spark sends there: hashes of fewer numbers would meet."""
-    configured = spark.conf.get(_PARTITIONS) or ""
-    count = int(configured) if configured.isdigit() else _PARTITIONS_BY_DEFAULT
+    count = shuffle_tasks(spark)
     if count not in _LABELS:
         # Spark hashes numbers of other types otherwise.
         task = sql.pmod(sql.hash(sql.col("id").cast("int")), sql.lit(count)).alias("task")

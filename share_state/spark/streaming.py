@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import (
@@ -30,6 +31,7 @@ from share_state.errors import SetupError, ShareStateError
 from share_state.pipeline.stream_changes import LogChanges, UnwrittenChanges
 from share_state.pipeline.stream_files import READ_ERRORS, read_file, rows_by_log, unreadable
 from share_state.pipeline.stream_fold import PACKED, StreamFold, packed_batch
+from share_state.pipeline.stream_resume import kept_tasks
 from share_state.pipeline.stream_run import StreamProgress
 from share_state.pipeline.stream_state import from_ipc
 from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables
@@ -38,6 +40,7 @@ from share_state.sources.new_records import EMPTY_ROWS, LogFacts
 from share_state.spark.connections import described, local_address, quiet_java, s3_client, task_property
 from share_state.spark.jvm_errors import SPARK_ERRORS, JvmError, reason
 from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
+from share_state.spark.packed_rows import SHUFFLE_TASKS, shuffle_tasks
 from share_state.spark.stored_log import StoredLog
 
 _CHANGES = "state_partition int, changes binary"
@@ -53,6 +56,8 @@ _TURNS = 12
 """Groups of log partitions that are judged at different times, so that no micro-batch judges all."""
 _PATIENCE = 1
 """Seconds."""
+_PLACES_A_TASK = 16
+"""Places that are tried for a log partition; of 10 million, one fits none, and goes to any task."""
 _ROWS, _LATER = "share_state.rows", "later"
 """Property of a micro-batch's tasks, and its value if they make no rows of the tables."""
 
@@ -101,7 +106,7 @@ class LogProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
         """Fold what a micro-batch holds of a log partition."""
-        (partition,), given = key, list(rows)
+        (partition, _), given = key, list(rows)
         changes: LogChanges | None = None
         if partition < 0:
             changes = LogChanges("", problems=[row.problem for row in given])
@@ -135,7 +140,7 @@ class LogProcessor(StatefulProcessor):
     ) -> Iterator[Row]:
         """Judge a log partition by the clock, and make the rows that micro-batches have left."""
         del expiredTimerInfo
-        (partition,), now = key, timerValues.getCurrentProcessingTimeInMs()
+        (partition, _), now = key, timerValues.getCurrentProcessingTimeInMs()
         if not _makes_rows():
             self._handle.registerTimer(now + 1)
             return
@@ -328,7 +333,10 @@ def _start(batches: _MicroBatches) -> StreamingQuery:
     packed = _cluster_frame(spark, spec) if spec.source.startswith(SCHEME) else _folder_frame(spark, spec)
     # With `once`, records are judged by the time of the last one, as a reconstruct judges them.
     processor = LogProcessor(spec.fold, by_clock=not spec.once)
-    changed = packed.groupBy("state_partition").transformWithState(
+    tasks = kept_tasks(spec.checkpoint, shuffle_tasks(spark))
+    spark.conf.set(SHUFFLE_TASKS, tasks)
+    placed = packed.withColumn("place", place_of(tasks))
+    changed = placed.groupBy("state_partition", "place").transformWithState(
         processor, outputStructType=_CHANGES, outputMode="Update", timeMode="ProcessingTime"
     )
     writer = changed.writeStream.foreachBatch(batches.write).outputMode("update")
@@ -338,6 +346,17 @@ def _start(batches: _MicroBatches) -> StreamingQuery:
     return (
         writer.trigger(availableNow=True) if spec.once else writer.trigger(processingTime=spec.trigger)
     ).start()
+
+
+def place_of(tasks: int) -> Column:
+    """A second column of the key, so that log partition n goes to task n modulo `tasks`.
+
+    By the hash of the number alone, of 8 log partitions one of two tasks folds 5.
+    """
+    number, places = sql.col("state_partition"), sql.sequence(sql.lit(0), sql.lit(_PLACES_A_TASK * tasks))
+    wanted = sql.pmod(number, sql.lit(tasks))
+    fitting = sql.filter(places, lambda place: sql.pmod(sql.hash(number, place), sql.lit(tasks)) == wanted)
+    return sql.coalesce(sql.get(fitting, sql.lit(0)), sql.lit(0))
 
 
 def _cluster_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:

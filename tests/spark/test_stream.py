@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 
 from share_state.cli.main import run
@@ -15,6 +16,8 @@ from share_state.delta.committed import CommittedTables
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import last_stream_run
 from share_state.spark import streaming
+from share_state.spark.connections import changed_settings
+from share_state.spark.packed_rows import SHUFFLE_TASKS
 from share_state.spark.streaming import StreamSpec
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
 from tests.present import present
@@ -139,6 +142,24 @@ def test_rows_that_a_stream_left_while_it_caught_up_are_made_by_the_next(
     assert run(stream) in (0, 1)
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
     assert present(last_stream_run(str(tmp_path / "lake"))).records == len(records)
+
+
+@pytest.mark.parametrize("engine", [IN_SPARK], indirect=True)
+def test_log_partitions_are_spread_evenly_over_tasks(engine: str, tmp_path: Path):
+    """Also after a restart with another number of tasks, which would give log partitions other keys."""
+    records = table_of(found(DATA / "4.4.0/dlq"))
+    half = len(records) // 2
+    stream = ["stream", str(tmp_path / "in"), *places(engine, tmp_path), "--once", "--quiet"]
+    for tasks, part in (("3", records.slice(0, half)), ("2", records.slice(half))):
+        write(part, tmp_path / f"in/{tasks}.parquet")
+        with changed_settings(SparkSession.active(), {SHUFFLE_TASKS: tasks}):
+            assert run(stream) in (0, 1)
+    assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
+    (checkpoint,) = (tmp_path / "checkpoint").iterdir()
+    stored = SparkSession.active().read.format("statestore").option("stateVarName", "token")
+    keys = stored.load(str(checkpoint)).select("partition_id", "key.state_partition").toArrow().to_pylist()
+    assert len(keys) == len(set(records["partition"].to_pylist()))
+    assert all(row["partition_id"] == row["state_partition"] % 3 for row in keys)
 
 
 def test_a_stream_is_behind_where_a_micro_batch_was_as_large_as_it_may_be():
