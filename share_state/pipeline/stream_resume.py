@@ -82,8 +82,7 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
         for name in known:
             filesystem.delete_dir(f"{folder}/{name}")
         for name, text in ((_WAREHOUSE, place), (_LAYOUT, _LATEST_LAYOUT)):
-            with filesystem.open_output_stream(f"{folder}/{query}/{name}") as file:
-                file.write(text.encode())
+            _write_text(filesystem, f"{folder}/{query}/{name}", text)
     folder = f"{checkpoint.rstrip('/')}/{query}"
     return _begin_from_last_run(warehouse, folder, StreamRun(query, inputs=inputs)), folder
 
@@ -116,9 +115,7 @@ def kept_tasks(checkpoint: str, tasks: int) -> int:
         # A run that was killed before Spark began may have left an empty one.
         if known := _read_text(filesystem, f"{folder}/{_TASKS}"):
             return int(known)
-        filesystem.create_dir(folder, recursive=True)
-        with filesystem.open_output_stream(f"{folder}/{_TASKS}") as file:
-            file.write(str(tasks).encode())
+        _write_text(filesystem, f"{folder}/{_TASKS}", str(tasks))
     return tasks
 
 
@@ -147,6 +144,12 @@ def _read_text(filesystem: FileSystem, path: str) -> str | None:
             return file.read().decode()
     except FileNotFoundError:
         return None
+
+
+def _write_text(filesystem: FileSystem, path: str, text: str) -> None:
+    """Write a file with a text."""
+    with filesystem.open_output_stream(path) as file:
+        file.write(text.encode())
 
 
 def open_local_stream(

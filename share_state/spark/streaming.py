@@ -354,8 +354,8 @@ def place_of(tasks: int) -> Column:
     By the hash of the number alone, of 8 log partitions one of two tasks folds 5.
     """
     number, places = sql.col("state_partition"), sql.sequence(sql.lit(0), sql.lit(_PLACES_A_TASK * tasks))
-    wanted = sql.pmod(number, sql.lit(tasks))
-    fitting = sql.filter(places, lambda place: sql.pmod(sql.hash(number, place), sql.lit(tasks)) == wanted)
+    task = sql.pmod(number, sql.lit(tasks))
+    fitting = sql.filter(places, lambda place: sql.pmod(sql.hash(number, place), sql.lit(tasks)) == task)
     return sql.coalesce(sql.get(fitting, sql.lit(0)), sql.lit(0))
 
 
