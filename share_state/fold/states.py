@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.interval_merge import TILE, effective_starts, end_offsets, tiles
-from share_state.fold.log_stats import Pieces
+from share_state.fold.log_stats import Pieces, dictionary_encoded
 from share_state.fold.state_chains import NO_OFFSET, Chains
 from share_state.kafka.delivery_states import AVAILABLE, TERMINAL, state_name
 from share_state.kafka.primitives import partition_for
@@ -310,7 +310,7 @@ def in_flight_of(states: pa.Table) -> pa.Table:
     ends = lists.offsets.to_numpy().astype(np.int64)
     batches = np.zeros(int(ends[-1] - ends[0]), STATE_BATCH)
     read_batch_lists(lists, batches)
-    key = {name: states[name].combine_chunks() for name in KEY}
+    key = dictionary_encoded({name: states[name].combine_chunks() for name in KEY})
     return in_flight_table(key, *window_tiles(Chains(chains, ends - ends[0], batches)))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.merge import DELETED, without_deleted
+from share_state.delta.merge import DELETED, not_deleted, without_deleted
 from share_state.fold.checkpoint import CHECKPOINT_TABLE, FoldCheckpoint
 from share_state.fold.dead_letters.archiving import RANGES
 from share_state.fold.history import (
@@ -25,6 +25,7 @@ from share_state.fold.log_stats import NO_PREVIOUS_START, Pieces, dictionary_enc
 from share_state.fold.state_chains import Chains
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import (
+    in_flight_of,
     in_flight_table,
     key_columns,
     row_texts,
@@ -162,14 +163,15 @@ class UnwrittenChanges:
     """What folds of one log partition have changed since its rows were written to the tables.
 
     Attributes:
-        before: the state when they were written; None if they never were.
+        lacks_before: whether the state when they were written is unknown here.
         latest: the latest fold of new records; None for none, or if another process has made it.
         judged: the latest fold since then that only judged all, by the clock; None for none.
         outcomes: the rows of `group_outcomes` of the folds; None where `count_outcomes` is not called.
     """
 
     def __init__(self, before: FoldCheckpoint | None) -> None:
-        self.before = before
+        self.lacks_before = False
+        self._before = before
         self.latest: FoldedRecords | None = None
         self.judged: FoldedRecords | None = None
         self.outcomes: pa.Table | None = None
@@ -186,6 +188,16 @@ class UnwrittenChanges:
     def is_empty(self) -> bool:
         """Whether there was no fold."""
         return not self._has_folds and self.judged is None
+
+    @property
+    def before(self) -> FoldCheckpoint | None:
+        """The state when they were written; None if they never were."""
+        assert not self.lacks_before
+        return self._before
+
+    def set_before(self, state: FoldCheckpoint | None) -> None:
+        """Set the state when they were written, which `of` has not read."""
+        self.lacks_before, self._before = False, state
 
     def add(self, one: FoldedRecords) -> None:
         """Add a fold of new records."""
@@ -240,9 +252,10 @@ class UnwrittenChanges:
         return LogChanges("", tables, kept).to_bytes()
 
     @classmethod
-    def of(cls, before: FoldCheckpoint | None, data: bytes) -> "UnwrittenChanges":
-        """Read what `to_bytes` wrote; `before` as at that time."""
-        read, changes = LogChanges.of(data), cls(before)
+    def of(cls, data: bytes) -> "UnwrittenChanges":
+        """Read what `to_bytes` wrote; to make rows, it needs `set_before`."""
+        read, changes = LogChanges.of(data), cls(None)
+        changes.lacks_before = True
         kept, tables = read.summary, read.tables
         changes._has_folds = True
         changes._settled = [tables[FINDINGS]] if FINDINGS in tables else []
@@ -305,7 +318,7 @@ def _changed_rows(
     is_all: bool,
     is_by_clock: bool,
 ) -> dict[str, pa.Table]:
-    """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before.
+    """The rows of `share_partition_state` and `share_partition_history` that differ from those before.
 
     Keys that belong to another log partition, where the coordinator looks for them, are left out.
     """
@@ -320,8 +333,6 @@ def _changed_rows(
     live = np.flatnonzero(changed & exists)
     existed = old.chains["exists"] & np.append(is_here, True)[place]
     gone = np.flatnonzero(existed & ~np.append(exists, False)[place])
-    # The rows of these share-partitions are replaced, maybe by none.
-    replaced = np.flatnonzero(existed & np.append(changed, True)[place])
     names = KeyColumns(keys)
     names_before = names if (place == np.arange(len(place))).all() else KeyColumns(old_keys)
     gone_keys = names_before.take(gone)
@@ -331,7 +342,6 @@ def _changed_rows(
     judged = RowsOf(folded, np.flatnonzero(exists), names) if is_by_clock else rows
     return {
         STATE: _with_gone(rows.states, gone_keys),
-        IN_FLIGHT: _with_gone(rows.in_flight(), names_before.take(replaced)),
         HISTORY_TABLE: _with_gone(judged.history(starts[judged.numbers]), gone_keys),
     }
 
@@ -356,6 +366,17 @@ def earlier_starts(folded: FoldedLog, before: FoldCheckpoint | None) -> np.ndarr
         is_known = (place >= 0) & chains["exists"]
         starts[place[is_known]] = chains["start_offset"][is_known]
     return starts
+
+
+def in_flight_changes(states: pa.Table) -> pa.Table:
+    """The changes of `in_flight` that follow from changed rows of `share_partition_state`.
+
+    Tasks do not send them: they would be half of the bytes, and Spark takes longest to move those.
+    """
+    rows = in_flight_of(not_deleted(states))
+    # The rows of these share-partitions are replaced, maybe by none.
+    replaced = {name: states[name].combine_chunks() for name in KEYS[IN_FLIGHT]}
+    return _with_gone(rows, replaced)
 
 
 class KeyColumns:

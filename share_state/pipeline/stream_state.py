@@ -33,17 +33,15 @@ CARRIED_LOGS = "carried_logs"
 _LOG = b"log"
 
 
-def to_ipc(table: pa.Table, compression: str = "lz4") -> bytes:
-    """A table as an Arrow stream; Spark copies it several times, so it is compressed."""
-    return ipc_buffer(table, compression).to_pybytes()
+def to_ipc(table: pa.Table) -> bytes:
+    """A table as an Arrow stream; Spark copies it several times, and pickles it byte by byte, so it is compressed."""
+    return ipc_buffer(table).to_pybytes()
 
 
-def ipc_buffer(table: pa.Table, compression: str = "lz4") -> pa.Buffer:
+def ipc_buffer(table: pa.Table) -> pa.Buffer:
     """As `to_ipc`, without a copy."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(
-        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
-    ) as stream:
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
         stream.write_table(table)
     return sink.getvalue()
 
@@ -84,8 +82,7 @@ def change_bytes(name: str, before: FoldCheckpoint, after: FoldCheckpoint) -> by
 
 
 def _of_log(name: str, checkpoint: FoldCheckpoint, rows: pa.Table) -> bytes:
-    # Spark pickles it byte by byte.
-    return to_ipc(rows.replace_schema_metadata({_LOG: checkpoint_row(name, checkpoint)["carried"]}), "zstd")
+    return to_ipc(rows.replace_schema_metadata({_LOG: checkpoint_row(name, checkpoint)["carried"]}))
 
 
 def checkpoint_of(state: bytes, changes: Sequence[bytes] = ()) -> FoldCheckpoint | None:

@@ -34,11 +34,17 @@ from share_state.fold.history import (
     OUTCOME_COLUMNS,
     add_group_outcomes,
 )
-from share_state.fold.states import compute_lags, key_texts
+from share_state.fold.states import compute_lags, in_large_pieces, key_texts
 from share_state.pipeline.dead_letter_checks import StreamLetters
 from share_state.pipeline.mixed_logs import PlacedKeys, mixed_reasons
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, mark_unsafe, run_row
-from share_state.pipeline.stream_changes import COMPLETE, KEYS, LogChanges, UnwrittenChanges
+from share_state.pipeline.stream_changes import (
+    COMPLETE,
+    KEYS,
+    LogChanges,
+    UnwrittenChanges,
+    in_flight_changes,
+)
 from share_state.pipeline.stream_findings import (
     IS_OF_LETTERS,
     KnownGroups,
@@ -75,6 +81,7 @@ _TABLES_AT_ONCE = 4
 """Tables that are merged side by side: more take more memory and CPU, and not less time."""
 _FILES_AT_ONCE = 2
 """Files of a table that are written side by side: most rows of a micro-batch are those of one table."""
+_ROWS_A_PIECE = 1 << 17
 RESTS_WHILE_BEHIND = 4
 """Times as long as the tables took, for which they wait while there is more to read: fewer rows are made twice."""
 _KEPT_SECONDS = 600.0
@@ -261,6 +268,7 @@ class StreamTables:
             table: [named_rows(change.tables[table], topics) for change in changes if table in change.tables]
             for table in (*self._tables[1:], HISTORY_TABLE)
         }
+        merged[IN_FLIGHT] = [*merged[STATE]]
         placed = _placed(before.placed, summaries)
         merged[CUTOFF] = self._settled_cutoffs(merged[CUTOFF], placed)
         merged[STATE].append(stale)
@@ -484,6 +492,9 @@ class StreamTables:
     def _merge(self, table: str, batch: int, parts: Sequence[pa.Table]) -> None:
         if not parts:
             return
+        if table == IN_FLIGHT:
+            # Few rows of many log partitions are made at once.
+            parts = list(map(in_flight_changes, in_large_pieces(parts, _ROWS_A_PIECE)))
         rows = pa.concat_tables(parts)
         if DELETED not in rows.column_names:
             rows = without_deleted(rows)

@@ -36,7 +36,7 @@ class _Held:
         whole, changed: bytes of the whole and of the changes in the store.
         unwritten: what micro-batches have changed, whose rows are not made yet; None for nothing.
         unwritten_token: of what the store has of it; empty for nothing.
-        base: token of the state since when it counts.
+        base: token of the state since when it counts; it is read when rows are made.
         state_partitions: number of partitions of the topic, if a source has said it.
         used: `time.monotonic` when it was used last.
     """
@@ -72,12 +72,19 @@ class StoredLog:
         self._base = handle.getValueState("base", "state binary")
         self._token = handle.getValueState("token", "tokens string, unwritten string, state_partitions int")
 
-    def get(self, partition: int, initial: Callable[[int], FoldCheckpoint | None] = lambda _: None) -> _Held:
+    def get(
+        self,
+        partition: int,
+        initial: Callable[[int], FoldCheckpoint | None] = lambda _: None,
+        *,
+        makes_rows: bool = True,
+    ) -> _Held:
         """The state after the last micro-batch, and what is unwritten.
 
         Args:
             partition: number of the log partition.
             initial: gives the state if no micro-batch has left one.
+            makes_rows: whether rows of what is unwritten will be made.
         Raises:
             ShareStateError: if another release has written it otherwise.
         """
@@ -94,6 +101,9 @@ class StoredLog:
                 known = self._read(tokens, known)
             if known.unwritten_token != unwritten_token:
                 self._read_unwritten(known, unwritten_token)
+            if makes_rows and known.unwritten is not None and known.unwritten.lacks_before:
+                base = self._base.get()
+                known.unwritten.set_before(checkpoint_of(bytes(base[0])) if base and base[0] else None)
             known.state_partitions = state_partitions
         held[partition] = known
         known.used = now
@@ -123,17 +133,16 @@ class StoredLog:
         return [bytes(one[0]) for one in found if one is not None]
 
     def _read_unwritten(self, known: _Held, token: str) -> None:
-        before, known.unwritten_token = known.unwritten, token
+        earlier, known.unwritten_token = known.unwritten, token
         known.unwritten = None
         if token:
             stored = self._unwritten.get()
             assert stored is not None
             base, changes = stored
-            if before is None or known.base != base:
-                state = self._base.get()
-                known.base = base
-                before = UnwrittenChanges(checkpoint_of(bytes(state[0])) if state and state[0] else None)
-            known.unwritten = UnwrittenChanges.of(before.before, bytes(changes))
+            known.unwritten = UnwrittenChanges.of(bytes(changes))
+            if earlier is not None and known.base == base and not earlier.lacks_before:
+                known.unwritten.set_before(earlier.before)
+            known.base = base
 
     def update(
         self, partition: int, step: Step, state_partitions: int | None, *, are_rows_made: bool

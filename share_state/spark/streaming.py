@@ -111,10 +111,10 @@ class LogProcessor(StatefulProcessor):
         if partition < 0:
             changes = LogChanges("", problems=[row.problem for row in given])
         else:
-            log, (records, facts) = self._state.get(partition, self._fold.initial), _unpacked(given)
+            are_rows_made, (records, facts) = _makes_rows(), _unpacked(given)
+            log = self._state.get(partition, self._fold.initial, makes_rows=are_rows_made)
             unwritten = log.unwritten or UnwrittenChanges(log.state)
             step = self._fold.step(log.state, unwritten, partition, records, facts)
-            are_rows_made = _makes_rows()
             if step is not None:
                 self._state.update(partition, step, facts.state_partitions, are_rows_made=are_rows_made)
                 changes = step.unwritten.rows() if are_rows_made else None
@@ -282,8 +282,10 @@ class _MicroBatches:
 
     def _is_behind(self) -> bool:
         """Whether the last micro-batch was as large as it may be, so that there is more to read."""
-        latest = None if self.query is None or self.spec.once else self.query.lastProgress
-        if latest is None:
+        query = None if self.spec.once else self.query
+        latest = None if query is None else query.lastProgress
+        # Without new data, this is a micro-batch of timers alone.
+        if query is None or latest is None or not query.status["isDataAvailable"]:
             return False
         if self.spec.source.startswith(SCHEME):
             most, behind = self.spec.most_records, _progress(latest).behind

@@ -77,12 +77,12 @@ class Stream:
     def fold_log(self, number: int, rows: pa.Table, facts: LogFacts) -> LogChanges | None:
         """Fold what a micro-batch has of a log partition."""
         stored = self._stored(number)
-        log = stored.get(number, self.fold.initial)
+        are_rows_made = (self._steps + 1) % self._rows_every == 0
+        log = stored.get(number, self.fold.initial, makes_rows=are_rows_made)
         step = self.fold.step(log.state, log.unwritten or UnwrittenChanges(log.state), number, rows, facts)
         if step is None:
             return None
         self._steps += 1
-        are_rows_made = self._steps % self._rows_every == 0
         stored.update(number, step, facts.state_partitions, are_rows_made=are_rows_made)
         if self._steps % 7 == 0:
             # As if a new worker had the log partition next.
@@ -429,6 +429,28 @@ def test_deliveries_that_failed_in_earlier_micro_batches_count(tmp_path: Path):
     assert command(["audit", str(tmp_path / "whole.parquet"), "--out", str(tmp_path / "audit"), "--quiet"]) in (0, 1)
     counted = (CommittedTables(str(lake)).read("group_outcomes") for lake in (stream.lake, tmp_path / "audit"))
     assert next(counted).equals(next(counted))
+
+
+@pytest.mark.parametrize("rows_every", [1, 3])
+def test_what_is_delivered_or_deleted_leaves_no_rows(rows_every: int, tmp_path: Path):
+    """Also where other workers folded what came before."""
+    history = [
+        snapshot([(3, 4, AVAILABLE, 1)]),
+        snapshot([(3, 4, AVAILABLE, 1)], partition=1),
+        snapshot([(3, 4, AVAILABLE, 1)], partition=2),
+        update(start=5),
+        tombstone(partition=1),
+        update([(3, 3, ARCHIVED, 5)], partition=2),
+    ]
+    log_of(tmp_path / "logs", in_bytes(consecutive([Batch([one]) for one in history])))
+    records, stream = table_of(found(tmp_path / "logs")), Stream(tmp_path / "lake", rows_every)
+    for number in range(len(records)):
+        stored_log.held.clear()
+        stream.write([stream.fold_rows(records.slice(number, 1), LogFacts(0))], first=number)
+    tables = CommittedTables(stream.lake)
+    assert tables.read("in_flight")["partition"].unique().to_pylist() == [2]
+    assert sorted(tables.read("share_partition_state")["partition"].to_pylist()) == [0, 2]
+    assert tables_in(stream.lake) == reconstructed(records, tmp_path)
 
 
 @nightly("two runs; test_split_keys has audits")

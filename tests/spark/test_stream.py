@@ -167,16 +167,18 @@ def test_a_stream_is_behind_where_a_micro_batch_was_as_large_as_it_may_be():
     at = {"endOffset": '{"next": {"0": 50, "1": 7}}', "latestOffset": '{"next": {"0": 140, "1": 16}}'}
     folder, cluster = (StreamSpec(source, "checkpoint", StreamFold()) for source in ("in", "kafka://one:9092"))
     seen = list[bool]()
-    for spec, files in (
-        (replace(folder, files_per_trigger=4), 4),
-        (replace(folder, files_per_trigger=4), 3),
-        (replace(folder, files_per_trigger=4, once=True), 4),
-        (replace(cluster, most_records=99), 4),
-        (replace(cluster, most_records=100), 4),
-        (cluster, 4),
+    for spec, files, is_new in (
+        (replace(folder, files_per_trigger=4), 4, True),
+        (replace(folder, files_per_trigger=4), 4, False),
+        (replace(folder, files_per_trigger=4), 3, True),
+        (replace(folder, files_per_trigger=4, once=True), 4, True),
+        (replace(cluster, most_records=99), 4, True),
+        (replace(cluster, most_records=100), 4, True),
+        (cluster, 4, True),
     ):
         batches = streaming._MicroBatches(Mock(), spec, Mock())
         assert not batches._is_behind()
-        batches.query = Mock(lastProgress={"numInputRows": files, "sources": [at], "durationMs": {}})
+        last = {"numInputRows": files, "sources": [at], "durationMs": {}}
+        batches.query = Mock(lastProgress=last, status={"isDataAvailable": is_new})
         seen.append(batches._is_behind())
-    assert seen == [True, False, False, True, False, False]
+    assert seen == [True, False, False, False, True, False, False]
