@@ -82,6 +82,7 @@ _TABLES_AT_ONCE = 4
 _FILES_AT_ONCE = 2
 """Files of a table that are written side by side: most rows of a micro-batch are those of one table."""
 _ROWS_A_PIECE = 1 << 17
+"""Changed rows of `share_partition_state` from which those of `in_flight` are made at once, at least."""
 RESTS_WHILE_BEHIND = 4
 """Times as long as the tables took, for which they wait while there is more to read: fewer rows are made twice."""
 _KEPT_SECONDS = 600.0
@@ -493,7 +494,6 @@ class StreamTables:
         if not parts:
             return
         if table == IN_FLIGHT:
-            # Few rows of many log partitions are made at once.
             parts = list(map(in_flight_changes, in_large_pieces(parts, _ROWS_A_PIECE)))
         rows = pa.concat_tables(parts)
         if DELETED not in rows.column_names:
