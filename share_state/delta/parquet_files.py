@@ -189,5 +189,6 @@ def _written(value: Any, *, is_greatest: bool = False) -> Any:
 
 def _used_texts(column: pa.DictionaryArray) -> pa.Array:
     """The texts of a dictionary that occur."""
-    counts = np.bincount(column.indices.drop_null().to_numpy(), minlength=len(column.dictionary))
-    return column.dictionary.take(pa.array(np.flatnonzero(counts)))
+    is_used = np.zeros(len(column.dictionary), bool)
+    is_used[column.indices.drop_null().to_numpy()] = True
+    return column.dictionary.take(pa.array(np.flatnonzero(is_used)))

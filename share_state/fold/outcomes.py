@@ -67,7 +67,7 @@ def added_outcomes(before: np.ndarray, new: np.ndarray) -> np.ndarray:
     rows["limit"] = new["limit"]
     # Few share-partitions have an outcome in a short span.
     fields, blank = new.view(np.int64).reshape(-1, len(OUTCOMES.names or ())), _BLANK.view(np.int64)
-    changed = np.unique(np.flatnonzero(fields[:, :_OF_LIMIT] != blank[:_OF_LIMIT]) // _OF_LIMIT)
+    changed = np.flatnonzero((fields[:, :_OF_LIMIT] != blank[:_OF_LIMIT]).any(axis=1))
     if len(changed):
         rows[changed] = _added(take_rows(before, changed), take_rows(new, changed))
     return rows

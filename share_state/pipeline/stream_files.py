@@ -22,7 +22,7 @@ from share_state.stores.object_stores import StoreUnavailableError
 from share_state.stores.paths import parquet_source, to_path
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
-_ROWS_A_PART = 1 << 18
+_ROWS_A_PART = 1 << 16
 _MOST_ROWS = 1 << 20
 """Rows of a micro-batch after which no further file is opened."""
 

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, ValueState
 
 from share_state.errors import ShareStateError
 from share_state.fold.checkpoint import FoldCheckpoint
@@ -18,6 +18,7 @@ from share_state.pipeline.stream_fold import Step
 from share_state.pipeline.stream_state import change_bytes, changed_state, checkpoint_of, state_bytes
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.partition_count import PartitionCount
+from share_state.spark.local_copies import keep_copy, kept_copy
 
 MOST_CHANGED = 0.5
 """Bytes of changes that are stored for each byte of the whole, before the whole is stored again."""
@@ -98,25 +99,24 @@ class StoredLog:
             text, unwritten_token, state_partitions = stored
             tokens = text.split(_BETWEEN_TOKENS)
             if known is None or known.tokens != tokens:
-                known = self._read(tokens, known)
+                known = self._read(partition, tokens, known)
             if known.unwritten_token != unwritten_token:
                 self._read_unwritten(known, unwritten_token)
             if makes_rows and known.unwritten is not None and known.unwritten.lacks_before:
-                base = self._base.get()
-                known.unwritten.set_before(checkpoint_of(bytes(base[0])) if base and base[0] else None)
+                base = _value(self._base, f"{partition}-base", known.base)
+                known.unwritten.set_before(checkpoint_of(base) if base else None)
             known.state_partitions = state_partitions
         held[partition] = known
         known.used = now
         return known
 
-    def _read(self, tokens: list[str], known: _Held | None) -> _Held:
+    def _read(self, partition: int, tokens: list[str], known: _Held | None) -> _Held:
         if known is not None and known.state is not None and known.tokens and known.tokens[-1] in tokens:
             # Another worker has had the log partition since.
             later = self._changes_of(tokens[tokens.index(known.tokens[-1]) + 1 :])
             changed = known.changed + sum(map(len, later))
             return replace(known, tokens=tokens, state=changed_state(known.state, later), changed=changed)
-        stored, changes = self._whole.get(), self._changes_of(tokens[1:])
-        whole = b"" if stored is None else bytes(stored[0])
+        whole, changes = _value(self._whole, f"{partition}-whole", tokens[0]), self._changes_of(tokens[1:])
         state = checkpoint_of(whole, changes) if whole else None
         if whole and state is None:
             raise ShareStateError(
@@ -162,7 +162,9 @@ class StoredLog:
             part = change_bytes(name, known.state, step.after)
         if not are_rows_made and known.unwritten is None:
             known.base = token
-            self._base.update((b"" if known.state is None else state_bytes(name, known.state),))
+            base = b"" if known.state is None else state_bytes(name, known.state)
+            self._base.update((base,))
+            keep_copy(f"{partition}-base", token, base)
         if part is not None and known.changed + len(part) <= MOST_CHANGED * known.whole:
             self._changes.updateValue((token,), (part,))
             known.changed += len(part)
@@ -171,6 +173,7 @@ class StoredLog:
             # An empty value: the log is empty, and an audit left the state of another.
             whole = b"" if step.after is None else state_bytes(name, step.after)
             self._whole.update((whole,))
+            keep_copy(f"{partition}-whole", token, whole)
             self._changes.clear()
             known.whole, known.changed = len(whole), 0
             kept = []
@@ -194,3 +197,13 @@ class StoredLog:
         self._token.update(
             (_BETWEEN_TOKENS.join(known.tokens), known.unwritten_token, known.state_partitions)
         )
+
+
+def _value(state: ValueState, name: str, token: str) -> bytes:
+    """The bytes of a value, from the copy that a worker of this machine has left, if it is the same; empty for none."""
+    if (copy := kept_copy(name, token)) is not None:
+        return copy
+    stored = state.get()
+    value = b"" if stored is None else bytes(stored[0])
+    keep_copy(name, token, value)
+    return value

@@ -9,7 +9,9 @@ import json
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +60,8 @@ _PATIENCE = 1
 """Seconds."""
 _PLACES_A_TASK = 16
 """Places that are tried for a log partition; of 10 million, one fits none, and goes to any task."""
+_PACKED_AT_ONCE = 2
+"""Parts of a file that are packed while another is read: one task often reads all that is new."""
 _ROWS, _LATER = "share_state.rows", "later"
 """Property of a micro-batch's tasks, and its value if they make no rows of the tables."""
 
@@ -85,10 +89,23 @@ def read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
             path = "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
             try:
                 # All of a file, or nothing: a later part of it may be unreadable.
-                packed = [row for table in read_file(path, root) for row in pack_rows(table, path)]
+                packed = _packed_file(path, root)
             except READ_ERRORS as error:
                 packed = [_problem(unreadable(path, error))]
             yield from packed
+
+
+def _packed_file(path: str, root: str) -> list[pa.RecordBatch]:
+    """The rows of a file as rows of PACKED; while a part is read, those before it are packed."""
+    packed, waiting = list[pa.RecordBatch](), deque[Future[list[pa.RecordBatch]]]()
+    with ThreadPoolExecutor(_PACKED_AT_ONCE) as threads:
+        for table in read_file(path, root):
+            waiting.append(threads.submit(list, pack_rows(table, path)))
+            if len(waiting) > _PACKED_AT_ONCE:
+                packed += waiting.popleft().result()
+        for one in waiting:
+            packed += one.result()
+    return packed
 
 
 class LogProcessor(StatefulProcessor):

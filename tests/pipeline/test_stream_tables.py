@@ -176,6 +176,25 @@ def test_a_state_is_read_from_its_whole_and_its_changes(
     assert most > 1
 
 
+def test_a_worker_reads_what_another_of_its_machine_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    stream = Stream(tmp_path / "lake")
+    stream.fold_rows(table_of(found(DATA / "4.3.1/prune")))
+    states = {number: _carried(stream.state(number)) for number in stream.stores}
+    of_spark = {number: store.values["log"][0] for number, store in stream.stores.items()}
+    for store in stream.stores.values():
+        store.values["log"][:] = [(b"not read",)]
+    stored_log.held.clear()
+    assert {number: _carried(stream.state(number)) for number in stream.stores} == states
+    shutil.rmtree(tmp_path / "share_state")
+    for number, store in stream.stores.items():
+        store.values["log"][:] = [of_spark[number]]
+    stored_log.held.clear()
+    assert {number: _carried(stream.state(number)) for number in stream.stores} == states
+    # What it has read from Spark, it leaves for others.
+    assert len([*(tmp_path / "share_state").iterdir()]) == len(states)
+
+
 def _carried(state: FoldCheckpoint | None) -> list[Any]:
     kept = present(state)
     rows = pa.concat_tables(checkpoint_share_partitions("log", kept)).to_pylist()
@@ -192,14 +211,19 @@ def test_micro_batches_leave_the_tables_of_a_reconstruct(scenario: str, tmp_path
 
 @pytest.mark.parametrize("scenario", some_of(SCENARIOS, 2))
 @pytest.mark.parametrize("rows_every", by_profile([5], [2, 5, 10**9]))
-def test_rows_that_are_made_later_leave_the_tables_of_a_reconstruct(scenario: str, rows_every: int, tmp_path: Path):
-    """As those of a stream that makes rows of each micro-batch."""
+def test_rows_that_are_made_later_leave_the_tables_of_a_reconstruct(
+    scenario: str, rows_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As those of a stream that makes rows of each micro-batch, and whose workers share no scratch folder."""
     records = table_of(found(DATA / scenario))
     sizes = max(20, len(records) // 24)
     each, stream = Stream(tmp_path / "each"), Stream(tmp_path / "lake", rows_every)
     each.write([each.fold_rows(part) for part in pieces(records, sizes)])
     stored_log.held.clear()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     batches = [stream.fold_rows(part) for part in pieces(records, sizes)]
+    left = {path.name for path in (tmp_path / "share_state").iterdir()}
+    assert left >= {f"{number}-whole" for number in stream.stores}
     stream.change_worker()
     stream.write([*batches, stream.rows_left()])
     assert not stream.rows_left()
