@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import pluralize
+from share_state.fold.checkpoint import resume_point_of
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import (
     ABSENT_NOTE,
@@ -64,24 +65,26 @@ def _past_notes(plan: FoldPlan, cut: Collection[str]) -> list[str]:
 
 
 def _start_notes(plan: FoldPlan) -> list[str]:
-    unseen = [
-        log for log in plan.logs if log.has_offsets and not log.shows_its_start and not _was_read(plan, log)
-    ]
+    unseen = {log.name: start for log in plan.logs if (start := _unshown_start(plan, log)) is not None}
     if not unseen:
         return []
-    names = listed([log.name for log in unseen], _NAMES_NOTED)
-    least = min(log.log_start_offset for log in unseen)
-    where = f"offset {least}" + (" or later" if unseen[1:] else "")
+    names = listed([*unseen], _NAMES_NOTED)
+    where = f"offset {min(unseen.values())}" + (" or later" if len(unseen) > 1 else "")
     return [
         f"{START_NOTE}{names}: the log's beginning is not in the input, which begins at {where}, and nothing in it"
         " shows that the broker's log does: share-partitions whose records are all earlier are not in the tables"
     ]
 
 
-def _was_read(plan: FoldPlan, log: LogPartition) -> bool:
-    """Whether an earlier audit read what precedes the input."""
+def _unshown_start(plan: FoldPlan, log: LogPartition) -> int | None:
+    """The first offset that this run or earlier audits read, if nothing shows that the log begins there; else None."""
+    if not log.has_offsets or log.shows_its_start:
+        return None
     resumed = (plan.resumed or {}).get(log.name)
-    return resumed is not None and resumed.checkpoint is not None and resumed.status not in READ_FROM_START
+    if resumed is None or resumed.checkpoint is None or resumed.status in READ_FROM_START:
+        return log.log_start_offset
+    point = resume_point_of(resumed.checkpoint)
+    return None if point is None or point.folded_from == 0 or point.start_is_recorded else point.folded_from
 
 
 def _absent_notes(plan: FoldPlan) -> list[str]:

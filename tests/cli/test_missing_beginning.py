@@ -1,12 +1,15 @@
 """An input that begins after a share-partition's snapshot: no command says that something never was."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import Command
+from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
 from tests.profiles import nightly
+from tests.rules.histories import AVAILABLE, snapshot, update
 from tests.truth import DATA
 from tests.warehouses import WrittenTables
 
@@ -103,3 +106,30 @@ def test_the_text_of_the_newest_segment_alone_is_not_trusted(cli: Command, tmp_p
     target = tmp_path / "offsets.json"
     assert cli("cutoff", CASE / "newest-segment-dump.txt", "--verify", "--delete-records", target).code == 1
     assert json.loads(target.read_text())["partitions"] == []
+
+
+def test_later_audits_say_that_the_beginning_is_missing(cli: Command, tmp_path: Path):
+    segments = sorted((DATA / "cases/unsafe-cutoff-head-lost").rglob("*.log"))
+    log, lake = tmp_path / "logs/__share_group_state-0", tmp_path / "lake"
+    log.mkdir(parents=True)
+    said = list[str]()
+    for segment in segments:
+        shutil.copy(segment, log)
+        said.append(cli("audit", log.parent, "--out", lake).err)
+    said.append(cli("audit", log.parent, "--out", lake).err)
+    (log / segments[0].name).unlink()
+    said.append(cli("audit", log.parent, "--out", lake).err)
+    begins = f"start of __share_group_state-0: {UNKNOWN}, which begins at offset 2"
+    assert [begins in text for text in said] == [True] * 4
+
+
+def test_audits_have_seen_a_beginning_that_was_pruned_since(cli: Command, tmp_path: Path):
+    history = [snapshot([(0, 4, AVAILABLE, 1)]), update(start=1), snapshot(start=2), update(start=3)]
+    batches, logs, lake = consecutive([Batch([one]) for one in history]), tmp_path / "logs", tmp_path / "lake"
+    log_of(logs, in_bytes(batches[:2]))
+    log_of(logs, in_bytes(batches[2:3]), base_offset=2)
+    said = [cli("audit", logs, "--out", lake).err]
+    (logs / "__share_group_state-0" / f"{0:020}.log").unlink()
+    log_of(logs, in_bytes(batches[2:]), base_offset=2)
+    said += [cli("audit", logs, "--out", lake).err, cli("reconstruct", logs, "--out", tmp_path / "anew").err]
+    assert [UNKNOWN in text for text in said] == [False, False, True]
