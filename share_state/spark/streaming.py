@@ -83,28 +83,32 @@ def read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
     A file that cannot be read is a problem, not a failure.
     """
-    for batch in batches:
-        for address in batch["path"].to_pylist():
-            path = address.removeprefix("file://") if address.startswith("file:///") else address
-            path = "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
+    paths = (_local_path(address) for batch in batches for address in batch["path"].to_pylist())
+    with ThreadPoolExecutor(_PACKED_AT_ONCE) as threads:
+        for path in paths:
             try:
                 # All of a file, or nothing: a later part of it may be unreadable.
-                packed = _packed_file(path, root)
+                packed = _packed_file(path, root, threads)
             except READ_ERRORS as error:
                 packed = [_problem(unreadable(path, error))]
             yield from packed
 
 
-def _packed_file(path: str, root: str) -> list[pa.RecordBatch]:
+def _local_path(address: str) -> str:
+    """The path of a file of this machine; another address as it is."""
+    path = address.removeprefix("file://") if address.startswith("file:///") else address
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
+
+
+def _packed_file(path: str, root: str, threads: ThreadPoolExecutor) -> list[pa.RecordBatch]:
     """The rows of a file as rows of PACKED; while a part is read, those before it are packed."""
     packed, waiting = list[pa.RecordBatch](), deque[Future[list[pa.RecordBatch]]]()
-    with ThreadPoolExecutor(_PACKED_AT_ONCE) as threads:
-        for table in read_file(path, root):
-            waiting.append(threads.submit(list, pack_rows(table, path)))
-            if len(waiting) > _PACKED_AT_ONCE:
-                packed += waiting.popleft().result()
-        for one in waiting:
-            packed += one.result()
+    for table in read_file(path, root):
+        waiting.append(threads.submit(list, pack_rows(table, path)))
+        if len(waiting) > _PACKED_AT_ONCE:
+            packed += waiting.popleft().result()
+    for one in waiting:
+        packed += one.result()
     return packed
 
 

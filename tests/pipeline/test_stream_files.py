@@ -3,6 +3,7 @@
 import base64
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from share_state.cli.main import run
 from share_state.delta.committed import CommittedTables
 from share_state.pipeline import stream_files
 from share_state.pipeline.stream_files import rows_by_log
+from share_state.pipeline.stream_state import from_ipc
 from share_state.sources.encoded_text import in_bytes
 from share_state.spark.streaming import read_files
 from tests.pipeline.test_stream_tables import reconstructed, tables_in
@@ -83,6 +85,22 @@ def test_a_file_whose_end_is_unreadable_gives_a_stream_on_spark_nothing_else(
     packed = [row for batch in read_files(str(tmp_path / "in"), batches) for row in batch.to_pylist()]
     assert [row["state_partition"] for row in packed] == [-1]
     assert "seconds" in packed[0]["problem"]
+
+
+def test_a_file_of_many_parts_gives_a_stream_on_spark_the_rows_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = write(table_of(found(DATA / "4.3.1/prune")), tmp_path / "in/0.parquet")
+
+    def read() -> dict[int, list[Any]]:
+        rows = dict[int, list[Any]]()
+        batches = iter([pa.record_batch({"path": [f"file:{path}"]})])
+        for row in (row for batch in read_files(str(tmp_path / "in"), batches) for row in batch.to_pylist()):
+            rows.setdefault(row["state_partition"], []).extend(from_ipc(row["rows"]).to_pylist())
+        return rows
+
+    whole = read()
+    assert len(whole) == 3
+    monkeypatch.setattr(stream_files, "_ROWS_A_PART", 20)
+    assert read() == whole
 
 
 def test_texts_in_no_encoding_are_named():
