@@ -23,6 +23,7 @@ from share_state.stores.paths import parquet_source, to_path
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _ROWS_A_PART = 1 << 16
+"""Rows of a file that are read at once."""
 _MOST_ROWS = 1 << 20
 """Rows of a micro-batch after which no further file is opened."""
 

@@ -8,9 +8,12 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-_SCRATCH = "SPARK_LOCAL_DIRS"
-"""Variable that Spark sets for its workers: folders that it deletes when it ends."""
 _FOLDER = "share_state"
+
+
+def scratch_folder() -> str | None:
+    """The folder of this machine where Spark spills, which it deletes when it ends; None outside of its workers."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or None
 
 
 def keep_copy(name: str, token: str, value: bytes) -> None:
@@ -45,5 +48,5 @@ def kept_copy(name: str, token: str) -> bytes | None:
 
 
 def _place(name: str) -> Path | None:
-    folders = os.environ.get(_SCRATCH, "")
-    return Path(folders.split(",")[0]) / _FOLDER / name if folders else None
+    scratch = scratch_folder()
+    return None if scratch is None else Path(scratch, _FOLDER, name)

@@ -1,6 +1,5 @@
 """Inputs that need Spark: rows of tables and DataFrames, which a shuffle brings to the task of their log partition."""
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -48,6 +47,7 @@ from share_state.sources.table_plan import (
 )
 from share_state.spark.connections import described, local_address, missing_client
 from share_state.spark.jvm_errors import SPARK_ERRORS, reason
+from share_state.spark.local_copies import scratch_folder
 from share_state.spark.packed_rows import Placed, shuffled
 from share_state.stores.object_stores import READ_SIZE, SCHEMES, StorePath, read_errors
 from share_state.stores.paths import parquet_source
@@ -172,8 +172,7 @@ def map_frame(
         for partition, rows in groupby(tables, lambda table: table["partition"][0].as_py()):
             log = own[partition]
             # A fold may read its log twice; the file is where Spark spills what it sorts.
-            folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
-            with NamedTemporaryFile(dir=folder or None, suffix=".arrows") as spool:
+            with NamedTemporaryFile(dir=scratch_folder(), suffix=".arrows") as spool:
                 with pa.ipc.new_stream(spool, records) as stream:
                     for table in rows:
                         stream.write_table(table)

@@ -62,15 +62,50 @@ held = dict[int, _Held]()
 """Log partition -> its state: Spark gives a worker process many micro-batches."""
 
 
+@dataclass(frozen=True, slots=True)
+class _CopiedValue:
+    """Bytes in Spark's state, of which a worker leaves a copy for others of its machine.
+
+    Attributes:
+        state: the value in Spark's state.
+        kind: its name among the values of a log partition.
+    """
+
+    state: ValueState
+    kind: str
+
+    def get(self, partition: int, token: str) -> bytes:
+        """The bytes of the latest update, which had this token; empty for none."""
+        name = self._name(partition)
+        if (copy := kept_copy(name, token)) is not None:
+            return copy
+        stored = self.state.get()
+        value = b"" if stored is None else bytes(stored[0])
+        keep_copy(name, token, value)
+        return value
+
+    def update(self, partition: int, token: str, value: bytes) -> None:
+        """Replace the bytes."""
+        self.state.update((value,))
+        keep_copy(self._name(partition), token, value)
+
+    def clear(self) -> None:
+        """Remove the bytes."""
+        self.state.clear()
+
+    def _name(self, partition: int) -> str:
+        return f"{partition}-{self.kind}"
+
+
 class StoredLog:
     """Reads and writes the state of the log partition whose records Spark has given."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        self._whole = handle.getValueState("log", "state binary")
+        self._whole = _CopiedValue(handle.getValueState("log", "state binary"), "whole")
         self._changes = handle.getMapState("changed", "token string", "state binary")
         self._unwritten = handle.getValueState("unwritten", "base string, changes binary")
         # The state since when it counts stays as it is while it grows.
-        self._base = handle.getValueState("base", "state binary")
+        self._base = _CopiedValue(handle.getValueState("base", "state binary"), "base")
         self._token = handle.getValueState("token", "tokens string, unwritten string, state_partitions int")
 
     def get(
@@ -103,7 +138,7 @@ class StoredLog:
             if known.unwritten_token != unwritten_token:
                 self._read_unwritten(known, unwritten_token)
             if makes_rows and known.unwritten is not None and known.unwritten.lacks_before:
-                base = _value(self._base, f"{partition}-base", known.base)
+                base = self._base.get(partition, known.base)
                 known.unwritten.set_before(checkpoint_of(base) if base else None)
             known.state_partitions = state_partitions
         held[partition] = known
@@ -116,7 +151,7 @@ class StoredLog:
             later = self._changes_of(tokens[tokens.index(known.tokens[-1]) + 1 :])
             changed = known.changed + sum(map(len, later))
             return replace(known, tokens=tokens, state=changed_state(known.state, later), changed=changed)
-        whole, changes = _value(self._whole, f"{partition}-whole", tokens[0]), self._changes_of(tokens[1:])
+        whole, changes = self._whole.get(partition, tokens[0]), self._changes_of(tokens[1:])
         state = checkpoint_of(whole, changes) if whole else None
         if whole and state is None:
             raise ShareStateError(
@@ -163,8 +198,7 @@ class StoredLog:
         if not are_rows_made and known.unwritten is None:
             known.base = token
             base = b"" if known.state is None else state_bytes(name, known.state)
-            self._base.update((base,))
-            keep_copy(f"{partition}-base", token, base)
+            self._base.update(partition, token, base)
         if part is not None and known.changed + len(part) <= MOST_CHANGED * known.whole:
             self._changes.updateValue((token,), (part,))
             known.changed += len(part)
@@ -172,8 +206,7 @@ class StoredLog:
         else:
             # An empty value: the log is empty, and an audit left the state of another.
             whole = b"" if step.after is None else state_bytes(name, step.after)
-            self._whole.update((whole,))
-            keep_copy(f"{partition}-whole", token, whole)
+            self._whole.update(partition, token, whole)
             self._changes.clear()
             known.whole, known.changed = len(whole), 0
             kept = []
@@ -197,13 +230,3 @@ class StoredLog:
         self._token.update(
             (_BETWEEN_TOKENS.join(known.tokens), known.unwritten_token, known.state_partitions)
         )
-
-
-def _value(state: ValueState, name: str, token: str) -> bytes:
-    """The bytes of a value, from the copy that a worker of this machine has left, if it is the same; empty for none."""
-    if (copy := kept_copy(name, token)) is not None:
-        return copy
-    stored = state.get()
-    value = b"" if stored is None else bytes(stored[0])
-    keep_copy(name, token, value)
-    return value
