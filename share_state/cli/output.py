@@ -94,6 +94,11 @@ def describe_usage_error(error: Any, given: Sequence[str]) -> str:
         note = unreleased_note(str(refused)) if set(RELEASES) & {*choices} else ""
         return f"{named} {refused}: {note}give one of {', '.join(choices)}"
     text, context = " ".join(error.format_message().split()).rstrip("."), error.ctx
+    if text.startswith("Missing argument") and context is not None:
+        # What is missing may be the first of two: `why INPUT` takes its input for the group.
+        arguments = (one for one in context.command.params if one.param_type_name == "argument")
+        before = [one for one in arguments if one.name in context.params]
+        text += "".join(f" after {one.metavar} {context.params[one.name]}" for one in before)
     name = "share-state" if context is None else context.command_path
     return f"{text}; `{name} --help` lists what can be given"
 

@@ -327,6 +327,7 @@ def test_a_call_that_is_none_is_refused(cli: Command, arguments: list[str]):
         (("cutoff", HAPPY, "--as-of-offset", "1"), "--as-of-offset 1: give P=OFFSET"),
         (("cutoff", HAPPY, "--state-partitions=0"), "--state-partitions 0: give at least 1"),
         (("audit", HAPPY, "--out", "w", "--fail-on", "x"), "--fail-on x: give one of error, warning, info, off"),
+        (("why", HAPPY), f"Missing argument 'INPUT...|WAREHOUSE' after GROUP {HAPPY}; "),
         (("decode", "./nowhere/"), "./nowhere/: no such file or folder; give the folder that holds "),
     ],
 )
