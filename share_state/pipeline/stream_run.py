@@ -28,7 +28,9 @@ COMPLETE_OPTION = "complete_times"
 
 
 PLACED_OPTION = "placed_keys"
-"""Options of the row of `runs`: the stream, its latest micro-batch, StreamRun.archiving, complete and placed."""
+COUNTED_OPTION = "state_partition_counts"
+"""Options of the row of `runs`: the stream, its latest micro-batch, and StreamRun.archiving, complete, placed
+and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class StreamRun:
         notes, inputs: as in its row of `runs`.
         complete: log partition -> as RunResult.complete_times; empty without dead letters.
         placed: log partition -> the result of `placed_keys`; without those whose keys need not show it.
+        counted: log partition -> number of state partitions by which its rows leave states out; without those
+            that leave out none.
         begun_from: topic id in the logs of the run whose state it begins with, "" if unknown; None if it
             begins anew.
     """
@@ -61,6 +65,7 @@ class StreamRun:
     inputs: tuple[str, ...] = ()
     complete: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
     placed: Mapping[str, PlacedKeys] = field(default_factory=dict)
+    counted: Mapping[str, int] = field(default_factory=dict)
     begun_from: str | None = None
 
     def result(self, findings: pa.Table, share_partitions: int) -> RunResult:
@@ -126,4 +131,5 @@ def last_stream_run(warehouse: str) -> StreamRun | None:
             log: (times[0], times[1]) for log, times in json.loads(options.get(COMPLETE_OPTION, "{}")).items()
         },
         placed={log: (one[0], one[1]) for log, one in json.loads(options.get(PLACED_OPTION, "{}")).items()},
+        counted=json.loads(options.get(COUNTED_OPTION, "{}")),
     )

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from share_state.errors import SetupError, ShareStateError
-from share_state.pipeline.stream_changes import LogChanges, UnwrittenChanges
+from share_state.pipeline.stream_changes import LogChanges
 from share_state.pipeline.stream_files import READ_ERRORS, read_file, rows_by_log, unreadable
 from share_state.pipeline.stream_fold import PACKED, StreamFold, packed_batch
 from share_state.pipeline.stream_resume import kept_tasks
@@ -134,7 +134,7 @@ class LogProcessor(StatefulProcessor):
         else:
             are_rows_made, (records, facts) = _makes_rows(), _unpacked(given)
             log = self._state.get(partition, self._fold.initial, makes_rows=are_rows_made)
-            unwritten = log.unwritten or UnwrittenChanges(log.state)
+            unwritten = log.changes(self._fold.state_partitions)
             step = self._fold.step(log.state, unwritten, partition, records, facts)
             if step is not None:
                 self._state.update(partition, step, facts.state_partitions, are_rows_made=are_rows_made)
@@ -171,7 +171,7 @@ class LogProcessor(StatefulProcessor):
         log = self._state.get(partition)
         if log.state is None or (is_judged_later and log.unwritten is None):
             return
-        changes = log.unwritten.copy() if log.unwritten else UnwrittenChanges(log.state)
+        changes = log.changes(self._fold.state_partitions).copy()
         by_clock = self._by_clock and not is_judged_later
         judged = self._fold.judged(log.state, partition, log.count, now if by_clock else None)
         if by_clock or log.unwritten is None:
