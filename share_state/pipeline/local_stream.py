@@ -35,14 +35,15 @@ from share_state.pipeline.stream_findings import (
     IS_OF_INPUT,
     input_findings,
     merge_findings,
+    noted_starts,
     noted_tails,
     shown_times,
     tails_of,
 )
 from share_state.pipeline.stream_fold import StreamFold
-from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun
+from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun, log_starts
 from share_state.pipeline.stream_state import CarriedState
-from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables
+from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables, known_latest
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import (
     GrownLog,
@@ -177,7 +178,7 @@ class LocalStream:
         Raises:
             ShareStateError: if the stream must stop.
         """
-        self._judge_at = time.monotonic() + _JUDGED_EVERY
+        self._judge_at, is_caught_up = time.monotonic() + _JUDGED_EVERY, False
         try:
             if self._is_shown:
                 self._judge(None if self._once else int(time.time() * 1000), keep=False)
@@ -195,6 +196,9 @@ class LocalStream:
                     self._judge_at = started + _JUDGED_EVERY
                     self._take_limits()
                     self._judge(int(time.time() * 1000))
+                if not (read.has_more or is_caught_up):
+                    is_caught_up = True
+                    log_starts(self.run_so_far)
                 self._write_if_due(read.has_more)
                 if self._once and not read.has_more:
                     if read.behind:
@@ -309,8 +313,12 @@ class LocalStream:
         summaries = [one.summary for one in seen if one.summary]
         archiving, newest = shown_times(seen, self.run_so_far.archiving, self.run_so_far.log_time)
         progress = {one.log: one.summary["next_offset"] for one in seen if one.summary}
+        by_log = {one.log: one.summary for one in seen if one.summary}
+        starts = known_latest(self.run_so_far.unshown_starts, by_log, "unshown_start")
         self.run_so_far = replace(
             self.run_so_far,
+            unshown_starts=starts,
+            notes=noted_starts(self.run_so_far.notes, starts),
             records=self.run_so_far.records + sum(one["records"] for one in summaries),
             progress=dict(sorted({**self.run_so_far.progress, **progress}.items())),
             archiving=archiving,

@@ -79,8 +79,8 @@ class LogChanges:
             all that are new, and those that a later micro-batch replaces.
         summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew,
             placed_keys, complete, as in RunResult.complete_times, state_partitions, as
-            `UnwrittenChanges.counted` after it, and is_recounted, whether that is another number; empty if
-            there are only `problems`.
+            `UnwrittenChanges.counted` after it, is_recounted, whether that is another number, and
+            unshown_start, as in `StreamRun.unshown_starts`; empty if there are only `problems`.
         problems: what cannot be read at all in the input.
         of_input: all findings about the input as a whole; None if they are as before. It does not travel.
         tails: all notes on copies that end too early, where there are findings about the input.
@@ -157,6 +157,7 @@ class FoldedRecords:
             "newest_time": folded.newest_time,
             "archiving": archiving,
             "is_read_anew": self.is_read_anew,
+            "unshown_start": unshown_start(folded),
         }
         return LogChanges(folded.log.name, {FINDINGS: self.findings}, summary)
 
@@ -327,6 +328,7 @@ class UnwrittenChanges:
             "is_read_anew": self._is_read_anew,
             "state_partitions": counted,
             "is_recounted": counted != self.counted,
+            "unshown_start": unshown_start(folded),
         }
         return changes
 
@@ -388,6 +390,14 @@ def _was_here(folded: FoldedLog, counted: int | None) -> np.ndarray:
     if counted is None:
         return np.ones(len(folded.keys), bool)
     return folded.keys.coordinator_hashes() % counted == folded.log.partition
+
+
+def unshown_start(folded: FoldedLog) -> int | None:
+    """The first offset that was read of a log; None if the broker's log is known to begin there."""
+    state = folded.checkpoint
+    if folded.log.shows_its_start or state is None or state.mark.shows_its_start:
+        return None
+    return state.mark.folded_from
 
 
 def stated_count(folded: FoldedLog) -> int | None:

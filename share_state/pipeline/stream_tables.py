@@ -51,6 +51,7 @@ from share_state.pipeline.stream_findings import (
     judged_history,
     merge_findings,
     named_rows,
+    noted_starts,
     noted_tails,
     of_run,
     shown_times,
@@ -64,6 +65,7 @@ from share_state.pipeline.stream_run import (
     COUNTED_OPTION,
     PLACED_OPTION,
     QUERY_OPTION,
+    STARTS_OPTION,
     StreamRun,
 )
 from share_state.pipeline.stream_state import CARRIED_LOGS
@@ -288,18 +290,16 @@ class StreamTables:
         with ThreadPoolExecutor(self.at_once) as threads:
             deque(threads.map(lambda merge: self._merge(merge[0], batch, merge[1]), merged.items()), maxlen=0)
 
+        run = _with_logs(before, summaries)
         self.run = replace(
-            before,
+            run,
             batch=batch,
             records=before.records + sum(summary["records"] for summary in summaries.values()),
-            progress=_latest(before.progress, summaries, "next_offset"),
             archiving=archiving,
             log_time=None if newest < 0 else newest,
-            share_partitions=_latest(before.share_partitions, summaries, "share_partitions"),
             complete=complete,
             placed=placed,
-            counted=_counted(before.counted, summaries),
-            notes=noted_tails(self._notes(), changes),
+            notes=noted_starts(noted_tails(self._notes(), changes), run.unshown_starts),
         )
         self._commit_run()
         self.committed = time.time()
@@ -529,6 +529,7 @@ class StreamTables:
         options |= {COMPLETE_OPTION: json.dumps(run.complete)} if run.complete else {}
         options |= {PLACED_OPTION: json.dumps(run.placed)} if run.placed else {}
         options |= {COUNTED_OPTION: json.dumps(run.counted)} if run.counted else {}
+        options |= {STARTS_OPTION: json.dumps(run.unshown_starts)} if run.unshown_starts else {}
         with held_signals():
             self._warehouse.commit_run(run_row(self.result(), COMMAND, run.inputs, options, self._started))
             self._note_standing()
@@ -566,9 +567,22 @@ def _placed(
     return {log: (modulus, least) for log, (modulus, least) in latest.items() if least}
 
 
-def _counted(before: Mapping[str, int], summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """`StreamRun.counted` after a micro-batch."""
-    latest = _latest(before, summaries, "state_partitions")
+def _with_logs(run: StreamRun, summaries: Mapping[str, Mapping[str, Any]]) -> StreamRun:
+    """What a stream has committed, with what a micro-batch shows of log partitions."""
+    return replace(
+        run,
+        progress=_latest(run.progress, summaries, "next_offset"),
+        share_partitions=_latest(run.share_partitions, summaries, "share_partitions"),
+        counted=known_latest(run.counted, summaries, "state_partitions"),
+        unshown_starts=known_latest(run.unshown_starts, summaries, "unshown_start"),
+    )
+
+
+def known_latest(
+    before: Mapping[str, int], summaries: Mapping[str, Mapping[str, Any]], name: str
+) -> dict[str, int]:
+    """What is known of log partitions after a micro-batch, from a value of summaries that may be None."""
+    latest = _latest(before, summaries, name)
     return {log: number for log, number in latest.items() if number is not None}
 
 

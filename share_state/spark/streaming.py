@@ -34,7 +34,7 @@ from share_state.pipeline.stream_changes import LogChanges
 from share_state.pipeline.stream_files import READ_ERRORS, read_file, rows_by_log, unreadable
 from share_state.pipeline.stream_fold import PACKED, StreamFold, packed_batch
 from share_state.pipeline.stream_resume import kept_tasks
-from share_state.pipeline.stream_run import StreamProgress
+from share_state.pipeline.stream_run import StreamProgress, log_starts
 from share_state.pipeline.stream_state import from_ipc
 from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables
 from share_state.sources.kafka_client import SCHEME
@@ -249,7 +249,7 @@ def run_stream(
     if not spec.verbose:
         # The worker that declares the state prints ten lines of notes.
         quiet_java(spark)
-    batches = _MicroBatches(spark, spec, tables)
+    batches, is_said = _MicroBatches(spark, spec, tables), False
     try:
         batches.query = query = _start(batches)
         try:
@@ -257,8 +257,13 @@ def run_stream(
             while not query.awaitTermination(_PATIENCE):
                 if seen is not None and (latest := query.lastProgress) is not None:
                     seen(_progress(latest))
+                if not (spec.once or is_said) and tables.run.unshown_starts:
+                    is_said = True
+                    log_starts(tables.run)
         finally:
             query.stop()
+        if spec.once:
+            log_starts(tables.run)
     except SPARK_ERRORS as error:
         first = batches.failures[0] if batches.failures else error
         is_of_spark = isinstance(first, SPARK_ERRORS)
