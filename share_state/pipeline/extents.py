@@ -65,14 +65,26 @@ def _past_notes(plan: FoldPlan, cut: Collection[str]) -> list[str]:
 
 
 def _start_notes(plan: FoldPlan) -> list[str]:
-    unseen = {log.name: start for log in plan.logs if (start := _unshown_start(plan, log)) is not None}
-    if not unseen:
+    return start_notes(
+        {log.name: start for log in plan.logs if (start := _unshown_start(plan, log)) is not None}
+    )
+
+
+def start_notes(starts: Mapping[str, int]) -> list[str]:
+    """A note on logs whose beginning is not in the input; none without such logs.
+
+    Args:
+        starts: log partition -> the first offset that this run or earlier ones read, where nothing shows that
+            the broker's log begins there.
+    """
+    if not starts:
         return []
-    names = listed([*unseen], _NAMES_NOTED)
-    where = f"offset {min(unseen.values())}" + (" or later" if len(unseen) > 1 else "")
+    names = listed([*starts], _NAMES_NOTED)
+    where = f"offset {min(starts.values())}" + (" or later" if len(starts) > 1 else "")
     return [
-        f"{START_NOTE}{names}: the log's beginning is not in the input, which begins at {where}, and nothing in it"
-        " shows that the broker's log does: share-partitions whose records are all earlier are not in the tables"
+        f"{START_NOTE}{names}: the log's beginning is not in the input: reading began at {where}, and nothing"
+        " shows that the broker's log begins there; share-partitions whose records are all earlier are not in"
+        " the tables"
     ]
 
 
@@ -84,7 +96,7 @@ def _unshown_start(plan: FoldPlan, log: LogPartition) -> int | None:
     if resumed is None or resumed.checkpoint is None or resumed.status in READ_FROM_START:
         return log.log_start_offset
     point = resume_point_of(resumed.checkpoint)
-    return None if point is None or point.folded_from == 0 or point.start_is_recorded else point.folded_from
+    return None if point is None or point.shows_its_start else point.folded_from
 
 
 def _absent_notes(plan: FoldPlan) -> list[str]:

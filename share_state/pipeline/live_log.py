@@ -17,7 +17,8 @@ class LiveLog:
         state: after the records read so far; None if the log has no record.
         unwritten: what changed since the tables were written.
         latest: the latest fold, which shows the present state; None before the first.
-        count: how many partitions the topic has; None before this process has read it.
+        count: how many partitions the topic has; before this process has read it, the number by which the
+            tables leave states out, or None.
         judged: the states when the clock judged it last, and before that.
         times_read_anew: how often it was read from its start.
     """
@@ -28,6 +29,17 @@ class LiveLog:
     count: PartitionCount | None = None
     judged: tuple[FoldCheckpoint | None, FoldCheckpoint | None] = (None, None)
     times_read_anew: int = 0
+
+    @classmethod
+    def resumed(cls, state: FoldCheckpoint, counted: int | None) -> "LiveLog":
+        """A log partition as an earlier process has left it.
+
+        Args:
+            state: its state.
+            counted: number of state partitions by which its rows leave states out; None for none.
+        """
+        count = None if counted is None else PartitionCount(counted)
+        return cls(state, UnwrittenChanges(state, counted), count=count)
 
     def take(self, folded: FoldedRecords) -> None:
         """Go on with a fold of new records."""

@@ -140,7 +140,10 @@ class LiveRows:
         )
         # Limits of groups may be others than before; the log itself shows some.
         changed[now] |= before._limits[was] != self._limits[now]
-        return changed | (row_before < 0), row_before
+        is_present = np.zeros(len(folded.keys), bool)
+        is_present[self.numbers] = True
+        # With another number of state partitions, one without a new record may belong to another log.
+        return changed | ((row_before >= 0) != is_present), row_before
 
     def _of(self, is_meant: np.ndarray) -> np.ndarray:
         """The live share-partitions among those that are meant (bool by number)."""

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,14 +35,15 @@ from share_state.pipeline.stream_findings import (
     IS_OF_INPUT,
     input_findings,
     merge_findings,
+    noted_starts,
     noted_tails,
     shown_times,
     tails_of,
 )
 from share_state.pipeline.stream_fold import StreamFold
-from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun
+from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun, log_starts
 from share_state.pipeline.stream_state import CarriedState
-from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables
+from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables, known_latest
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import (
     GrownLog,
@@ -125,7 +126,8 @@ class LocalStream:
         self._limits = limits
         self._release, self._release_at = release, 0.0
         self.logs = {
-            number: LiveLog(state, UnwrittenChanges(state)) for number, state in sorted(begun.states.items())
+            number: LiveLog.resumed(state, run.counted.get(f"{STATE_TOPIC}-{number}"))
+            for number, state in sorted(begun.states.items())
         }
         self.progress: StreamProgress | None = None
         self.answered = time.monotonic()
@@ -176,7 +178,7 @@ class LocalStream:
         Raises:
             ShareStateError: if the stream must stop.
         """
-        self._judge_at = time.monotonic() + _JUDGED_EVERY
+        self._judge_at, is_caught_up = time.monotonic() + _JUDGED_EVERY, False
         try:
             if self._is_shown:
                 self._judge(None if self._once else int(time.time() * 1000), keep=False)
@@ -194,6 +196,9 @@ class LocalStream:
                     self._judge_at = started + _JUDGED_EVERY
                     self._take_limits()
                     self._judge(int(time.time() * 1000))
+                if not (read.has_more or is_caught_up):
+                    is_caught_up = True
+                    log_starts(self.run_so_far)
                 self._write_if_due(read.has_more)
                 if self._once and not read.has_more:
                     if read.behind:
@@ -245,15 +250,16 @@ class LocalStream:
             self.answered = time.monotonic()
         self._problems += read.problems
         seen = [LogChanges("", problems=read.problems)] if read.problems else []
-        new = list[pa.Table]()
+        new, grown = list[pa.Table](), set[int]()
         for part in read.parts:
             log = self.logs.setdefault(part.partition, LiveLog(None, UnwrittenChanges(None)))
             if (folded := self._folded(log, part)) is None:
                 continue
             log.take(folded)
+            grown.add(part.partition)
             seen.append(folded.shown_changes())
             new += folded.outcomes_by_key()
-        seen += self._recount(read)
+        seen += self._recount(read, grown)
         if (of_input := self._judge_input(read)) is not None:
             seen.append(of_input)
         if new:
@@ -265,20 +271,20 @@ class LocalStream:
             self._show(seen)
         return read
 
-    def _recount(self, read: Read) -> list[LogChanges]:
-        """Judge logs that have not grown again, if the input has another number of state partitions now."""
-        if read.listing is None:
+    def _recount(self, read: Read, grown: Collection[int]) -> list[LogChanges]:
+        """Judge logs that have not grown again, if the topic has another number of partitions now."""
+        if (count := self._fold.count_of(read.count)) is None:
             return []
-        count, seen = read.listing.count, list[LogChanges]()
+        seen = list[LogChanges]()
         wrong = self._findings.filter(pc.field("rule") == "WRONG_PARTITION")["state_partition"].to_pylist()
-        for number in self.logs.keys() - {part.partition for part in read.parts}:
+        for number in self.logs.keys() - grown:
             log, before = self.logs[number], self.logs[number].count
             log.count = count
             # Of a process before, only its findings are known.
-            is_other = number in wrong if before is None else before != count
+            is_other = number in wrong if before is None else not count.places_as(before)
             if is_other and log.state is not None:
                 judged = self._fold.judged(log.state, number, log.count)
-                log.unwritten.judged = judged
+                log.latest = log.unwritten.judged = judged
                 seen.append(judged.shown_changes())
         return seen
 
@@ -307,8 +313,12 @@ class LocalStream:
         summaries = [one.summary for one in seen if one.summary]
         archiving, newest = shown_times(seen, self.run_so_far.archiving, self.run_so_far.log_time)
         progress = {one.log: one.summary["next_offset"] for one in seen if one.summary}
+        by_log = {one.log: one.summary for one in seen if one.summary}
+        starts = known_latest(self.run_so_far.unshown_starts, by_log, "unshown_start")
         self.run_so_far = replace(
             self.run_so_far,
+            unshown_starts=starts,
+            notes=noted_starts(self.run_so_far.notes, starts),
             records=self.run_so_far.records + sum(one["records"] for one in summaries),
             progress=dict(sorted({**self.run_so_far.progress, **progress}.items())),
             archiving=archiving,
@@ -337,15 +347,18 @@ class LocalStream:
 
     def _folded(self, log: LiveLog, part: NewRecords | GrownLog) -> FoldedRecords | None:
         if isinstance(part, NewRecords):
-            log.count = PartitionCount(part.facts.state_partitions)
-            return self._fold.fold(log.state, part.partition, part.rows, part.facts)
-        log.count = part.count
+            count = self._fold.count_of(PartitionCount(part.facts.state_partitions))
+            folded = self._fold.fold(log.state, part.partition, part.rows, part.facts)
+            log.count = log.count if folded is None else count
+            return folded
         try:
-            return self._fold.fold_log(log.state, part.log, part.status, part.count)
+            folded = self._fold.fold_log(log.state, part.log, part.status, part.count)
         except InputError as error:
             # Such as a segment that the broker has deleted since it was listed: the next read lists again.
             _LOG.warning("%s; the log is read again", error)
             return None
+        log.count = part.count
+        return folded
 
     def _take_limits(self) -> None:
         """Judge by the limits that hold now."""
@@ -422,7 +435,7 @@ class LocalStream:
         for number, log in self.logs.items():
             if not log.unwritten.is_empty:
                 unwritten[number] = log.unwritten, log.state
-                log.unwritten = UnwrittenChanges(log.state)
+                log.unwritten = log.unwritten.following(log.state)
         batch, outcomes = tables.run.batch + 1, self._outcomes
 
         def write() -> tuple[float, float]:

@@ -78,7 +78,9 @@ class LogChanges:
         tables: table -> rows to insert or to replace by KEYS, and with DELETED those to delete; for findings,
             all that are new, and those that a later micro-batch replaces.
         summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew,
-            placed_keys, and complete, as in RunResult.complete_times; empty if there are only `problems`.
+            placed_keys, complete, as in RunResult.complete_times, state_partitions, as
+            `UnwrittenChanges.counted` after it, is_recounted, whether that is another number, and
+            unshown_start, as in `StreamRun.unshown_starts`; empty if there are only `problems`.
         problems: what cannot be read at all in the input.
         of_input: all findings about the input as a whole; None if they are as before. It does not travel.
         tails: all notes on copies that end too early, where there are findings about the input.
@@ -155,6 +157,7 @@ class FoldedRecords:
             "newest_time": folded.newest_time,
             "archiving": archiving,
             "is_read_anew": self.is_read_anew,
+            "unshown_start": unshown_start(folded),
         }
         return LogChanges(folded.log.name, {FINDINGS: self.findings}, summary)
 
@@ -167,10 +170,13 @@ class UnwrittenChanges:
         latest: the latest fold of new records; None for none, or if another process has made it.
         judged: the latest fold since then that only judged all, by the clock; None for none.
         outcomes: the rows of `group_outcomes` of the folds; None where `count_outcomes` is not called.
+        counted: number of state partitions by which the rows of the tables leave states out; None if they
+            leave out none.
     """
 
-    def __init__(self, before: FoldCheckpoint | None) -> None:
+    def __init__(self, before: FoldCheckpoint | None, counted: int | None = None) -> None:
         self.lacks_before = False
+        self.counted = counted
         self._before = before
         self.latest: FoldedRecords | None = None
         self.judged: FoldedRecords | None = None
@@ -248,6 +254,7 @@ class UnwrittenChanges:
             "is_read_anew": self._is_read_anew,
             "forgets_times": self._forgets_times,
             "complete_since": self._complete_since,
+            "counted": self.counted,
         }
         return LogChanges("", tables, kept).to_bytes()
 
@@ -268,7 +275,14 @@ class UnwrittenChanges:
         changes._is_read_anew = kept["is_read_anew"]
         changes._forgets_times = kept["forgets_times"]
         changes._complete_since = kept["complete_since"]
+        # Earlier versions did not store it.
+        changes.counted = kept.get("counted")
         return changes
+
+    def following(self, state: FoldCheckpoint | None) -> "UnwrittenChanges":
+        """No changes, since a state whose rows are those of these changes."""
+        shown = self.judged or self.latest
+        return UnwrittenChanges(state, self.counted if shown is None else stated_count(shown.log))
 
     def copy(self) -> "UnwrittenChanges":
         """The same, to which more can be added."""
@@ -281,10 +295,15 @@ class UnwrittenChanges:
         shown = self.judged or self.latest
         assert shown is not None
         is_by_clock = self._is_by_clock or self.judged is not None
-        changed = _changed_rows(shown.log, self.before, is_all=self._is_read_anew, is_by_clock=is_by_clock)
+        changed = _changed_rows(
+            shown.log, self.before, self.counted, is_all=self._is_read_anew, is_by_clock=is_by_clock
+        )
         changes, folded = LogChanges(shown.log.log.name, changed), shown.log
+        counted = stated_count(shown.log)
         if not self._has_folds:
             changes.tables = {HISTORY_TABLE: changed[HISTORY_TABLE], FINDINGS: shown.findings}
+            if counted != self.counted:
+                changes.tables |= {STATE: changed[STATE], CUTOFF: folded.cutoff}
         else:
             folded = (self.latest or shown).log
             found = [*self._settled, shown.findings]
@@ -307,6 +326,9 @@ class UnwrittenChanges:
             "complete": (self._complete_since, folded.newest_time) if self._has_folds else None,
             "forgets_times": self._is_read_anew or self._forgets_times,
             "is_read_anew": self._is_read_anew,
+            "state_partitions": counted,
+            "is_recounted": counted != self.counted,
+            "unshown_start": unshown_start(folded),
         }
         return changes
 
@@ -314,13 +336,15 @@ class UnwrittenChanges:
 def _changed_rows(
     folded: FoldedLog,
     before: FoldCheckpoint | None,
+    counted: int | None,
     *,
     is_all: bool,
     is_by_clock: bool,
 ) -> dict[str, pa.Table]:
     """The rows of `share_partition_state` and `share_partition_history` that differ from those before.
 
-    Keys that belong to another log partition, where the coordinator looks for them, are left out.
+    Keys that belong to another log partition, where the coordinator looks for them, are left out; `counted`
+    is the number of state partitions by which they were left out before.
     """
     keys, chains = folded.keys, folded.all_chains
     old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())
@@ -328,10 +352,11 @@ def _changed_rows(
     changed = changed_since(old, chains, place)
     if before is None or is_all or before.last_lost_offset != folded.last_lost_offset:
         changed[:] = True
-    is_here = _is_here(folded)
+    is_here, was_here = _is_here(folded), _was_here(folded, counted)
+    changed |= is_here != was_here
     exists = chains.chains["exists"] & is_here
     live = np.flatnonzero(changed & exists)
-    existed = old.chains["exists"] & np.append(is_here, True)[place]
+    existed = old.chains["exists"] & np.append(was_here, True)[place]
     gone = np.flatnonzero(existed & ~np.append(exists, False)[place])
     names = KeyColumns(keys)
     names_before = names if (place == np.arange(len(place))).all() else KeyColumns(old_keys)
@@ -356,6 +381,29 @@ def _is_here(folded: FoldedLog) -> np.ndarray:
     is_here = np.ones(len(folded.keys), bool)
     is_here[folded.observations.left_out] = False
     return is_here
+
+
+def _was_here(folded: FoldedLog, counted: int | None) -> np.ndarray:
+    """As `_is_here`, by an earlier number of state partitions; None for none that was stated."""
+    if counted == stated_count(folded):
+        return _is_here(folded)
+    if counted is None:
+        return np.ones(len(folded.keys), bool)
+    return folded.keys.coordinator_hashes() % counted == folded.log.partition
+
+
+def unshown_start(folded: FoldedLog) -> int | None:
+    """The first offset that was read of a log; None if the broker's log is known to begin there."""
+    state = folded.checkpoint
+    if folded.log.shows_its_start or state is None or state.mark.shows_its_start:
+        return None
+    return state.mark.folded_from
+
+
+def stated_count(folded: FoldedLog) -> int | None:
+    """Number of state partitions by which states of a log are left out; None if unknown or only inferred."""
+    count = folded.observations.count
+    return None if count is None or count.is_inferred else count.number
 
 
 def earlier_starts(folded: FoldedLog, before: FoldCheckpoint | None) -> np.ndarray:

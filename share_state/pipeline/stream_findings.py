@@ -12,7 +12,8 @@ from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.history import HISTORY_TABLE, add_verdicts
 from share_state.fold.limits import Limits
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
-from share_state.pipeline.result import TAIL_NOTE, keep_proven
+from share_state.pipeline.extents import start_notes
+from share_state.pipeline.result import START_NOTE, TAIL_NOTE, keep_proven
 from share_state.pipeline.stream_changes import COMPLETE, LogChanges
 from share_state.pipeline.task import FINDINGS
 from share_state.rules.breaches import OFF
@@ -129,6 +130,16 @@ def noted_tails(notes: Sequence[str], changes: Sequence[LogChanges]) -> tuple[st
     if not latest:
         return tuple(notes)
     return (*(note for note in notes if not note.startswith(TAIL_NOTE)), *latest[0])
+
+
+def noted_starts(notes: Sequence[str], starts: Mapping[str, int]) -> tuple[str, ...]:
+    """The notes of a run with the one on logs whose beginning is not in the input.
+
+    Args:
+        notes: maybe with an earlier such note.
+        starts: as for `start_notes`.
+    """
+    return (*(note for note in notes if not note.startswith(START_NOTE)), *start_notes(starts))
 
 
 def of_run(found: pa.Table, run_id: str) -> pa.Table:

@@ -113,6 +113,12 @@ class StreamFold:
     initial_states: str | None = None
     has_dead_letters: bool = False
 
+    def count_of(self, count: PartitionCount | None) -> PartitionCount | None:
+        """How many partitions the topic has, by what the source says and what the call states."""
+        if not self.state_partitions:
+            return count
+        return (count or PartitionCount()).stated(self.state_partitions)
+
     def initial(self, partition: int) -> FoldCheckpoint | None:
         """The state of a log partition before the first record that the stream reads: from an earlier run, if any.
 
@@ -223,7 +229,7 @@ class StreamFold:
         """
         options = FoldOptions(
             limits=self.limits,
-            partition_count=count.stated(self.state_partitions) if self.state_partitions else count,
+            partition_count=self.count_of(count) or count,
             restore=None if before is None else partial(copy_of, before),
             resume_status=status,
             judge=RecordRules(self.severities),

@@ -1,6 +1,7 @@
 """What a stream has committed: `StreamRun`, which `last_stream_run` reads back from the row of `runs`."""
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,12 +10,14 @@ import pyarrow as pa
 
 from share_state.delta.committed import CommittedTables
 from share_state.errors import NothingCommittedError
+from share_state.pipeline.extents import start_notes
 from share_state.pipeline.mixed_logs import PlacedKeys
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.task import CUTOFF
 from share_state.schema.declarations import table_schema
 
 COMMAND = "stream"
+_LOG = logging.getLogger("share_state")
 
 
 QUERY_OPTION = "query"
@@ -28,7 +31,10 @@ COMPLETE_OPTION = "complete_times"
 
 
 PLACED_OPTION = "placed_keys"
-"""Options of the row of `runs`: the stream, its latest micro-batch, StreamRun.archiving, complete and placed."""
+COUNTED_OPTION = "state_partition_counts"
+STARTS_OPTION = "unshown_starts"
+"""Options of the row of `runs`: the stream, its latest micro-batch, and what StreamRun has of archiving, complete,
+placed, counted and unshown_starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,10 @@ class StreamRun:
         notes, inputs: as in its row of `runs`.
         complete: log partition -> as RunResult.complete_times; empty without dead letters.
         placed: log partition -> the result of `placed_keys`; without those whose keys need not show it.
+        counted: log partition -> number of state partitions by which its rows leave states out; without those
+            that leave out none.
+        unshown_starts: log partition -> the first offset that was read, where nothing shows that the broker's
+            log begins there.
         begun_from: topic id in the logs of the run whose state it begins with, "" if unknown; None if it
             begins anew.
     """
@@ -61,6 +71,8 @@ class StreamRun:
     inputs: tuple[str, ...] = ()
     complete: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
     placed: Mapping[str, PlacedKeys] = field(default_factory=dict)
+    counted: Mapping[str, int] = field(default_factory=dict)
+    unshown_starts: Mapping[str, int] = field(default_factory=dict)
     begun_from: str | None = None
 
     def result(self, findings: pa.Table, share_partitions: int) -> RunResult:
@@ -95,6 +107,12 @@ class StreamProgress:
     behind: int | None
 
 
+def log_starts(run: StreamRun) -> None:
+    """Log which logs do not begin in the input, as audits do."""
+    for note in start_notes(run.unshown_starts):
+        _LOG.info("%s", note)
+
+
 def last_stream_run(warehouse: str) -> StreamRun | None:
     """The committed run of the stream that writes a warehouse; None if the latest run there is not a stream.
 
@@ -126,4 +144,6 @@ def last_stream_run(warehouse: str) -> StreamRun | None:
             log: (times[0], times[1]) for log, times in json.loads(options.get(COMPLETE_OPTION, "{}")).items()
         },
         placed={log: (one[0], one[1]) for log, one in json.loads(options.get(PLACED_OPTION, "{}")).items()},
+        counted=json.loads(options.get(COUNTED_OPTION, "{}")),
+        unshown_starts=json.loads(options.get(STARTS_OPTION, "{}")),
     )

@@ -51,6 +51,7 @@ from share_state.pipeline.stream_findings import (
     judged_history,
     merge_findings,
     named_rows,
+    noted_starts,
     noted_tails,
     of_run,
     shown_times,
@@ -61,8 +62,10 @@ from share_state.pipeline.stream_run import (
     BATCH_OPTION,
     COMMAND,
     COMPLETE_OPTION,
+    COUNTED_OPTION,
     PLACED_OPTION,
     QUERY_OPTION,
+    STARTS_OPTION,
     StreamRun,
 )
 from share_state.pipeline.stream_state import CARRIED_LOGS
@@ -269,7 +272,7 @@ class StreamTables:
             table: [named_rows(change.tables[table], topics) for change in changes if table in change.tables]
             for table in (*self._tables[1:], HISTORY_TABLE)
         }
-        merged[IN_FLIGHT] = [*merged[STATE]]
+        merged[IN_FLIGHT] = [*merged[STATE], *self._states_elsewhere(changes)]
         placed = _placed(before.placed, summaries)
         merged[CUTOFF] = self._settled_cutoffs(merged[CUTOFF], placed)
         merged[STATE].append(stale)
@@ -287,17 +290,16 @@ class StreamTables:
         with ThreadPoolExecutor(self.at_once) as threads:
             deque(threads.map(lambda merge: self._merge(merge[0], batch, merge[1]), merged.items()), maxlen=0)
 
+        run = _with_logs(before, summaries)
         self.run = replace(
-            before,
+            run,
             batch=batch,
             records=before.records + sum(summary["records"] for summary in summaries.values()),
-            progress=_latest(before.progress, summaries, "next_offset"),
             archiving=archiving,
             log_time=None if newest < 0 else newest,
-            share_partitions=_latest(before.share_partitions, summaries, "share_partitions"),
             complete=complete,
             placed=placed,
-            notes=noted_tails(self._notes(), changes),
+            notes=noted_starts(noted_tails(self._notes(), changes), run.unshown_starts),
         )
         self._commit_run()
         self.committed = time.time()
@@ -397,6 +399,22 @@ class StreamTables:
                    for one in columns]  # fmt: skip
         changed = [one.tables[STATE] for one in changes if STATE in one.tables]
         return _not_in(changed, without_deleted(now.filter(pc.invert(pc.and_(*is_same)))))
+
+    def _states_elsewhere(self, changes: Sequence[LogChanges]) -> list[pa.Table]:
+        """Unchanged rows of `share_partition_state`, of share-partitions whose row in another log goes.
+
+        Their rows of `in_flight` stay, which have no log partition.
+        """
+        changed = [one.tables[STATE] for one in changes if STATE in one.tables]
+        recounted = [
+            one.tables[STATE] for one in changes if STATE in one.tables and one.summary["is_recounted"]
+        ]
+        gone = pa.concat_tables(rows.filter(pc.field(DELETED)) for rows in recounted) if recounted else ()
+        if not len(gone) or not self._has_earlier_rows:
+            return []
+        rows = CommittedTables(self.root).read(STATE)
+        rows = rows.filter(pc.is_in(key_texts(rows), key_texts(gone).combine_chunks()))
+        return [without_deleted(_not_in(changed, rows))]
 
     def _settled_cutoffs(
         self, changed: Sequence[pa.Table], placed: Mapping[str, PlacedKeys]
@@ -510,6 +528,8 @@ class StreamTables:
         options |= {ARCHIVING_OPTION: json.dumps(run.archiving)} if run.archiving else {}
         options |= {COMPLETE_OPTION: json.dumps(run.complete)} if run.complete else {}
         options |= {PLACED_OPTION: json.dumps(run.placed)} if run.placed else {}
+        options |= {COUNTED_OPTION: json.dumps(run.counted)} if run.counted else {}
+        options |= {STARTS_OPTION: json.dumps(run.unshown_starts)} if run.unshown_starts else {}
         with held_signals():
             self._warehouse.commit_run(run_row(self.result(), COMMAND, run.inputs, options, self._started))
             self._note_standing()
@@ -545,6 +565,25 @@ def _placed(
     """`StreamRun.placed` after a micro-batch."""
     latest = _latest(before, summaries, "placed_keys")
     return {log: (modulus, least) for log, (modulus, least) in latest.items() if least}
+
+
+def _with_logs(run: StreamRun, summaries: Mapping[str, Mapping[str, Any]]) -> StreamRun:
+    """What a stream has committed, with what a micro-batch shows of log partitions."""
+    return replace(
+        run,
+        progress=_latest(run.progress, summaries, "next_offset"),
+        share_partitions=_latest(run.share_partitions, summaries, "share_partitions"),
+        counted=known_latest(run.counted, summaries, "state_partitions"),
+        unshown_starts=known_latest(run.unshown_starts, summaries, "unshown_start"),
+    )
+
+
+def known_latest(
+    before: Mapping[str, int], summaries: Mapping[str, Mapping[str, Any]], name: str
+) -> dict[str, int]:
+    """What is known of log partitions after a micro-batch, from a value of summaries that may be None."""
+    latest = _latest(before, summaries, name)
+    return {log: number for log, number in latest.items() if number is not None}
 
 
 def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:

@@ -100,6 +100,15 @@ class Read:
     is_away: bool = False
     listing: Listing | None = None
 
+    @property
+    def count(self) -> PartitionCount | None:
+        """How many partitions the topic has; None if the source does not show it now."""
+        if self.listing is not None:
+            return self.listing.count
+        facts = (part.facts for part in self.parts if isinstance(part, NewRecords))
+        numbers = [one.state_partitions for one in facts if one.state_partitions is not None]
+        return PartitionCount(numbers[-1]) if numbers else None
+
 
 class StreamSource(Protocol):
     """Reads what is new in the log partitions of `__share_group_state`."""

@@ -44,6 +44,11 @@ class PartitionCount:
         """This count, but with a number that is known and not inferred."""
         return replace(self, number=number, is_inferred=False)
 
+    def places_as(self, other: "PartitionCount") -> bool:
+        """Whether keys belong to the same partitions by another count."""
+        are_stated = None not in (self.number, other.number) and not (self.is_inferred or other.is_inferred)
+        return self.number == other.number if are_stated else self == other
+
     def is_contradicted(self, key_modulus: int, keys: int) -> bool:
         """Whether the keys show that an inferred number is too small: they all fit a larger one, and not this one.
 

@@ -101,6 +101,11 @@ class ResumePoint:
     read_to: int = -1
 
     @property
+    def shows_its_start(self) -> bool:
+        """Whether runs have read the log from its start, as far as the broker's log has one."""
+        return self.folded_from == 0 or self.start_is_recorded
+
+    @property
     def counted_to(self) -> int:
         """The offset up to which runs have counted what became of deliveries."""
         return max(self.next_offset, self.read_to)

@@ -57,6 +57,14 @@ class _Held:
         """How many partitions the topic has, as far as known."""
         return PartitionCount(self.state_partitions)
 
+    def changes(self, state_partitions: int | None) -> UnwrittenChanges:
+        """What is unwritten, or no changes since the state.
+
+        Args:
+            state_partitions: the number of partitions that the call states; None if it does not.
+        """
+        return self.unwritten or UnwrittenChanges(self.state, state_partitions or self.state_partitions)
+
 
 held = dict[int, _Held]()
 """Log partition -> its state: Spark gives a worker process many micro-batches."""

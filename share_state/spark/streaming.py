@@ -30,11 +30,11 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from share_state.errors import SetupError, ShareStateError
-from share_state.pipeline.stream_changes import LogChanges, UnwrittenChanges
+from share_state.pipeline.stream_changes import LogChanges
 from share_state.pipeline.stream_files import READ_ERRORS, read_file, rows_by_log, unreadable
 from share_state.pipeline.stream_fold import PACKED, StreamFold, packed_batch
 from share_state.pipeline.stream_resume import kept_tasks
-from share_state.pipeline.stream_run import StreamProgress
+from share_state.pipeline.stream_run import StreamProgress, log_starts
 from share_state.pipeline.stream_state import from_ipc
 from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables
 from share_state.sources.kafka_client import SCHEME
@@ -134,7 +134,7 @@ class LogProcessor(StatefulProcessor):
         else:
             are_rows_made, (records, facts) = _makes_rows(), _unpacked(given)
             log = self._state.get(partition, self._fold.initial, makes_rows=are_rows_made)
-            unwritten = log.unwritten or UnwrittenChanges(log.state)
+            unwritten = log.changes(self._fold.state_partitions)
             step = self._fold.step(log.state, unwritten, partition, records, facts)
             if step is not None:
                 self._state.update(partition, step, facts.state_partitions, are_rows_made=are_rows_made)
@@ -171,7 +171,7 @@ class LogProcessor(StatefulProcessor):
         log = self._state.get(partition)
         if log.state is None or (is_judged_later and log.unwritten is None):
             return
-        changes = log.unwritten.copy() if log.unwritten else UnwrittenChanges(log.state)
+        changes = log.changes(self._fold.state_partitions).copy()
         by_clock = self._by_clock and not is_judged_later
         judged = self._fold.judged(log.state, partition, log.count, now if by_clock else None)
         if by_clock or log.unwritten is None:
@@ -249,7 +249,7 @@ def run_stream(
     if not spec.verbose:
         # The worker that declares the state prints ten lines of notes.
         quiet_java(spark)
-    batches = _MicroBatches(spark, spec, tables)
+    batches, is_said = _MicroBatches(spark, spec, tables), False
     try:
         batches.query = query = _start(batches)
         try:
@@ -257,8 +257,13 @@ def run_stream(
             while not query.awaitTermination(_PATIENCE):
                 if seen is not None and (latest := query.lastProgress) is not None:
                     seen(_progress(latest))
+                if not (spec.once or is_said) and tables.run.unshown_starts:
+                    is_said = True
+                    log_starts(tables.run)
         finally:
             query.stop()
+        if spec.once:
+            log_starts(tables.run)
     except SPARK_ERRORS as error:
         first = batches.failures[0] if batches.failures else error
         is_of_spark = isinstance(first, SPARK_ERRORS)

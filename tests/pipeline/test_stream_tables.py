@@ -79,7 +79,7 @@ class Stream:
         stored = self._stored(number)
         are_rows_made = (self._steps + 1) % self._rows_every == 0
         log = stored.get(number, self.fold.initial, makes_rows=are_rows_made)
-        step = self.fold.step(log.state, log.unwritten or UnwrittenChanges(log.state), number, rows, facts)
+        step = self.fold.step(log.state, log.changes(self.fold.state_partitions), number, rows, facts)
         if step is None:
             return None
         self._steps += 1
@@ -548,7 +548,7 @@ def test_states_that_belong_to_another_log_have_no_rows_by_the_clock_either(tmp_
     by_clock = list[LogChanges]()
     for number in stream.stores:
         log = stream.log(number)
-        changes = UnwrittenChanges(log.state)
+        changes = log.changes(None)
         changes.judged = stream.fold.judged(present(log.state), number, log.count)
         by_clock.append(changes.rows())
     assert _of_history(by_clock) == _of_history(by_records)
