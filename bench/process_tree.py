@@ -21,6 +21,8 @@ import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SAMPLE_S = 0.1
+_WORKERS = ("pyspark.daemon", "pyspark/daemon", "share_state.spark.worker_daemon")
+"""In the command lines of Spark's Python workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,11 @@ def cpu_seconds(root: psutil.Process) -> Counter[str]:
 def process_kind(process: psutil.Process | None) -> str:
     """The role of a process in Spark: worker, jvm or other."""
     arguments = process.cmdline() if process else []
-    if any("pyspark.daemon" in argument or "pyspark/daemon" in argument for argument in arguments):
-        return "worker"
-    return "jvm" if arguments and arguments[0].endswith("java") else "other"
+    # Its settings name the module of the workers.
+    if arguments and arguments[0].endswith("java"):
+        return "jvm"
+    is_worker = any(name in argument for argument in arguments for name in _WORKERS)
+    return "worker" if is_worker else "other"
 
 
 def run_beside(

@@ -403,6 +403,7 @@ def _run_on_spark(call: _Call, out: str) -> StreamTables:
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
     from share_state.spark.stream_warehouse import stream_warehouse  # noqa: PLC0415
     from share_state.spark.streaming import StreamSpec, run_stream  # noqa: PLC0415
+    from share_state.spark.worker_daemon import with_imports  # noqa: PLC0415
 
     progress, inputs = Progress(quiet=call.running.quiet), (absolute_address(call.source),)
     checkpoint = str(call.checkpoint)
@@ -417,8 +418,10 @@ def _run_on_spark(call: _Call, out: str) -> StreamTables:
         opened.enter_context(discard_unused(place, folder, run))
         if run.batch < 0 and not find_cluster_address([call.source]) and "://" not in call.source:
             check_readable(call.source, inputs[0])
+        master = choice.master or LOCAL_MASTER
         on_spark = {"verbose": choice.verbose, "progress": progress, "delta": True}
-        spark = opened.enter_context(session(choice.master or LOCAL_MASTER, choice.conf, **on_spark))
+        on_spark["defaults"] = with_imports(master)
+        spark = opened.enter_context(session(master, choice.conf, **on_spark))
         fold = call.fold(f"{folder}/{INITIAL}")
         open_warehouse = stream_warehouse(spark, place, choice.schema)
         tables = opened.enter_context(

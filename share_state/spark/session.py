@@ -211,11 +211,12 @@ def session(
     verbose: bool = False,
     progress: "Progress | None" = None,
     delta: bool = False,
+    defaults: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """Yield a session and stop it on exit; an active session is used and not stopped.
 
     Args:
-        master, conf, verbose: as for `start`.
+        master, conf, verbose, defaults: as for `start`.
         progress: shows the start and the stop.
         delta: let Spark read and write Delta tables; without it Spark starts 0.9 s faster.
     Raises:
@@ -234,7 +235,7 @@ def session(
         return
     interrupt = signal.getsignal(signal.SIGINT)
     with phase("start Spark"):
-        spark = start(master, conf, verbose=verbose, delta=delta)
+        spark = start(master, conf, verbose=verbose, delta=delta, defaults=defaults)
     if not verbose:
         # It prints a traceback when the JVM ends, which is an error of one line.
         AccumulatorTCPServer.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -311,6 +312,7 @@ def start(
     verbose: bool = False,
     app: str = "share-state",
     delta: bool = True,
+    defaults: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start a session, with Delta from the jars that `share-state setup` fetched.
 
@@ -320,6 +322,7 @@ def start(
         verbose: let Spark log at INFO.
         app: name of the application.
         delta: let Spark read and write Delta tables; under spark-submit only if its jars are given.
+        defaults: settings that those of spark-submit or spark-defaults.conf, and `conf`, override.
     Raises:
         SetupError: if Java or pandas is missing, or the jars are and cannot be fetched.
         ShareStateError: if Spark does not start with these settings, or they ask for Spark Connect.
@@ -334,17 +337,16 @@ def start(
     refuse_remote(operator_settings)
     if is_under_spark_submit():
         master = operator_settings.get("spark.master", master)
-    defaults = {"spark.master": master, "spark.app.name": app} | _settings(
-        master, verbose, delta and _has_delta()
-    )
-    settings = {name: value for name, value in defaults.items() if name not in operator_settings} | dict(
+    ours = {"spark.master": master, "spark.app.name": app, **(defaults or {})}
+    ours |= _settings(master, verbose, delta and _has_delta())
+    settings = {name: value for name, value in ours.items() if name not in operator_settings} | dict(
         conf or {}
     )
     # Lists are joined.
     settings |= {
-        name: f"{operator_settings[name]},{defaults[name]}"
+        name: f"{operator_settings[name]},{ours[name]}"
         for name in _LISTS
-        if name in operator_settings and name in defaults
+        if name in operator_settings and name in ours
     }
     if not is_local(master):
         settings |= package_settings(operator_settings)
