@@ -12,8 +12,15 @@ JvmGoneError = Py4JNetworkError
 SPARK_ERRORS = PySparkException, JvmError
 """What a call of Spark raises."""
 
+_TRACEBACK = "Traceback (most recent call last):"
+
 
 def reason(error: PySparkException | JvmError) -> str:
-    """The first line of an error of the JVM, or of starting it."""
+    """The first line of an error of the JVM, or of starting it; of a worker's traceback, what was raised."""
     thrown = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else None
-    return str(thrown or error).strip().partition("\n")[0] or type(error).__name__
+    first, *others = str(thrown or error).strip().split("\n")
+    if first.endswith(_TRACEBACK):
+        # Its frames are indented.
+        raised = next((line for line in others if line.strip() == line != ""), "")
+        first = first.removesuffix(_TRACEBACK) + raised
+    return first or type(error).__name__

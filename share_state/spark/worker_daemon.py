@@ -3,9 +3,6 @@
 A worker that starts while a stream runs would import for two seconds, and a micro-batch would wait for it.
 """
 
-import os
-import sys
-
 from pyspark.daemon import manager
 
 import share_state.spark.streaming  # noqa: F401  what workers import
@@ -16,9 +13,7 @@ _DAEMON = "spark.python.daemon.module"
 
 def with_imports(master: str) -> dict[str, str]:
     """The setting that makes this module the parent of Python workers; none where it may not find this package."""
-    runs_here = is_local(master) and not is_under_spark_submit()
-    is_same_python = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
-    return {_DAEMON: __name__} if runs_here and is_same_python else {}
+    return {_DAEMON: __name__} if is_local(master) and not is_under_spark_submit() else {}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
+from share_state.spark.jvm_errors import reason
 from share_state.spark.worker_daemon import with_imports
 
 # A function of the main module travels by value, so a worker imports nothing for it.
@@ -33,9 +35,14 @@ def test_workers_of_a_cluster_have_the_daemon_of_spark(master: str):
     assert list(with_imports("local[*]")) == ["spark.python.daemon.module"]
 
 
-@pytest.mark.parametrize("variable", ["PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT"])
-def test_workers_of_another_python_and_of_spark_submit_have_the_daemon_of_spark(
-    monkeypatch: pytest.MonkeyPatch, variable: str
-):
-    monkeypatch.setenv(variable, "1")
+def test_workers_of_spark_submit_have_the_daemon_of_spark(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert with_imports("local[*]") == {}
+
+
+def test_an_error_of_a_worker_names_what_was_raised():
+    frames = ['  File "serializers.py", line 459, in loads', "    return cloudpickle.loads(obj)"]
+    raised = "ModuleNotFoundError: No module named 'share_state'"
+    text = "\n".join(["Failed. Cause: Traceback (most recent call last):", *frames, raised, "", "\tat org.apache"])
+    assert reason(PySparkException(text)) == f"Failed. Cause: {raised}"
+    assert reason(PySparkException("Failed.\n\tat org.apache")) == "Failed."
