@@ -21,7 +21,14 @@ from share_state.fold.states import (
     to_timestamps,
     window_tiles,
 )
-from share_state.kafka.delivery_states import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, TERMINAL, is_poison
+from share_state.kafka.delivery_states import (
+    ACQUIRED,
+    ARCHIVED,
+    ARCHIVING,
+    AVAILABLE,
+    are_terminal,
+    is_poison,
+)
 from share_state.sources.resume_point import KEPT_STATE
 
 HISTORY_TABLE = "share_partition_history"
@@ -139,7 +146,7 @@ def _history(
     limit = np.repeat(limits, np.diff(tile_ends))
     effective = np.repeat(states["effective_start_offset"].to_numpy(), np.diff(tile_ends))
     left = np.clip(rows["last"] - np.maximum(rows["first"], effective) + 1, 0, None)
-    waiting, terminal = (state == AVAILABLE) | (state == ACQUIRED), np.isin(state, [*TERMINAL])
+    waiting, terminal = (state == AVAILABLE) | (state == ACQUIRED), are_terminal(state)
     poison = is_poison(state, count, limit)
 
     def total(mask: np.ndarray, amounts: np.ndarray = left) -> pa.Array:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from share_state.fold.interval_merge import TILE, effective_starts, end_offsets, tiles
 from share_state.fold.log_stats import Pieces, dictionary_encoded
 from share_state.fold.state_chains import NO_OFFSET, Chains
-from share_state.kafka.delivery_states import AVAILABLE, TERMINAL, state_name
+from share_state.kafka.delivery_states import AVAILABLE, are_terminal, state_name
 from share_state.kafka.primitives import partition_for
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
@@ -286,7 +286,7 @@ def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.nd
         "delivery_state": pa.array(state),
         "state": state_names(state),
         "delivery_count": pa.array(rows["count"].copy()),
-        "terminal": pa.array(np.isin(state, [*TERMINAL])),
+        "terminal": pa.array(are_terminal(state)),
         "gap": pa.array(rows["gap"].copy()),
     }
     return declared_table("in_flight", columns)

@@ -41,6 +41,11 @@ def is_terminal(state):
     return state == ACKNOWLEDGED or state == ARCHIVED
 
 
+def are_terminal(states: np.ndarray) -> np.ndarray:
+    """bool, whether states are among TERMINAL; `np.isin` takes ten times as long."""
+    return (states == ACKNOWLEDGED) | (states == ARCHIVED)
+
+
 @inlined
 def is_illegal_transition(old_state, old_count, new_state, new_count):
     """Whether no broker changes the state of an offset like this.

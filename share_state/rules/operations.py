@@ -13,7 +13,7 @@ from share_state.fold.state_chains import NO_OFFSET
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
-from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, TERMINAL, is_poison
+from share_state.kafka.delivery_states import ARCHIVED, ARCHIVING, are_terminal, is_poison
 from share_state.kafka.releases import RELEASE_HISTORY
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.rules.breaches import (
@@ -88,7 +88,7 @@ def poison_records(folded: Folded) -> Breaches:
         return NOTHING
     after = " or one delivery below it"
     shares, is_frequent = _failed_deliveries(folded)
-    waiting = rows[~np.isin(batches["state"][rows], [*TERMINAL])]
+    waiting = rows[~are_terminal(batches["state"][rows])]
     waits = np.zeros(len(limits), bool)
     waits[np.searchsorted(folded.chains.ends, waiting, "right") - 1] = True
     shown = _with_ranges(

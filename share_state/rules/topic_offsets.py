@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from share_state.fold.state_log import FoldedLog
 from share_state.fold.states import window_ends
-from share_state.kafka.delivery_states import TERMINAL
+from share_state.kafka.delivery_states import are_terminal
 from share_state.rules.breaches import ERROR, NOTHING, WARNING, Breaches, at_share_partitions
 from share_state.rules.registry import Scope, rule
 from share_state.sources.topics import Topics
@@ -73,7 +73,7 @@ def records_lost(state: StateOfTopics) -> Breaches:
     owner = np.repeat(np.arange(len(starts)), np.diff(chains.ends))
     first = np.maximum(batches["first"], starts[owner])
     end = np.minimum(batches["last"] + 1, log_starts[owner])
-    is_finished = np.isin(batches["state"], [*TERMINAL])
+    is_finished = are_terminal(batches["state"])
     finished = np.zeros(len(starts), np.int64)
     np.add.at(finished, owner[is_finished], np.maximum(end - first, 0)[is_finished])
     lost = log_starts - starts - finished

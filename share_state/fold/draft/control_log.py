@@ -55,7 +55,7 @@ from share_state.kafka.control_records import (
     count_unflagged,
     decode_control_records,
 )
-from share_state.kafka.delivery_states import TERMINAL
+from share_state.kafka.delivery_states import are_terminal
 from share_state.kafka.record_batches import CHUNK_SIZE, CONTROL, BatchStatus, Chunk, locate_records
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
@@ -470,7 +470,7 @@ def _unfinished(chains: Chains, starts: np.ndarray, data_end: int) -> pa.Array:
     rows, ranges = chains.chains, chains.batches
     of_ranges = np.repeat(starts, np.diff(chains.ends))
     left = np.clip(ranges["last"] - np.maximum(ranges["first"], of_ranges) + 1, 0, None)
-    sums = np.concatenate(([0], np.cumsum(np.where(np.isin(ranges["state"], [*TERMINAL]), left, 0))))
+    sums = np.concatenate(([0], np.cumsum(np.where(are_terminal(ranges["state"]), left, 0))))
     finished = np.diff(sums[chains.ends])
     behind = np.maximum(rows["end_offset"], data_end) - starts - finished
     return pa.array(np.maximum(behind, 0), mask=rows["start_offset"] < 0)
