@@ -289,7 +289,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, kind,
         value = delta_value(group, epoch, offsets[0], states, prefix=prefix)
     row, tuples, groups = decoded_value(tmp_path_factory.mktemp("log"), kind, value)
     read = (row["start_offset"], row["end_offset"]) if kind == 5 else (row["back_offset"], offsets[1])
-    # Else an id that spells `\\x` itself would be that of bytes that are not UTF-8.
+    # Else an id that spells `\x` itself would be that of bytes that are not UTF-8.
     named = group.replace("\\", "\\\\") if "\\x" in group else group
     assert (groups, row["epoch"], read, tuples, row["prefixed"]) == ([named], epoch, offsets, states, prefix)
     fields = {"group_id": group, "checkpoint_epoch": epoch}
