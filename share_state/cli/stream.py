@@ -419,9 +419,15 @@ def _run_on_spark(call: _Call, out: str) -> StreamTables:
         if run.batch < 0 and not find_cluster_address([call.source]) and "://" not in call.source:
             check_readable(call.source, inputs[0])
         master = choice.master or LOCAL_MASTER
-        on_spark = {"verbose": choice.verbose, "progress": progress, "delta": True}
-        on_spark["defaults"] = with_imports(master)
-        spark = opened.enter_context(session(master, choice.conf, **on_spark))
+        on_spark = session(
+            master,
+            choice.conf,
+            verbose=choice.verbose,
+            progress=progress,
+            delta=True,
+            defaults=with_imports(master),
+        )
+        spark = opened.enter_context(on_spark)
         fold = call.fold(f"{folder}/{INITIAL}")
         open_warehouse = stream_warehouse(spark, place, choice.schema)
         tables = opened.enter_context(
