@@ -63,10 +63,10 @@ def _await_equal(address: str, folder: Path, what: str) -> None:
     while expected is None or seen != expected:
         assert time.monotonic() < deadline, what
         run(["reconstruct", f"kafka://{address}", "--out", str(folder / "truth"), "--quiet"])
-        expected = _tables(folder / "truth")
         try:
-            seen = _tables(folder / "lake")
+            expected, seen = _tables(folder / "truth"), _tables(folder / "lake")
         except WarehouseError:
+            # The broker pruned while the first reconstruct read it, or the stream has not begun.
             time.sleep(1)
 
 
