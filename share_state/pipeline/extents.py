@@ -65,9 +65,8 @@ def _past_notes(plan: FoldPlan, cut: Collection[str]) -> list[str]:
 
 
 def _start_notes(plan: FoldPlan) -> list[str]:
-    return start_notes(
-        {log.name: start for log in plan.logs if (start := _unshown_start(plan, log)) is not None}
-    )
+    starts = {log.name: _unshown_start(plan, log) for log in plan.logs}
+    return start_notes({name: start for name, start in starts.items() if start is not None})
 
 
 def start_notes(starts: Mapping[str, int]) -> list[str]:

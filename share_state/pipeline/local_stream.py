@@ -43,7 +43,7 @@ from share_state.pipeline.stream_findings import (
 from share_state.pipeline.stream_fold import StreamFold
 from share_state.pipeline.stream_run import COMMAND, StreamProgress, StreamRun, log_starts
 from share_state.pipeline.stream_state import CarriedState
-from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables, known_latest
+from share_state.pipeline.stream_tables import RESTS_WHILE_BEHIND, StreamTables
 from share_state.sources.log_partition import STATE_TOPIC
 from share_state.sources.new_records import (
     GrownLog,
@@ -312,15 +312,11 @@ class LocalStream:
         """Note what a read shows, for metrics and for a stream without tables."""
         summaries = [one.summary for one in seen if one.summary]
         archiving, newest = shown_times(seen, self.run_so_far.archiving, self.run_so_far.log_time)
-        progress = {one.log: one.summary["next_offset"] for one in seen if one.summary}
-        by_log = {one.log: one.summary for one in seen if one.summary}
-        starts = known_latest(self.run_so_far.unshown_starts, by_log, "unshown_start")
+        run = self.run_so_far.with_logs({one.log: one.summary for one in seen if one.summary})
         self.run_so_far = replace(
-            self.run_so_far,
-            unshown_starts=starts,
-            notes=noted_starts(self.run_so_far.notes, starts),
-            records=self.run_so_far.records + sum(one["records"] for one in summaries),
-            progress=dict(sorted({**self.run_so_far.progress, **progress}.items())),
+            run,
+            notes=noted_starts(run.notes, run.unshown_starts),
+            records=run.records + sum(one["records"] for one in summaries),
             archiving=archiving,
             log_time=None if newest < 0 else newest,
         )

@@ -4,7 +4,8 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -35,6 +36,10 @@ COUNTED_OPTION = "state_partition_counts"
 STARTS_OPTION = "unshown_starts"
 """Options of the row of `runs`: the stream, its latest micro-batch, and what StreamRun has of archiving, complete,
 placed, counted and unshown_starts."""
+
+
+Summaries = Mapping[str, Mapping[str, Any]]
+"""Log partition -> `LogChanges.summary` of a micro-batch or of a read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,14 @@ class StreamRun:
     unshown_starts: Mapping[str, int] = field(default_factory=dict)
     begun_from: str | None = None
 
+    def with_logs(self, summaries: Summaries) -> "StreamRun":
+        """This run after a read: how far each log partition is read, and from where."""
+        return replace(
+            self,
+            progress=latest(self.progress, summaries, "next_offset"),
+            unshown_starts=known_latest(self.unshown_starts, summaries, "unshown_start"),
+        )
+
     def result(self, findings: pa.Table, share_partitions: int) -> RunResult:
         """The result up to here.
 
@@ -105,6 +118,22 @@ class StreamProgress:
 
     seconds: float
     behind: int | None
+
+
+def latest(known: Mapping[str, Any], summaries: Summaries, name: str) -> dict[str, Any]:
+    """What is known of each log partition after a micro-batch, from a value of its summary."""
+    return dict(sorted({**known, **{log: summary[name] for log, summary in summaries.items()}}.items()))
+
+
+def known_latest(known: Mapping[str, int], summaries: Summaries, name: str) -> dict[str, int]:
+    """As `latest`, without the log partitions whose value is None."""
+    return {log: number for log, number in latest(known, summaries, name).items() if number is not None}
+
+
+def placed_after(before: Mapping[str, PlacedKeys], summaries: Summaries) -> dict[str, PlacedKeys]:
+    """`StreamRun.placed` after a micro-batch."""
+    keys = latest(before, summaries, "placed_keys")
+    return {log: (modulus, least) for log, (modulus, least) in keys.items() if least}
 
 
 def log_starts(run: StreamRun) -> None:

@@ -67,6 +67,9 @@ from share_state.pipeline.stream_run import (
     QUERY_OPTION,
     STARTS_OPTION,
     StreamRun,
+    known_latest,
+    latest,
+    placed_after,
 )
 from share_state.pipeline.stream_state import CARRIED_LOGS
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
@@ -273,7 +276,7 @@ class StreamTables:
             for table in (*self._tables[1:], HISTORY_TABLE)
         }
         merged[IN_FLIGHT] = [*merged[STATE], *self._states_elsewhere(changes)]
-        placed = _placed(before.placed, summaries)
+        placed = placed_after(before.placed, summaries)
         merged[CUTOFF] = self._settled_cutoffs(merged[CUTOFF], placed)
         merged[STATE].append(stale)
         merged[HISTORY_TABLE] += [
@@ -290,7 +293,7 @@ class StreamTables:
         with ThreadPoolExecutor(self.at_once) as threads:
             deque(threads.map(lambda merge: self._merge(merge[0], batch, merge[1]), merged.items()), maxlen=0)
 
-        run = _with_logs(before, summaries)
+        run = before.with_logs(summaries)
         self.run = replace(
             run,
             batch=batch,
@@ -299,6 +302,8 @@ class StreamTables:
             log_time=None if newest < 0 else newest,
             complete=complete,
             placed=placed,
+            share_partitions=latest(before.share_partitions, summaries, "share_partitions"),
+            counted=known_latest(before.counted, summaries, "state_partitions"),
             notes=noted_starts(noted_tails(self._notes(), changes), run.unshown_starts),
         )
         self._commit_run()
@@ -550,40 +555,6 @@ def _complete_times(
         known = None if one["forgets_times"] else before.get(log, (None, 0))[0]
         times[log] = (since if since is None or known is None else known, newest)
     return times
-
-
-def _latest(
-    known: Mapping[str, Any], summaries: Mapping[str, Mapping[str, Any]], name: str
-) -> dict[str, Any]:
-    """What is known of each log partition after a micro-batch, from a value of its summary."""
-    return dict(sorted({**known, **{log: summary[name] for log, summary in summaries.items()}}.items()))
-
-
-def _placed(
-    before: Mapping[str, PlacedKeys], summaries: Mapping[str, Mapping[str, Any]]
-) -> dict[str, PlacedKeys]:
-    """`StreamRun.placed` after a micro-batch."""
-    latest = _latest(before, summaries, "placed_keys")
-    return {log: (modulus, least) for log, (modulus, least) in latest.items() if least}
-
-
-def _with_logs(run: StreamRun, summaries: Mapping[str, Mapping[str, Any]]) -> StreamRun:
-    """What a stream has committed, with what a micro-batch shows of log partitions."""
-    return replace(
-        run,
-        progress=_latest(run.progress, summaries, "next_offset"),
-        share_partitions=_latest(run.share_partitions, summaries, "share_partitions"),
-        counted=known_latest(run.counted, summaries, "state_partitions"),
-        unshown_starts=known_latest(run.unshown_starts, summaries, "unshown_start"),
-    )
-
-
-def known_latest(
-    before: Mapping[str, int], summaries: Mapping[str, Mapping[str, Any]], name: str
-) -> dict[str, int]:
-    """What is known of log partitions after a micro-batch, from a value of summaries that may be None."""
-    latest = _latest(before, summaries, name)
-    return {log: number for log, number in latest.items() if number is not None}
 
 
 def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:
